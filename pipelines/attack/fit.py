@@ -181,8 +181,7 @@ def score(config: RunConfig, task: Task, splits: Splits, fitted: Fitted) -> Scor
     groups = splits.groups_of(rows)
     columns |= {} if groups is None else {"group": groups}
     columns |= {"class": rows["label"], "item": rows["item"].cast(pa.string())}
-    decided = evaluated.values.get(SEQUENTIAL)
-    spent = None if decided is None else int(decided[:, 0].sum())
+    spent = int(evaluated[SEQUENTIAL][:, 0].sum()) if SEQUENTIAL in evaluated else None
     return Scored(pa.table(columns), spent, _anchors(evaluated), fault)
 
 

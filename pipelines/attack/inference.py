@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from mi_core.attacks.attribute_inference import infer
+from mi_core.features.embedding import Embedding
 from mi_core.hashing import digest64
 from mi_core.records import Features, among
 from pipelines.attack.tasks import of_fold
@@ -83,7 +84,7 @@ def run_plane(config: RunConfig, task: Inference) -> None:
     features, values = _embeddings(config, task, splits, task.config.test)
     shown = _first(features.ids.tolist(), min(1.0, SHOWN / max(1, len(features))), task.folder.seed)
     kept = among(features.ids, shown)
-    points = plane(features.values["embedding"][kept], task.folder.seed)
+    points = plane(features[Embedding()][kept], task.folder.seed)
     labels = splits.labels()
     classes = [labels[name] for name in features.ids[kept]]
     table = {
@@ -107,9 +108,9 @@ def run_inference(config: RunConfig, task: Inference) -> None:
     tested, values = _embeddings(config, task, splits, chosen.test, judged=True)
     attribute = config.data.attributes[chosen.attribute]
     inferred = infer(
-        known.values["embedding"][kept],
+        known[Embedding()][kept],
         known_values[kept],
-        tested.values["embedding"],
+        tested[Embedding()],
         values,
         classes=len(attribute.names),
         parameters=chosen.parameters(),
@@ -158,7 +159,7 @@ def _embeddings(
     """
     chosen = task.config
     features = load_features(
-        config, task.folder, Asking(chosen.target), task.epoch, chosen.output, ["embedding"], roles
+        config, task.folder, Asking(chosen.target), task.epoch, chosen.output, [Embedding()], roles
     )
     if judged:
         features = of_fold(config, task.folder, splits, features, roles)

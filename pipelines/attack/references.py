@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from mi_core.features.embedding import Embedding
 from mi_core.metrics.delong import auc
 from mi_core.records import Estimate, among
 from mi_core.validity.blind import semantic_scores
@@ -33,13 +34,13 @@ def run_references(config: RunConfig, folder: SeedFolder) -> None:
     for name in names:
         asking = embedding_of(config, name)
         epoch = config.queried_epochs(name)[-1]
-        parts.append(load_features(config, folder, asking, epoch, asking.outputs[0], ["embedding"], config.audited))
+        parts.append(load_features(config, folder, asking, epoch, asking.outputs[0], [Embedding()], config.audited))
     others = [set(part.ids.tolist()) for part in parts[1:]]
     ids = [name for name in parts[0].ids.tolist() if all(name in other for other in others)]
     rows = splits.samples(ids)
     order = np.argsort([one.hex() for one in rows["sha256"].to_pylist()])
     chosen = np.array(ids)[order]
-    embeddings = np.concatenate([part.at(chosen.tolist()).values["embedding"] for part in parts], axis=1)
+    embeddings = np.concatenate([part.at(chosen.tolist())[Embedding()] for part in parts], axis=1)
     member = among(chosen, set(splits.ids(config.audited[:1])))
     groups = splits.groups(chosen.tolist())
     scores = semantic_scores(embeddings, member, seed=folder.seed, groups=groups)

@@ -9,7 +9,7 @@ from typing import cast
 import numpy as np
 
 from mi_core.attacks.shadows import shadow_row
-from mi_core.features import of_first_views
+from mi_core.features.embedding import Embedding
 from mi_core.features.sequential import StoppingRule
 from mi_core.records import Features, LabelledFeatures, among
 from pipelines.config.demands import SEQUENTIAL, Asking, Stopping, asking_of, stopping_of
@@ -72,8 +72,8 @@ def features_of(config: RunConfig, task: Task, splits: Splits, encoder: str, rol
     anchors = None
     if attack.method().anchored:
         output = _output_on(config, task, encoder)
-        given = load_features(config, task.folder, Asking(encoder), epoch, output, ["embedding"], [ANCHOR_ROLE])
-        anchors = given.values["embedding"]
+        given = load_features(config, task.folder, Asking(encoder), epoch, output, [Embedding()], [ANCHOR_ROLE])
+        anchors = given[Embedding()]
     labels = None
     if attack.method().labelled:
         known = splits.labels()
@@ -93,7 +93,7 @@ def _measured(config: RunConfig, task: Task, splits: Splits | None, encoder: str
     output = _output_on(config, task, encoder)
     features = load_features(config, task.folder, asking, epoch, output, attack.needs(), roles, splits)
     drawn, used = config.queries.views, attack.views or config.queries.views
-    values = {need: of_first_views(need, array, drawn, used) for need, array in features.values.items()}
+    values = {need.name: need.first_views(features[need], drawn, used) for need in attack.needs()}
     return Features(features.ids, values)
 
 

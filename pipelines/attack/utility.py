@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from mi_core.features.embedding import Embedding
 from mi_core.metrics.utility import classifier_accuracy, knn_accuracy, linear_probe, overfitting_level
 from mi_core.records import among
 from pipelines.config.demands import Asking
@@ -32,10 +33,10 @@ def measure(config: RunConfig, folder: SeedFolder, encoder: str, epoch: int) -> 
 
     def labelled(output: str, roles: Sequence[str], fold: str = "all") -> tuple[np.ndarray, np.ndarray]:
         some = splits.sampled(roles, PROBED, folder.seed) if fold == "all" else splits
-        features = load_features(config, folder, Asking(encoder), epoch, output, ["embedding"], roles, some)
+        features = load_features(config, folder, Asking(encoder), epoch, output, [Embedding()], roles, some)
         labels, chosen = some.labels(), some.fold(roles, fold, folder.seed)
         kept = features.take(among(features.ids, {name for name in chosen if labels[name] is not None}))
-        return kept.values["embedding"], np.array([labels[name] for name in kept.ids], dtype=np.int64)
+        return kept[Embedding()], np.array([labels[name] for name in kept.ids], dtype=np.int64)
 
     result: dict[str, Any] = {"probes": {}}
     bank_roles, test_roles = config.utility_roles(encoder)

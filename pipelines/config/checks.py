@@ -13,7 +13,6 @@ from mi_core.defenses import DEFENSES
 from mi_core.defenses.additive_noise import CONVEX
 from mi_core.defenses.composition import LEAVE
 from mi_core.defenses.head import HeadDefense
-from mi_core.features import of_momentum
 from pipelines.config.attack_checks import check_attack, check_roles
 from pipelines.config.demands import Demand, demands_of
 from pipelines.config.mistakes import told
@@ -85,7 +84,7 @@ def check_adopted(config: RunConfig, name: str, outputs: Sequence[str], *, copie
     demands, encoder = demands_of(config, name), config.encoders[name]
     _check_demanded(name, outputs, demands)
     needs = {need for demand in demands for of_role in demand.needs.values() for need in of_role}
-    if isinstance(encoder, LoadedConfig) and not copied and any(map(of_momentum, needs)):
+    if isinstance(encoder, LoadedConfig) and not copied and any(measure.momentum for measure in needs):
         raise UserError(
             f"{encoder.place(name)} gave no momentum copy, which keys = 'momentum' needs; give the file that the "
             "training wrote, with the copy beside the encoder, and redo with --force pretrain, or leave keys out"

@@ -8,14 +8,16 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 
 from mi_core.encoders.checkpoint import OUTPUTS
-from mi_core.features import asked, bank_of, consumes, of_weights
+from mi_core.features import Measure
+from mi_core.features.embedding import Embedding
+from mi_core.features.sequential import SequentialSimilarity
 from pipelines.config.roles import ANCHOR_ROLE, CALIBRATION_ROLE, COINS
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.attacks import AttackConfig
 from pipelines.config.sections.queries import Recipe
 
 CLASSIFIED = 10_000  # samples per role that classifiers see: enough for an interval of .01, and small for memory
-SEQUENTIAL = "sequential"  # the need of an attack whose fit decides which views are asked
+SEQUENTIAL = SequentialSimilarity()  # the need of an attack whose fit decides which views are asked
 
 
 @dataclass(frozen=True)
@@ -51,15 +53,15 @@ class Asking:
     without: tuple[str, ...] = ()
     bank: str | None = None
 
-    def narrowed(self, need: str) -> Asking:
+    def narrowed(self, need: Measure) -> Asking:
         """Without the settings that a membership feature does not depend on: views, other images, and outputs."""
         return Asking(
             self.encoder,
-            recipe=self.recipe if consumes(need) in ("views", SEQUENTIAL) or of_weights(need) else None,
-            crafter=self.crafter if consumes(need) == "adversarial" else None,
+            recipe=self.recipe if need.consumes == "views" else None,
+            crafter=self.crafter if need.consumes == "adversarial" else None,
             stopping=self.stopping,
             without=self.without,
-            bank=self.bank if bank_of([need]) else None,
+            bank=self.bank if need.bank else None,
         )
 
 
@@ -68,7 +70,7 @@ class Demand:
     """Membership features, by role, that later stages need from the kept checkpoints of one encoder."""
 
     asking: Asking
-    needs: Mapping[str, AbstractSet[str]]
+    needs: Mapping[str, AbstractSet[Measure]]
 
 
 @dataclass
@@ -76,10 +78,10 @@ class _Asked:
     """One set of queries of one encoder for one role, with all features that are read off the answers."""
 
     outputs: set[str] = field(default_factory=set)
-    needs: set[str] = field(default_factory=set)
+    needs: set[Measure] = field(default_factory=set)
     count: int | None = 0  # samples of the role; None: all
 
-    def add(self, need: str, outputs: Iterable[str], count: int | None) -> None:
+    def add(self, need: Measure, outputs: Iterable[str], count: int | None) -> None:
         self.needs.add(need)
         self.outputs |= set(outputs)
         self.count = None if count is None or self.count is None else max(count, self.count)
@@ -93,10 +95,10 @@ def demands_of(config: RunConfig, encoder: str | None = None) -> tuple[Demand, .
     """
     wanted: dict[tuple[Asking, str, str], _Asked] = {}
 
-    def want(asking: Asking, needs: Iterable[str], roles: Sequence[str]) -> None:
+    def want(asking: Asking, needs: Iterable[Measure], roles: Sequence[str]) -> None:
         for need in needs if encoder in (None, asking.encoder) else ():
             for role in roles:
-                together = wanted.setdefault((asking.narrowed(need), asked(need), role), _Asked())
+                together = wanted.setdefault((asking.narrowed(need), need.query, role), _Asked())
                 together.add(need, asking.outputs, asking.count)
 
     guessers = config.dp_audits
@@ -124,23 +126,23 @@ def demands_of(config: RunConfig, encoder: str | None = None) -> tuple[Demand, .
             read = config.outputs_on(name, outputs) if name in references else outputs
             want(replace(asking, encoder=name, outputs=read), needs, [*roles, *config.population_roles(attack)])
             if attack.method().anchored:
-                want(Asking(name, read), ("embedding",), config.whole_roles([ANCHOR_ROLE]))
+                want(Asking(name, read), (Embedding(),), config.whole_roles([ANCHOR_ROLE]))
     for name in config.classified_on:
-        want(embedding_of(config, name), ("embedding",), config.audited)
+        want(embedding_of(config, name), (Embedding(),), config.audited)
     for inference in config.attribute_inference:
         roles = [*config.auxiliary_roles(inference), *inference.test]
-        want(Asking(inference.target, (inference.output,)), ("embedding",), roles)
+        want(Asking(inference.target, (inference.output,)), (Embedding(),), roles)
     for name in config.measured:
         for roles in config.utility_roles(name):
-            want(Asking(name, ("backbone",)), ("embedding",), roles)
+            want(Asking(name, ("backbone",)), (Embedding(),), roles)
         for roles in config.classifier_roles(name):
-            want(Asking(name, ("logits",)), ("embedding",), roles)
+            want(Asking(name, ("logits",)), (Embedding(),), roles)
     return tuple(_joined(wanted))
 
 
 def _joined(wanted: dict[tuple[Asking, str, str], _Asked]) -> Iterable[Demand]:
     """Join queries of one encoder with the same outputs and number of samples, one pass per way of asking."""
-    passes: dict[tuple[str, tuple[str, ...], int | None], dict[Asking, dict[str, set[str]]]] = {}
+    passes: dict[tuple[str, tuple[str, ...], int | None], dict[Asking, dict[str, set[Measure]]]] = {}
     for (asking, _, role), queries in wanted.items():
         outputs = tuple(output for output in OUTPUTS if output in queries.outputs)
         by_role = passes.setdefault((asking.encoder, outputs, queries.count), {}).setdefault(asking, {})

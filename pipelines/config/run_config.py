@@ -9,7 +9,6 @@ from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_v
 
 from mi_core.augmentations import AUGMENTATIONS
 from mi_core.checks import check_choice
-from mi_core.features import consumes
 from mi_core.validity.verdict import CHOICE, LOT
 from pipelines.config.gradients import may_read_captions, why_unfit
 from pipelines.config.published import with_published
@@ -261,7 +260,7 @@ class RunConfig(Section):
     def crafter(self, attack: AttackConfig) -> str | None:
         """The encoder whose weights an attacker crafts images on: her shadow."""
         shadows = self.shadows(attack)
-        return shadows[0] if shadows and any(consumes(need) == "adversarial" for need in attack.needs()) else None
+        return shadows[0] if shadows and any(measure.consumes == "adversarial" for measure in attack.needs()) else None
 
     def bank_role(self, attack: AttackConfig) -> str | None:
         """The role of the bank that an attack compares samples with."""

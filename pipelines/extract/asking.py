@@ -18,7 +18,6 @@ import torch
 
 from mi_core.encoders.averaging import averaged
 from mi_core.encoders.checkpoint import Encoder
-from mi_core.features import of_momentum
 from mi_core.image_files import ImageError
 from mi_core.images import Decoder, Pixels, decode
 from mi_core.querying.answers import Answers, Seconds
@@ -230,7 +229,7 @@ def decoded(data: bytes, decoder: Decoder) -> Decoded:
 
 def checkpoints_of(job: ShardJob) -> list[Checkpoint]:
     """The checkpoints that a job queries."""
-    momentum = any(map(of_momentum, job.query.needs))
+    momentum = any(measure.momentum for measure in job.query.needs)
     return [Checkpoint(job.folder, job.encoder, epoch, momentum) for epoch in job.query.epochs]
 
 

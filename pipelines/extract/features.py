@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from mi_core.features import Measure
 from mi_core.records import Features, FloatArray
 from pipelines.config.demands import Asking, demands_of
 from pipelines.config.run_config import RunConfig
@@ -32,7 +33,7 @@ def load_features(
     asking: Asking,
     epoch: int,
     output: str,
-    needs: Sequence[str],
+    needs: Sequence[Measure],
     roles: Sequence[str],
     among: Splits | None = None,
 ) -> Features:
@@ -84,11 +85,11 @@ class _File(NamedTuple):
     """Where the features of one shard from one pass stand, and which of them are wanted."""
 
     file: FeatureFile
-    needs: list[str]
+    needs: list[Measure]
 
 
 def _sources_of(
-    config: RunConfig, folder: SeedFolder, asking: Asking, output: str, needs: Sequence[str]
+    config: RunConfig, folder: SeedFolder, asking: Asking, output: str, needs: Sequence[Measure]
 ) -> Iterator[_File]:
     """The files of the passes that computed some features."""
     for query in _passes(config, folder, asking.encoder):
@@ -102,7 +103,13 @@ class _Reader:
     """Reads the features of one shard after the other."""
 
     def __init__(
-        self, folder: SeedFolder, asking: Asking, epoch: int, output: str, needs: Sequence[str], files: Sequence[_File]
+        self,
+        folder: SeedFolder,
+        asking: Asking,
+        epoch: int,
+        output: str,
+        needs: Sequence[Measure],
+        files: Sequence[_File],
     ) -> None:
         self.folder, self.asking, self.epoch, self.output, self.needs = folder, asking, epoch, output, needs
         self.files: dict[tuple[str, str], list[_File]] = {}
@@ -116,7 +123,7 @@ class _Reader:
             UserError: some are missing.
         """
         values: dict[str, FloatArray] = {}
-        measured = {need: np.zeros(len(keys), dtype=bool) for need in self.needs}
+        measured = {need.name: np.zeros(len(keys), dtype=bool) for need in self.needs}
         rejected = np.zeros(len(keys), dtype=bool)
         for present, table in self._tables(source, item):
             place = pc.index_in(table["key"].cast(keys.type), value_set=keys.combine_chunks())
@@ -127,9 +134,9 @@ class _Reader:
             kept = rows >= 0
             for need in present if len(rows) else ():  # a file whose samples were all rejected has no features
                 column = matrix(table[f"{self.output}.{need}"])
-                whole = values.setdefault(need, np.zeros((len(keys), *column.shape[1:]), dtype=column.dtype))
+                whole = values.setdefault(need.name, np.zeros((len(keys), *column.shape[1:]), dtype=column.dtype))
                 whole[rows[kept]] = column[kept]
-                measured[need][rows[kept]] = True
+                measured[need.name][rows[kept]] = True
         lost = np.flatnonzero(~rejected & ~np.all(list(measured.values()), axis=0))
         if len(lost):
             raise UserError(
@@ -140,7 +147,7 @@ class _Reader:
             source, keys.filter(pa.array(~rejected)), {need: array[~rejected] for need, array in values.items()}
         )
 
-    def _tables(self, source: str, item: str) -> Iterator[tuple[list[str], pa.Table]]:
+    def _tables(self, source: str, item: str) -> Iterator[tuple[list[Measure], pa.Table]]:
         """What is wanted of each file of a shard, and its content."""
         wanted = {
             path: needs
@@ -177,7 +184,7 @@ def _passes(config: RunConfig, folder: SeedFolder, encoder: str | None = None) -
         yield from passes_of(demand, config, folder)
 
 
-def _same(need: str, query: QueryPass, asking: Asking) -> bool:
+def _same(need: Measure, query: QueryPass, asking: Asking) -> bool:
     """Whether a pass computed a feature in the given way; the samples it left out do not matter here."""
     done = replace(query.asking, recipe=query.recipe).narrowed(need)
     return replace(done, without=()) == replace(asking.narrowed(need), without=())

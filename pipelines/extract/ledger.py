@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any
 
+from mi_core.features import measure_of
 from pipelines.config.demands import SEQUENTIAL, Demand, Stopping, demands_of
 from pipelines.config.roles import ANCHOR_ROLE
 from pipelines.config.run_config import RunConfig
@@ -84,7 +85,7 @@ def _decided(demand: Demand, stopping: Stopping, config: RunConfig, folder: Seed
     """Queries that a stopping rule let through, from the committed features."""
     for role in demand.needs:
         features = load_features(config, folder, demand.asking, stopping.epoch, stopping.output, [SEQUENTIAL], [role])
-        yield demand.asking.encoder, role, len(features), int(features.values[SEQUENTIAL][:, 0].sum())
+        yield demand.asking.encoder, role, len(features), int(features[SEQUENTIAL][:, 0].sum())
 
 
 def _outdated(config: RunConfig, folder: SeedFolder, encoder: str) -> list[dict[str, Any]]:
@@ -115,7 +116,8 @@ def attempts_left(runs: Sequence[Run], asked: Spending, left: Spending) -> int:
             same = describe(folder, name).record.inputs  # a copy knows nothing of later checks
             probed[same] = max(probed.get(same, 0), probe_queries(config, folder, name))
     outdated = {
-        (seed, name, old["base"], *old["roles"], *old["needs"]): old["per_image"] * _images(old, of_run.seed(seed))
+        (seed, name, old["base"], *old["roles"], *map(measure_of, old["needs"])): old["per_image"]
+        * _images(old, of_run.seed(seed))
         + old.get("bank", 0)
         for config, of_run in runs
         for seed in config.seeds

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
-from mi_core.features import bank_of
+from mi_core.features import Measure, as_json, measure_of
 from mi_core.querying.plan import QueryPlan
 from mi_core.querying.precision import precision_on
 from pipelines.config.demands import Asking, Demand, Stopping, demands_of
@@ -62,7 +62,7 @@ class QueryPass:
     recipe: Recipe
     epochs: tuple[int, ...]
     roles: tuple[str, ...]
-    needs: tuple[str, ...]
+    needs: tuple[Measure, ...]
     views: int
     batch_views: int
     precision: str
@@ -75,11 +75,11 @@ class QueryPass:
     @property
     def tag(self) -> str:
         """Short name of this pass in file names."""
-        return digest(self.base, sorted(self.needs))[:12]
+        return digest(self.base, sorted(map(str, self.needs)))[:12]
 
     def files_path(self, folder: SeedFolder) -> str:
         """The file in which a finished pass records its feature files."""
-        name = digest(self.base, sorted(self.needs), sorted(self.roles))[:12]
+        name = digest(self.base, sorted(map(str, self.needs)), sorted(self.roles))[:12]
         return f"{folder.path}/features/{self.asking.encoder}/{name}.files.json"
 
     def files(self, folder: SeedFolder) -> list[FeatureFile]:
@@ -107,7 +107,7 @@ class QueryPass:
     @property
     def bank(self) -> int:
         """Images of the bank that samples are compared with, 0 for none."""
-        return bank_of(self.needs)
+        return max((need.bank for need in self.needs), default=0)
 
     @property
     def bank_queries(self) -> int:
@@ -123,7 +123,12 @@ def passes_of(demand: Demand, config: RunConfig, folder: SeedFolder) -> list[Que
     """The recorded passes of a demand."""
     template = _template(demand, config, folder)
     return [
-        replace(template, roles=tuple(entry["roles"]), needs=tuple(entry["needs"]), chunk=_chunk(entry, config))
+        replace(
+            template,
+            roles=tuple(entry["roles"]),
+            needs=tuple(map(measure_of, entry["needs"])),
+            chunk=_chunk(entry, config),
+        )
         for entry in recorded_passes(folder, demand.asking.encoder)
         if entry["base"] == template.base
     ]
@@ -141,7 +146,9 @@ def missing_passes(config: RunConfig, folder: SeedFolder) -> list[QueryPass]:
     for demand in demands_of(config):
         template = _template(demand, config, folder)
         planned: list[Mapping[str, Any]] = [*recorded_passes(folder, demand.asking.encoder)]
-        planned += [{"base": query.base, "roles": query.roles, "needs": query.needs} for query in new]
+        planned += [
+            {"base": query.base, "roles": query.roles, "needs": list(map(as_json, query.needs))} for query in new
+        ]
         mine = [entry for entry in planned if entry["base"] == template.base]
         for needs, roles in _missing(demand, mine).items():
             new.append(replace(template, needs=needs, roles=tuple(roles)))
@@ -191,7 +198,7 @@ def record(folder: SeedFolder, passes: Sequence[QueryPass]) -> None:
             {
                 "base": query.base,
                 "roles": query.roles,
-                "needs": query.needs,
+                "needs": list(map(as_json, query.needs)),
                 "per_image": query.queries_per_image,
                 "bank": query.bank_queries,
                 "count": query.asking.count,
@@ -295,12 +302,12 @@ def passes_path(folder: SeedFolder, encoder: str) -> str:
     return f"{folder.path}/features/{encoder}/layers.json"
 
 
-def _missing(demand: Demand, planned: Sequence[Mapping[str, Any]]) -> dict[tuple[str, ...], list[str]]:
+def _missing(demand: Demand, planned: Sequence[Mapping[str, Any]]) -> dict[tuple[Measure, ...], list[str]]:
     """Needs that no pass covers, each set with the roles that lack it."""
-    missing: dict[tuple[str, ...], list[str]] = {}
+    missing: dict[tuple[Measure, ...], list[str]] = {}
     for role, needs in demand.needs.items():
-        covered = {need for one in planned if role in one["roles"] for need in one["needs"]}
-        left = tuple(sorted(needs - covered))
+        covered = {measure_of(need) for one in planned if role in one["roles"] for need in one["needs"]}
+        left = tuple(sorted(needs - covered, key=str))
         if left:
             missing.setdefault(left, []).append(role)
     return missing

@@ -16,7 +16,6 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 
 from mi_core.encoders.remembering import Memory
-from mi_core.features import of_momentum
 from pipelines.config.demands import demands_of
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.encoders import EndpointConfig
@@ -138,7 +137,7 @@ class _Session:
 def _check_copies(planned: Sequence[Planned]) -> None:
     """Raise UserError if a pass needs the momentum copy of an encoder that was trained before these were kept."""
     for one in planned:
-        copied = {query.asking.encoder for query in one.passes if any(map(of_momentum, query.needs))}
+        copied = {query.asking.encoder for query in one.passes if any(measure.momentum for measure in query.needs)}
         for stored in (describe(one.folder, name) for name in sorted(copied)):
             if not stored.copied:
                 raise UserError(
