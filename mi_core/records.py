@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -25,13 +25,21 @@ def among(ids: Iterable[str], wanted: Container[str]) -> BoolArray:
     return np.array([name in wanted for name in ids], dtype=bool)
 
 
+class Named(Protocol):
+    """A membership feature, of which its column's name is all that counts here."""
+
+    @property
+    def name(self) -> str:
+        """The name."""
+
+
 @dataclass(frozen=True)
 class Features:
     """Membership features of N samples of one encoder output.
 
     Args:
         ids: (N,) unique sample names, ``"source/key"``.
-        values: need (``"pairwise:cosine"``, ``"norm:2"``, ...) to a float array whose first axis is N.
+        values: name of a measure (``"pairwise:cosine"``, ``"norm:2"``, ...) to a float array whose first axis is N.
         anchors: (A, D) embeddings of further images by the same encoder, for attacks that compare with them.
         labels: (N,) true classes, from 0, for attacks on classifiers.
         population: features of further images by the same encoder, for attacks that compare with what it never saw.
@@ -50,10 +58,10 @@ class Features:
     def __post_init__(self) -> None:
         if len(np.unique(self.ids)) != len(self.ids):
             raise ShapeError(f"features hold {len(self.ids)} rows but {len(np.unique(self.ids))} distinct ids")
-        for need, array in self.values.items():
+        for name, array in self.values.items():
             if len(array) != len(self.ids):
-                raise ShapeError(f"feature {need} has {len(array)} rows for {len(self.ids)} samples")
-            check_finite(f"feature {need}", array, self.ids)
+                raise ShapeError(f"feature {name} has {len(array)} rows for {len(self.ids)} samples")
+            check_finite(f"feature {name}", array, self.ids)
         if self.labels is not None and self.labels.shape != (len(self.ids),):
             raise ShapeError(f"labels of shape {self.labels.shape} for {len(self.ids)} samples")
         if self.anchors is not None and not len(self.anchors):
@@ -62,10 +70,16 @@ class Features:
     def __len__(self) -> int:
         return len(self.ids)
 
+    def __getitem__(self, measure: Named) -> FloatArray:
+        return self.values[measure.name]
+
+    def __contains__(self, measure: Named) -> bool:
+        return measure.name in self.values
+
     def take(self, rows: npt.NDArray[np.intp] | BoolArray) -> Features:
         """The same features of some rows: an index array or a boolean mask."""
         labels = None if self.labels is None else self.labels[rows]
-        values = {need: array[rows] for need, array in self.values.items()}
+        values = {name: array[rows] for name, array in self.values.items()}
         return Features(self.ids[rows], values, self.anchors, labels, self.population)
 
     def at(self, ids: Sequence[str]) -> Features:

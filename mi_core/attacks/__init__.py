@@ -24,7 +24,6 @@ from mi_core.attacks.rmia import RMIA
 from mi_core.attacks.sd_mi import SDMI
 from mi_core.attacks.sequential import EncoderMISequential
 from mi_core.attacks.white_box import WhiteBox
-from mi_core.features import of_weights
 
 ATTACKS: dict[str, type[Attack]] = {
     "encodermi-t": EncoderMIThreshold,
@@ -83,7 +82,7 @@ def left_out(
             continue
         if name.startswith("clip") and not text:
             useless.setdefault("the encoder has no text tower", []).append(name)
-        elif not weights and any(map(of_weights, method().needs)):
+        elif not weights and any(measure.weights for measure in method().needs):
             useless.setdefault("the weights of the encoder are not at hand", []).append(name)
         elif method.outputs and not set(method.outputs) & set(outputs):
             useless.setdefault(f"the encoder gives no {' or '.join(method.outputs)}", []).append(name)

@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mi_core.checks import ConfigError, NumericError, ShapeError, check_finite
-from mi_core.features import bank_of, queries_per_image
+from mi_core.features import Measure, queries_per_image
+from mi_core.features.embedding import Embedding
 from mi_core.features.sequential import StoppingRule
 from mi_core.records import Features, LabelledFeatures
 
@@ -73,7 +74,7 @@ class Attack(ABC):
 
     @property
     @abstractmethod
-    def needs(self) -> tuple[str, ...]:
+    def needs(self) -> tuple[Measure, ...]:
         """Membership features the attack consumes, see `mi_core.features`."""
 
     @property
@@ -88,7 +89,7 @@ class Attack(ABC):
     @property
     def bank_size(self) -> int:
         """Images of a bank that it compares samples with; each encoder is asked for them once."""
-        return bank_of(self.needs)
+        return max((measure.bank for measure in self.needs), default=0)
 
     @property
     def needed_nonmembers(self) -> int:
@@ -159,12 +160,12 @@ class Attack(ABC):
 
     def _check_width(self, features: Features, state: State) -> None:
         """Raise NotApplicable if embeddings are wider or narrower than those of the fit, whose mean is in the state."""
-        width, fitted = features.values["embedding"].shape[1], len(state["mean"])
+        width, fitted = features[Embedding()].shape[1], len(state["mean"])
         if width != fitted:
             raise NotApplicable(f"{self.name} was fitted on embeddings of {fitted} numbers, these have {width}")
 
     def _check_given(self, features: Features) -> None:
-        missing = [need for need in self.needs if need not in features.values]
+        missing = [measure.name for measure in self.needs if measure not in features]
         if missing:
             raise ConfigError(f"{self.name} needs the feature {missing[0]!r}; given: {', '.join(features.values)}")
 

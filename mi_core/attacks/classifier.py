@@ -10,6 +10,8 @@ import numpy.typing as npt
 
 from mi_core.attacks.base import Attack
 from mi_core.checks import ConfigError
+from mi_core.features import Measure
+from mi_core.features.embedding import Embedding
 from mi_core.records import Features, FloatArray
 
 Posteriors = npt.NDArray[np.float64]
@@ -22,9 +24,9 @@ class ClassifierAttack(Attack):
     labelled = True
 
     @property
-    def needs(self) -> tuple[str, ...]:
+    def needs(self) -> tuple[Measure, ...]:
         """The logits of the image itself."""
-        return ("embedding",)
+        return (Embedding(),)
 
     def _labels(self, features: Features, classes: int) -> npt.NDArray[np.int64]:
         assert features.labels is not None

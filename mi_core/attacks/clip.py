@@ -19,6 +19,8 @@ from mi_core.attacks.base import Scores, State, directions
 from mi_core.attacks.network import NetworkAttack, TrainingParameters
 from mi_core.attacks.threshold import ConformalAttack
 from mi_core.checks import NumericError, check_range
+from mi_core.features.caption_similarity import CaptionEmbedding, CaptionSimilarity
+from mi_core.features.embedding import Embedding
 from mi_core.records import Features
 
 _WIDTHS = (512, 256, 128)
@@ -50,11 +52,11 @@ class CaptionCosine(ConformalAttack):
     source = "Ko et al. (ICCV 2023), section 4, cosine-similarity attack; conformal threshold"
     outputs = ("projection",)
     Parameters = CaptionCosineParameters
-    needs = ("caption:cosine",)
+    needs = (CaptionSimilarity(),)
 
     def statistic(self, features: Features) -> Scores:
         """(N,) cosine of an image and its caption."""
-        return np.asarray(features.values["caption:cosine"], dtype=np.float64)
+        return np.asarray(features[CaptionSimilarity()], dtype=np.float64)
 
 
 @dataclass(frozen=True)
@@ -87,10 +89,10 @@ class WeakSupervision(NetworkAttack):
     reference = frozenset({"unlabelled"})
     outputs = ("projection",)
     Parameters = WeakSupervisionParameters
-    needs = ("caption:cosine", "caption:embedding", "embedding")
+    needs = (CaptionSimilarity(), CaptionEmbedding(), Embedding())
 
     def _fit(self, features: Features, member: npt.NDArray[np.bool_]) -> State:
-        cosines = np.asarray(features.values["caption:cosine"], dtype=np.float64)
+        cosines = np.asarray(features[CaptionSimilarity()], dtype=np.float64)
         outside = cosines[~member]
         least = outside.mean() + self.parameters.deviations * outside.std()
         pseudo = member & (cosines >= least)
@@ -104,9 +106,7 @@ class WeakSupervision(NetworkAttack):
 
     def _inputs(self, features: Features) -> npt.NDArray[np.float32]:
         """(N, 2 D) embeddings of images and of captions, each scaled to length 1."""
-        return np.concatenate(
-            [directions(features.values[need]) for need in ("embedding", "caption:embedding")], axis=1
-        )
+        return np.concatenate([directions(features[side]) for side in (Embedding(), CaptionEmbedding())], axis=1)
 
     def _network(self, width: int) -> nn.Module:
         return mlp.layers(width, *_WIDTHS, 1)

@@ -17,11 +17,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from mi_core.attacks.base import Scores, fisher_z
+from mi_core.attacks.patch_similarity import patches_of
 from mi_core.attacks.regression import LEAST, RegressionAttack
 from mi_core.checks import ConfigError, check_range
-from mi_core.features.neighbour_density import parse_neighbours
-from mi_core.features.part_energy import parse_parts
-from mi_core.features.patch_similarity import parse_grid
+from mi_core.features import Measure
+from mi_core.features.caption_similarity import CaptionSimilarity
+from mi_core.features.lp_norm import LpNorm
+from mi_core.features.neighbour_density import NeighbourDensity
+from mi_core.features.pairwise_similarity import PairwiseSimilarity
+from mi_core.features.part_energy import PartEnergies
+from mi_core.features.patch_similarity import CenterSimilarity
 from mi_core.records import Features
 
 
@@ -45,15 +50,19 @@ class CombinedParameters:
     penalty: float = 10.0
 
     def __post_init__(self) -> None:
-        if self.grid:
-            parse_grid(self.grid)
-        if self.parts:
-            parse_parts(self.parts)
-        if self.neighbours:
-            parse_neighbours(self.neighbours)
+        self.measures()
         if self.parts and self.caption:
             raise ConfigError("parts are read off a backbone, captions off a projection; ask for one of them")
         check_range("penalty", self.penalty, 0, open_low=True)
+
+    def measures(self) -> tuple[Measure, ...]:
+        """Cosines of views, two norms, and patches, parts, neighbours or the caption."""
+        chosen: list[Measure] = [PairwiseSimilarity(), LpNorm(1), LpNorm(2)]
+        chosen += [patches_of(self.grid)] if self.grid else []
+        chosen += [_parts_of(self.parts)] if self.parts else []
+        chosen += [_neighbours_of(self.neighbours)] if self.neighbours else []
+        chosen += [CaptionSimilarity()] if self.caption else []
+        return tuple(chosen)
 
 
 class Combined(RegressionAttack):
@@ -76,36 +85,48 @@ class Combined(RegressionAttack):
     Parameters = CombinedParameters
 
     @property
-    def needs(self) -> tuple[str, ...]:
+    def needs(self) -> tuple[Measure, ...]:
         """Cosines of views, two norms, and patches, parts, neighbours or the caption."""
-        chosen = self.parameters
-        needs = ["pairwise:cosine", "norm:1", "norm:2"]
-        needs += [f"patches:{chosen.grid}"] if chosen.grid else []
-        needs += [f"parts:{chosen.parts}"] if chosen.parts else []
-        needs += [f"neighbours:{chosen.neighbours}"] if chosen.neighbours else []
-        return (*needs, *(["caption:cosine"] if chosen.caption else []))
+        return self.parameters.measures()  # type: ignore[no-any-return]
 
     def _columns(self, features: Features) -> Iterator[Scores]:
-        for need in self.needs:
-            yield from _read_off(need, features)
+        for measure in self.needs:
+            yield from _read_off(measure, features)
 
 
-def _read_off(need: str, features: Features) -> Iterator[Scores]:
+def _read_off(measure: Measure, features: Features) -> Iterator[Scores]:
     """What is read off one feature, (N,) each."""
-    values = np.asarray(features.values[need], dtype=np.float64)
-    if need.startswith(("pairwise", "patches")):
-        angles = fisher_z(values)
-        yield fisher_z(values.mean(axis=1))
-        yield np.log(np.maximum(angles.std(axis=1), LEAST))
-        yield from (angles.min(axis=1), angles.max(axis=1))
-    elif need.startswith("parts"):  # divergences from the uniform and from a bumpy distribution
-        yield from values.reshape(len(values), 2, -1).mean(axis=2).T
-    elif need == "norm:1":  # over the 2-norm: how many coordinates are large
-        second = np.asarray(features.values["norm:2"], dtype=np.float64)
-        yield np.log(np.maximum(values, LEAST) / np.maximum(second, LEAST))
-    elif need == "norm:2":
-        yield np.log(np.maximum(values, LEAST))
-    elif need.startswith("neighbours"):
-        yield -fisher_z(values)
-    else:
-        yield values
+    values = np.asarray(features[measure], dtype=np.float64)
+    match measure:
+        case PairwiseSimilarity() | CenterSimilarity():
+            angles = fisher_z(values)
+            yield fisher_z(values.mean(axis=1))
+            yield np.log(np.maximum(angles.std(axis=1), LEAST))
+            yield from (angles.min(axis=1), angles.max(axis=1))
+        case PartEnergies():  # divergences from the uniform and from a bumpy distribution
+            yield from values.reshape(len(values), 2, -1).mean(axis=2).T
+        case LpNorm(order=1):  # over the 2-norm: how many coordinates are large
+            second = np.asarray(features[LpNorm(2)], dtype=np.float64)
+            yield np.log(np.maximum(values, LEAST) / np.maximum(second, LEAST))
+        case LpNorm():
+            yield np.log(np.maximum(values, LEAST))
+        case NeighbourDensity():
+            yield -fisher_z(values)
+        case _:
+            yield values
+
+
+def _parts_of(text: str) -> PartEnergies:
+    """The measure of parts as a config has them: their number, and after a slash their ratio."""
+    number, _, ratio = text.partition("/")
+    if not number.isdigit() or not (ratio or "2").isdigit():
+        raise ConfigError(f"parts = {text!r}, allowed: a number, 128 in the paper, and with /4 parts of a quarter side")
+    return PartEnergies(int(number), int(ratio or "2"))
+
+
+def _neighbours_of(text: str) -> NeighbourDensity:
+    """The measure of neighbours as a config has them: their number, and after a slash that of the bank."""
+    neighbours, _, bank = text.partition("/")
+    if not (neighbours.isdigit() and bank.isdigit()):
+        raise ConfigError(f"neighbours = {text!r}, allowed: neighbours/images of the bank, as 20/128")
+    return NeighbourDensity(int(neighbours), int(bank))

@@ -21,7 +21,9 @@ import numpy.typing as npt
 
 from mi_core.attacks.classifier import ClassifierAttack, posteriors
 from mi_core.attacks.network import HiddenParameters, NetworkAttack
-from mi_core.features.adversarial import parse_adversarial
+from mi_core.features import Measure
+from mi_core.features.adversarial import AdversarialLogits
+from mi_core.features.embedding import Embedding, ViewEmbeddings
 from mi_core.records import Features
 
 
@@ -56,7 +58,7 @@ class BaselineA(_Downstream):
     labelled = False
 
     def _inputs(self, features: Features) -> npt.NDArray[np.float32]:
-        return np.asarray(-np.sort(-posteriors(features.values["embedding"]), axis=1), dtype=np.float32)
+        return np.asarray(-np.sort(-posteriors(features[Embedding()]), axis=1), dtype=np.float32)
 
 
 class BaselineB(_Downstream):
@@ -69,10 +71,10 @@ class BaselineB(_Downstream):
     queries = "11 at 10 views"
     threat_model = "classes that a classifier built on the encoder predicts for views, and the true class; a shadow"
     source = "EncoderMI (CCS 2021), section 5.1, Baseline-B"
-    needs = ("embedding", "view-embeddings")
+    needs = (Embedding(), ViewEmbeddings())
 
     def _inputs(self, features: Features) -> npt.NDArray[np.float32]:
-        own, views = (features.values[need] for need in self.needs)
+        own, views = (features[measure] for measure in self.needs)
         labels = self._labels(features, own.shape[1])
         called = np.concatenate([own[:, None], views], axis=1).argmax(axis=2)
         return np.asarray(called == labels[:, None], dtype=np.float32)
@@ -94,12 +96,12 @@ class AdversarialParameters(DownstreamParameters):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        parse_adversarial(self.setting)
+        self.measure()
 
-    @property
-    def setting(self) -> str:
-        """The images as a need has them."""
-        return f"{self.epsilon:.6g}/{self.steps}/{self.classes}"
+    def measure(self) -> AdversarialLogits:
+        """Logits of the adversarial images."""
+        digits = float(f"{self.epsilon:.6g}")  # a step of 8 bits is .004; more digits would only make the name longer
+        return AdversarialLogits(digits, self.steps, self.classes)
 
 
 class BaselineC(_Downstream):
@@ -117,10 +119,10 @@ class BaselineC(_Downstream):
     Parameters = AdversarialParameters
 
     @property
-    def needs(self) -> tuple[str, ...]:
+    def needs(self) -> tuple[Measure, ...]:
         """Logits of the adversarial images."""
-        return (f"adversarial:{self.parameters.setting}",)
+        return (self.parameters.measure(),)
 
     def _inputs(self, features: Features) -> npt.NDArray[np.float32]:
-        logits = features.values[self.needs[0]].reshape(len(features), self.parameters.classes, -1)
+        logits = features[self.needs[0]].reshape(len(features), self.parameters.classes, -1)
         return posteriors(logits).reshape(len(features), -1).astype(np.float32)

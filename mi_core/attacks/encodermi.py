@@ -100,7 +100,7 @@ class _Network(_EncoderMI, NetworkAttack):
 
     def _similarities(self, features: Features) -> npt.NDArray[np.float32]:
         """(N, V (V - 1) / 2), in the order of the pairs."""
-        return np.asarray(features.values[self.needs[0]], dtype=np.float32)
+        return np.asarray(features[self.needs[0]], dtype=np.float32)
 
 
 class EncoderMIVector(_Network):

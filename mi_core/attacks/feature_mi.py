@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from mi_core.attacks.base import Scores, State
 from mi_core.attacks.network import HiddenParameters, NetworkAttack
+from mi_core.features.embedding import Embedding
 from mi_core.records import Features
 
 
@@ -42,11 +43,11 @@ class FeatureMI(NetworkAttack):
     threat_model = "one embedding; some known members and non-members, or a shadow encoder"
     source = "LpLA (AsiaCCS 2025), section 3.2, Fe-MI; EncoderMI (CCS 2021), section 5.1, Baseline-D"
     reference = frozenset({"known", "shadow"})
-    needs = ("embedding",)
+    needs = (Embedding(),)
     Parameters = FeatureMIParameters
 
     def _inputs(self, features: Features) -> npt.NDArray[np.float32]:
-        return np.asarray(features.values["embedding"], dtype=np.float32)
+        return np.asarray(features[Embedding()], dtype=np.float32)
 
     def _score(self, features: Features, state: State) -> Scores:
         self._check_width(features, state)

@@ -5,7 +5,7 @@ Members lie farther from the decision boundary than non-members (Choquette-Choo 
 (ContrastiveLeaks, CCS 2021, section 3.2, which takes HopSkipJump as the Adversarial Robustness Toolbox has it, with
 seven iterations). The threshold makes the fewest errors on a shadow classifier.
 
-The distance costs up to ``queries`` queries per image, see `mi_core.querying.hop_skip_jump`.
+The distance costs up to ``queries`` queries per image, see `mi_core.features.hop_skip_jump`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import numpy as np
 from mi_core.attacks.base import Scores
 from mi_core.attacks.classifier import ClassifierAttack
 from mi_core.attacks.threshold import ThresholdAttack
-from mi_core.features.boundary_distance import parse_boundary
+from mi_core.features import Measure
+from mi_core.features.boundary_distance import BoundaryDistance
 from mi_core.records import Features
 
 
@@ -34,12 +35,11 @@ class LabelOnlyParameters:
     queries: int = 2000
 
     def __post_init__(self) -> None:
-        parse_boundary(self.setting)
+        self.measure()
 
-    @property
-    def setting(self) -> str:
-        """The distance as a need has it."""
-        return f"{self.iterations}/{self.queries}"
+    def measure(self) -> BoundaryDistance:
+        """Distance to the boundary, 2-norm over pixels in [0, 1]; 0 where the prediction is wrong."""
+        return BoundaryDistance(self.iterations, self.queries)
 
 
 class LabelOnly(ClassifierAttack, ThresholdAttack):
@@ -57,10 +57,10 @@ class LabelOnly(ClassifierAttack, ThresholdAttack):
     Parameters = LabelOnlyParameters
 
     @property
-    def needs(self) -> tuple[str, ...]:
+    def needs(self) -> tuple[Measure, ...]:
         """Distance to the boundary, 2-norm over pixels in [0, 1]; 0 where the prediction is wrong."""
-        return (f"boundary:{self.parameters.setting}",)
+        return (self.parameters.measure(),)
 
     def statistic(self, features: Features) -> Scores:
         """(N,) distance to the boundary."""
-        return np.asarray(features.values[self.needs[0]], dtype=np.float64)
+        return np.asarray(features[self.needs[0]], dtype=np.float64)

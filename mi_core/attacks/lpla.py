@@ -15,6 +15,8 @@ import numpy.typing as npt
 
 from mi_core.attacks.base import Attack, NotApplicable, Scores, State
 from mi_core.checks import NumericError, check_choice, check_range
+from mi_core.features import Measure
+from mi_core.features.lp_norm import LpNorm
 from mi_core.records import Features
 
 _LEAST_SPREAD = 1e-6  # relative; rounding of a unit vector's norm is of this size
@@ -53,9 +55,9 @@ class LpLA(Attack):
     Parameters = LpLAParameters
 
     @property
-    def needs(self) -> tuple[str, ...]:
+    def needs(self) -> tuple[Measure, ...]:
         """One norm of the embedding of the image itself."""
-        return (f"norm:{self.parameters.p:g}",)
+        return (LpNorm(self.parameters.p),)
 
     def _fit(self, features: Features, member: npt.NDArray[np.bool_]) -> State:
         norms = self.statistic(features)
@@ -87,7 +89,7 @@ class LpLA(Attack):
 
     def statistic(self, features: Features) -> Scores:
         """(N,) norm of an image's embedding."""
-        return np.asarray(features.values[self.needs[0]], dtype=np.float64)
+        return np.asarray(features[self.needs[0]], dtype=np.float64)
 
 
 def _log_density(norms: npt.NDArray[np.float64], state: State, group: str) -> Scores:

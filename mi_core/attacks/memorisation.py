@@ -35,6 +35,10 @@ import numpy.typing as npt
 from mi_core.attacks.base import Attack, Scores, State, directions
 from mi_core.attacks.shadows import Rows, places_in_shadows
 from mi_core.checks import ConfigError, NumericError
+from mi_core.features import Measure
+from mi_core.features.caption_similarity import CaptionEmbedding
+from mi_core.features.embedding import Embedding, ViewEmbeddings
+from mi_core.features.pairwise_similarity import PairwiseSimilarity
 from mi_core.metrics.memorisation import LEAST_PAIRS, Memorisation, memorisation, pairs_of
 from mi_core.records import BoolArray, Estimate, Features
 
@@ -157,7 +161,7 @@ class SSLMem(MemorisationAttack):
     queries = "10 at 10 views"
     source = "SSLMem (ICLR 2024), section 3, on halves"
     Parameters = SSLMemParameters
-    needs = ("pairwise:cosine",)
+    needs = (PairwiseSimilarity(),)
 
     def alignment(self, features: Features) -> Scores:
         """(N,) in [-1, 0]: minus the mean distance of two views, half the 2-norm between directions.
@@ -165,7 +169,7 @@ class SSLMem(MemorisationAttack):
         The distance is taken from the cosine. In float32 cosines a distance below .0003 is rounding, in float16 ones
         (``queries.feature_precision``) a distance below .02.
         """
-        cosines = np.asarray(features.values["pairwise:cosine"], dtype=np.float64)
+        cosines = np.asarray(features[PairwiseSimilarity()], dtype=np.float64)
         return np.asarray(-np.sqrt(np.maximum(2 - 2 * cosines, 0)).mean(axis=1) / 2)
 
 
@@ -200,9 +204,9 @@ class CLIPMem(MemorisationAttack):
     Parameters = CLIPMemParameters
 
     @property
-    def needs(self) -> tuple[str, ...]:
+    def needs(self) -> tuple[Measure, ...]:
         """Embeddings of captions, and of views or of images."""
-        return "view-embeddings" if self.parameters.augmented else "embedding", "caption:embedding"
+        return ViewEmbeddings() if self.parameters.augmented else Embedding(), CaptionEmbedding()
 
     def alignment(self, features: Features) -> Scores:
         """(N,) in [-3, 3]: the mean cosine with the own caption, less those with foreign captions and images."""
@@ -216,7 +220,7 @@ class CLIPMem(MemorisationAttack):
 
         A mean of cosines with captions is the product of mean directions.
         """
-        views, texts = (features.values[need] for need in self.needs)
+        views, texts = (features[measure] for measure in self.needs)
         each = views if views.ndim == 3 else views[:, None]
         flat = directions(each.reshape(-1, each.shape[-1])).reshape(each.shape)
         return flat.mean(axis=1, dtype=np.float64), directions(texts).astype(np.float64)

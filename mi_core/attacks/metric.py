@@ -21,6 +21,7 @@ import numpy.typing as npt
 from mi_core.attacks.base import Scores, State
 from mi_core.attacks.classifier import ClassifierAttack, Posteriors, posteriors, revealed
 from mi_core.checks import check_range
+from mi_core.features.embedding import Embedding
 from mi_core.records import Features
 
 _LEAST = 1e-30
@@ -56,13 +57,13 @@ class _Metric(ClassifierAttack):
 
     def statistic(self, features: Features) -> Scores:
         """(N,) the metric itself."""
-        probabilities = revealed(posteriors(features.values["embedding"]), self.parameters.top)
+        probabilities = revealed(posteriors(features[Embedding()]), self.parameters.top)
         return self._metric(probabilities, self._labels(features, probabilities.shape[1]))
 
     def _fit(self, features: Features, member: npt.NDArray[np.bool_]) -> State:
         values = self.statistic(features)
         common = best_balanced_threshold(values, member)
-        classes = features.values["embedding"].shape[1]
+        classes = features[Embedding()].shape[1]
         own = np.full(classes, common)
         if self.parameters.per_class:
             labels = self._labels(features, classes)
@@ -92,7 +93,7 @@ class MetricCorrectness(_Metric):
         return np.asarray(probabilities.argmax(axis=1) == labels, dtype=np.float64)
 
     def _fit(self, features: Features, member: npt.NDArray[np.bool_]) -> State:
-        classes = features.values["embedding"].shape[1]
+        classes = features[Embedding()].shape[1]
         self._labels(features, classes)
         return {"threshold": np.array(0.5), "class_thresholds": np.zeros(classes)}
 

@@ -8,7 +8,8 @@ import numpy as np
 
 from mi_core.attacks.base import Attack, Scores
 from mi_core.checks import check_choice
-from mi_core.features.pairwise_similarity import METRICS
+from mi_core.features import Measure
+from mi_core.features.pairwise_similarity import METRICS, PairwiseSimilarity
 from mi_core.records import Features
 
 
@@ -30,10 +31,10 @@ class PairwiseAttack(Attack):
     """An attack that reads the similarities of all pairs of an image's views."""
 
     @property
-    def needs(self) -> tuple[str, ...]:
+    def needs(self) -> tuple[Measure, ...]:
         """Similarities of all pairs of views."""
-        return (f"pairwise:{self.parameters.metric}",)
+        return (PairwiseSimilarity(self.parameters.metric),)
 
     def statistic(self, features: Features) -> Scores:
         """(N,) mean similarity of an image's views."""
-        return np.asarray(features.values[self.needs[0]].mean(axis=1, dtype=np.float64))
+        return np.asarray(features[self.needs[0]].mean(axis=1, dtype=np.float64))

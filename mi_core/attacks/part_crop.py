@@ -19,7 +19,8 @@ from torch import nn
 
 from mi_core import mlp
 from mi_core.attacks.network import NetworkAttack, TrainingParameters
-from mi_core.features.part_energy import parse_parts
+from mi_core.features import Measure
+from mi_core.features.part_energy import PartEnergies
 from mi_core.records import Features
 
 
@@ -39,13 +40,12 @@ class PartCropParameters(TrainingParameters):
     weight_decay: float = 5e-4
 
     def __post_init__(self) -> None:
-        parse_parts(self.setting)
+        self.measure()
         super().__post_init__()
 
-    @property
-    def setting(self) -> str:
-        """The parts as a need has them."""
-        return f"{self.parts}/{self.part_ratio}"
+    def measure(self) -> PartEnergies:
+        """Divergences of the parts' responses."""
+        return PartEnergies(self.parts, self.part_ratio)
 
     def training(self) -> mlp.Training:
         """Optimizer and schedule."""
@@ -70,12 +70,12 @@ class PartCrop(NetworkAttack):
     Parameters = PartCropParameters
 
     @property
-    def needs(self) -> tuple[str, ...]:
+    def needs(self) -> tuple[Measure, ...]:
         """Divergences of the parts' responses."""
-        return (f"parts:{self.parameters.setting}",)
+        return (self.parameters.measure(),)
 
     def _inputs(self, features: Features) -> npt.NDArray[np.float32]:
-        return np.asarray(features.values[self.needs[0]], dtype=np.float32)
+        return np.asarray(features[self.needs[0]], dtype=np.float32)
 
     def _network(self, width: int) -> nn.Module:
         network = mlp.layers(width, 512, 256, 128, 1)

@@ -14,7 +14,9 @@ import numpy as np
 
 from mi_core.attacks.base import Scores
 from mi_core.attacks.threshold import ThresholdAttack
-from mi_core.features.patch_similarity import parse_grid
+from mi_core.checks import ConfigError
+from mi_core.features import Measure
+from mi_core.features.patch_similarity import CenterSimilarity
 from mi_core.records import Features
 
 
@@ -29,7 +31,7 @@ class PatchSimilarityParameters:
     grid: str = "3x3"
 
     def __post_init__(self) -> None:
-        parse_grid(self.grid)
+        patches_of(self.grid)
 
 
 class PatchSimilarity(ThresholdAttack):
@@ -46,10 +48,26 @@ class PatchSimilarity(ThresholdAttack):
     Parameters = PatchSimilarityParameters
 
     @property
-    def needs(self) -> tuple[str, ...]:
+    def needs(self) -> tuple[Measure, ...]:
         """Cosines of the middle patch with the others."""
-        return (f"patches:{self.parameters.grid}",)
+        return (patches_of(self.parameters.grid),)
 
     def statistic(self, features: Features) -> Scores:
         """(N,) mean cosine of the middle patch with the others."""
-        return np.asarray(features.values[self.needs[0]].mean(axis=1, dtype=np.float64))
+        return np.asarray(features[self.needs[0]].mean(axis=1, dtype=np.float64))
+
+
+def patches_of(grid: str) -> CenterSimilarity:
+    """The measure of a grid that is written as rows x columns.
+
+    Raises:
+        ConfigError: it is not, or no patch is in the middle.
+
+    Example:
+        >>> patches_of("3x1")
+        CenterSimilarity(rows=3, columns=1)
+    """
+    rows, _, columns = grid.partition("x")
+    if not (rows.isdigit() and columns.isdigit()):
+        raise ConfigError(f"patches = {grid!r}, allowed: rows x columns such as 3x3")
+    return CenterSimilarity(int(rows), int(columns))

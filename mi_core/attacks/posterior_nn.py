@@ -24,6 +24,8 @@ from mi_core import mlp
 from mi_core.attacks.classifier import ClassifierAttack, posteriors
 from mi_core.attacks.network import HiddenParameters, NetworkAttack
 from mi_core.checks import VARIANTS, check_choice, check_range
+from mi_core.features import Measure
+from mi_core.features.embedding import Embedding, ViewEmbeddings
 from mi_core.records import Features
 
 AGGREGATES = ("none", "mean", "concatenation")
@@ -78,12 +80,12 @@ class PosteriorNN(ClassifierAttack, NetworkAttack):
     Parameters = PosteriorNNParameters
 
     @property
-    def needs(self) -> tuple[str, ...]:
+    def needs(self) -> tuple[Measure, ...]:
         """Logits of the image itself, or of its views."""
-        return ("embedding",) if self.parameters.aggregate == "none" else ("view-embeddings",)
+        return (Embedding() if self.parameters.aggregate == "none" else ViewEmbeddings(),)
 
     def _inputs(self, features: Features) -> npt.NDArray[np.float32]:
-        logits = features.values[self.needs[0]]
+        logits = features[self.needs[0]]
         probabilities = posteriors(logits[:, None] if logits.ndim == 2 else logits)  # (N, V, L)
         if self.parameters.aggregate == "mean":
             probabilities = probabilities.mean(axis=1, keepdims=True)
@@ -135,7 +137,7 @@ class PosteriorMLP(ClassifierAttack, NetworkAttack):
     Parameters = PosteriorMLPParameters
 
     def _inputs(self, features: Features) -> npt.NDArray[np.float32]:
-        probabilities = posteriors(features.values["embedding"])
+        probabilities = posteriors(features[Embedding()])
         classes = probabilities.shape[1]
         labels = np.eye(classes)[self._labels(features, classes)]
         return np.concatenate([probabilities, labels], axis=1).astype(np.float32)

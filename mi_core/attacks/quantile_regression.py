@@ -24,6 +24,8 @@ from mi_core.attacks.network import HiddenParameters, NetworkAttack
 from mi_core.attacks.pairwise import PairwiseAttack
 from mi_core.attacks.threshold import conformal_threshold, least_nonmembers
 from mi_core.checks import NumericError, check_choice, check_range
+from mi_core.features import Measure
+from mi_core.features.embedding import Embedding
 from mi_core.features.pairwise_similarity import METRICS
 from mi_core.records import Features
 
@@ -70,9 +72,9 @@ class QuantileRegression(PairwiseAttack, NetworkAttack):
     Parameters = QuantileRegressionParameters
 
     @property
-    def needs(self) -> tuple[str, ...]:
+    def needs(self) -> tuple[Measure, ...]:
         """Similarities of all pairs of views, and the embedding of the image itself."""
-        return (*super().needs, "embedding")
+        return (*super().needs, Embedding())
 
     @property
     def needed_nonmembers(self) -> int:
@@ -80,7 +82,7 @@ class QuantileRegression(PairwiseAttack, NetworkAttack):
         return 2 * max(1, least_nonmembers(self.parameters.fpr))
 
     def _inputs(self, features: Features) -> npt.NDArray[np.float32]:
-        return directions(features.values["embedding"])
+        return directions(features[Embedding()])
 
     def _fit(self, features: Features, member: npt.NDArray[np.bool_]) -> State:
         known = features.take(~member)

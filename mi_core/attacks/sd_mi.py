@@ -20,6 +20,7 @@ from torch import nn
 from mi_core import mlp
 from mi_core.attacks.base import Attack, Scores, State
 from mi_core.checks import ConfigError, check_choice, check_range
+from mi_core.features.embedding import Embedding
 from mi_core.records import Features
 
 _WIDTHS = (512, 512, 512, 512)
@@ -91,10 +92,10 @@ class SDMI(Attack):
     reference = frozenset({"known", "shadow"})
     anchored = True
     Parameters = SDMIParameters
-    needs = ("embedding",)
+    needs = (Embedding(),)
 
     def _fit(self, features: Features, member: npt.NDArray[np.bool_]) -> State:
-        embeddings, distances = features.values["embedding"], self._distances(features)
+        embeddings, distances = features[Embedding()], self._distances(features)
         low, spread = distances.min(axis=0), np.ptp(distances, axis=0)
         state: State = {
             **mlp.standardisation(embeddings),
@@ -113,7 +114,7 @@ class SDMI(Attack):
 
     def _score(self, features: Features, state: State) -> Scores:
         self._check_width(features, state)
-        embeddings, distances = features.values["embedding"], self._distances(features)
+        embeddings, distances = features[Embedding()], self._distances(features)
         network = mlp.restored(self._network(embeddings, distances), state)
         return mlp.predict(network, _inputs(embeddings, distances, state))
 
@@ -128,7 +129,7 @@ class SDMI(Attack):
                 f"sd-mi: anchors = {count}, but {len(features.anchors)} are given; lower it, or enlarge the anchor role"
             )
         squared = self.parameters.variant == "released"
-        return anchor_distances(features.values["embedding"], features.anchors[:count], squared=squared)
+        return anchor_distances(features[Embedding()], features.anchors[:count], squared=squared)
 
 
 def anchor_distances(

@@ -22,7 +22,8 @@ import numpy.typing as npt
 from mi_core.attacks.base import Attack, Scores, State
 from mi_core.attacks.threshold import conformal_threshold, least_nonmembers
 from mi_core.checks import check_range
-from mi_core.features.sequential import FIRST, StoppingRule, by_views, stopped
+from mi_core.features.pairwise_similarity import PairwiseSimilarity
+from mi_core.features.sequential import FIRST, SequentialSimilarity, StoppingRule, by_views, stopped
 from mi_core.records import Features
 
 _OUTSIDE = (-1.0, 10.0)  # of `log_similarity`
@@ -71,7 +72,7 @@ class EncoderMISequential(Attack):
     reference = frozenset({"shadow", "known"})
     sequential = True
     Parameters = SequentialParameters
-    needs = ("pairwise:cosine",)
+    needs = (PairwiseSimilarity(),)
 
     @property
     def needed_nonmembers(self) -> int:
@@ -87,11 +88,11 @@ class EncoderMISequential(Attack):
         return _rule(self.state())
 
     def _check_needs(self, features: Features) -> None:
-        if "sequential" not in features.values:
+        if SequentialSimilarity() not in features:
             super()._check_needs(features)
 
     def _fit(self, features: Features, member: npt.NDArray[np.bool_]) -> State:
-        statistics = by_views(features.values["pairwise:cosine"])
+        statistics = by_views(features[PairwiseSimilarity()])
         slopes, intercepts = _logistic(statistics, member)
         final = slopes[-1] * statistics[:, -1] + intercepts[-1]
         fpr = self.parameters.fpr
@@ -104,9 +105,10 @@ class EncoderMISequential(Attack):
         return state | _bounds(*decided, tolerance) | {"tolerance": np.array(tolerance)}
 
     def _score(self, features: Features, state: State) -> Scores:
-        decided = features.values.get("sequential")
-        if decided is None:
-            decided = stopped(by_views(features.values["pairwise:cosine"]), _rule(state))
+        if SequentialSimilarity() in features:
+            decided = features[SequentialSimilarity()]
+        else:
+            decided = stopped(by_views(features[PairwiseSimilarity()]), _rule(state))
         stage = np.rint(decided[:, 0]).astype(np.intp) - FIRST
         return np.asarray(state["slope"][stage] * decided[:, 1] + state["intercept"][stage], dtype=np.float64)
 

@@ -13,6 +13,9 @@ import numpy.typing as npt
 
 from mi_core.attacks.base import Attack, Scores, fisher_z, places_among
 from mi_core.checks import NumericError, check_choice
+from mi_core.features import Measure
+from mi_core.features.lp_norm import LpNorm
+from mi_core.features.pairwise_similarity import PairwiseSimilarity
 from mi_core.records import Features
 
 Places = npt.NDArray[np.intp]
@@ -87,9 +90,9 @@ class ShadowsAttack(Attack):
     Parameters = ShadowsParameters
 
     @property
-    def needs(self) -> tuple[str, ...]:
+    def needs(self) -> tuple[Measure, ...]:
         """Cosines of all pairs of views, or a norm."""
-        return ("pairwise:cosine",) if self.parameters.statistic == "cosine" else ("norm:2",)
+        return (PairwiseSimilarity() if self.parameters.statistic == "cosine" else LpNorm(),)
 
     def statistic(self, features: Features) -> Scores:
         """(N,) Fisher's z of the mean cosine, or the log of the norm.
@@ -97,7 +100,7 @@ class ShadowsAttack(Attack):
         Raises:
             NumericError: an embedding of length 0 has no log norm.
         """
-        values = np.asarray(features.values[self.needs[0]], dtype=np.float64)
+        values = np.asarray(features[self.needs[0]], dtype=np.float64)
         if self.parameters.statistic == "cosine":
             return fisher_z(values.mean(axis=1))
         if (values <= 0).any():
@@ -108,6 +111,6 @@ class ShadowsAttack(Attack):
         """Features with the mean cosine in place of all cosines: as much as the statistic needs."""
         if self.parameters.statistic == "norm":
             return features
-        need, beside = self.needs[0], features.population
-        values = {need: features.values[need].mean(axis=1, keepdims=True, dtype=np.float64)}
+        (cosines,), beside = self.needs, features.population
+        values = {cosines.name: features[cosines].mean(axis=1, keepdims=True, dtype=np.float64)}
         return replace(features, values=values, population=None if beside is None else self.condensed(beside))

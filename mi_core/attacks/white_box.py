@@ -21,8 +21,8 @@ import numpy as np
 from mi_core.attacks.base import Scores
 from mi_core.attacks.regression import LEAST, RegressionAttack
 from mi_core.checks import check_choice, check_range
-from mi_core.features import parse_need
-from mi_core.features.loss_gradient import CAPTION_GRADIENT, GRADIENT, GradientSetting
+from mi_core.features import Measure
+from mi_core.features.loss_gradient import CaptionGradient, LossGradient, ViewsGradient
 from mi_core.records import Features
 
 
@@ -58,15 +58,15 @@ class WhiteBoxParameters:
         check_choice("loss", self.loss, ("views", "caption"))
         check_choice("keys", self.keys, ("own", "momentum") if self.loss == "views" else ("own",))
         check_choice("towers", self.towers, ("image",) if self.loss == "views" else ("image", "both"))
-        parse_need(self.need)
         check_range("penalty", self.penalty, 0, open_low=True)
+        self.measure()
 
-    @property
-    def need(self) -> str:
-        """The membership feature that holds the loss and the norms."""
-        kind = GRADIENT if self.loss == "views" else CAPTION_GRADIENT
+    def measure(self) -> LossGradient:
+        """The loss and the norms."""
         numbers = (self.temperature, self.gradient_views, self.bank, self.layers)
-        return f"{kind}:{GradientSetting(*numbers, momentum=self.keys == 'momentum', both=self.towers == 'both')}"
+        if self.loss == "views":
+            return ViewsGradient(*numbers, momentum=self.keys == "momentum")
+        return CaptionGradient(*numbers, both=self.towers == "both")
 
 
 class WhiteBox(RegressionAttack):
@@ -86,11 +86,11 @@ class WhiteBox(RegressionAttack):
     Parameters = WhiteBoxParameters
 
     @property
-    def needs(self) -> tuple[str, ...]:
+    def needs(self) -> tuple[Measure, ...]:
         """Loss and norms of its gradient."""
-        return (self.parameters.need,)
+        return (self.parameters.measure(),)
 
     def _columns(self, features: Features) -> Iterator[Scores]:
-        values = np.asarray(features.values[self.needs[0]], dtype=np.float64)
+        values = np.asarray(features[self.needs[0]], dtype=np.float64)
         yield -values[:, 0]
         yield from -np.log(np.maximum(values[:, 1:], LEAST)).T

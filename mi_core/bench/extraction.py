@@ -32,6 +32,7 @@ from mi_core.checks import ConfigError, check_choice
 from mi_core.encoders import build_backbone
 from mi_core.encoders.checkpoint import Encoder, channelwise, seeded
 from mi_core.encoders.folding import for_queries
+from mi_core.features.pairwise_similarity import PairwiseSimilarity
 from mi_core.image_files import load_image
 from mi_core.images import Decoder, decode
 from mi_core.querying.extractor import Extractor
@@ -39,7 +40,7 @@ from mi_core.querying.plan import QueryPlan
 from mi_core.runtime import keep_freed_memory
 from mi_core.streams import pixel_streams
 
-VIEWS, NEEDS = 10, ("pairwise:cosine",)
+VIEWS, NEEDS = 10, (PairwiseSimilarity(),)
 LOOP_IMAGES = 64  # of one step of the loop
 LAYOUT_SECONDS = 2.5  # of the turn that a layout is chosen by
 READY_VIEWS = 640  # that the bare encoder is given again and again

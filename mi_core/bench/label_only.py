@@ -25,7 +25,7 @@ from mi_core.checks import ConfigError, check_choice
 from mi_core.encoders import build_backbone
 from mi_core.encoders.checkpoint import Encoder, channelwise, seeded
 from mi_core.encoders.folding import for_queries
-from mi_core.querying.hop_skip_jump import hop_skip_jump
+from mi_core.features.hop_skip_jump import hop_skip_jump
 from mi_core.runtime import keep_freed_memory
 
 ITERATIONS, QUERIES = 7, 5000

@@ -1,25 +1,67 @@
-"""How far an image is from what a classifier takes for another class; see `mi_core.querying.hop_skip_jump`."""
+"""How far an image is from what a classifier takes for another class; see `mi_core.features.hop_skip_jump`."""
 
 from __future__ import annotations
 
-from mi_core.checks import ConfigError, check_range
+from dataclasses import dataclass
 
-LEAST_QUERIES = 150  # for the search of a first image of another class, and one look at the boundary
+import torch
+
+from mi_core.augmentations.views import clean
+from mi_core.checks import check_range
+from mi_core.features.hop_skip_jump import LEAST_QUERIES, hop_skip_jump
+from mi_core.features.measure import Measure
+from mi_core.features.oracle import Oracle
 
 
-def parse_boundary(text: str) -> tuple[int, int]:
-    """The iterations, and the most queries per image, written in a need.
+@dataclass(frozen=True)
+class BoundaryDistance(Measure):
+    """The 2-norm of the smallest change, of pixels in [0, 1], that alters the prediction; 0 where that is wrong.
 
-    Raises:
-        ConfigError: not two numbers, or out of range.
-
-    Example:
-        >>> parse_boundary("7/2000")
-        (7, 2000)
+    Args:
+        iterations: of HopSkipJump.
+        queries: the most that it may spend on an image.
     """
-    iterations, _, queries = text.partition("/")
-    if not (iterations.isdigit() and queries.isdigit()):
-        raise ConfigError(f"boundary:{text}, allowed: iterations/queries, as boundary:7/2000")
-    check_range("iterations", int(iterations), 1)
-    check_range("queries", int(queries), LEAST_QUERIES)
-    return int(iterations), int(queries)
+
+    iterations: int = 7
+    queries: int = 2000
+
+    kind = "boundary"
+    consumes = "search"
+    output = "logits"
+    labels = True
+    searches = True
+
+    def __post_init__(self) -> None:
+        check_range("iterations", self.iterations, 1)
+        check_range("queries", self.queries, LEAST_QUERIES)
+
+    def query_count(self, views: int) -> int:
+        """The most that it may spend."""
+        return self.queries
+
+    def queries_at_once(self, views: int) -> int:
+        """None: the search takes care of its own batches."""
+        return 0
+
+    def shape(self, views: int, width: int) -> tuple[int, ...]:
+        """A number."""
+        return ()
+
+    def answers(self, oracle: Oracle, sent: torch.Tensor | None) -> dict[str, torch.Tensor]:
+        """Distances."""
+        batch = oracle.batch
+        assert batch.labels is not None
+
+        def predict(images: torch.Tensor) -> torch.Tensor:
+            return oracle.embed(images, ("logits",))["logits"].argmax(dim=1)
+
+        boundary = hop_skip_jump(
+            predict,
+            clean(batch.images),
+            batch.labels,
+            batch.streams,
+            iterations=self.iterations,
+            queries=self.queries,
+            batch=oracle.at_once,
+        )
+        return {"logits": boundary.distance}

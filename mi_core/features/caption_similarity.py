@@ -5,10 +5,51 @@ CLIP is trained to raise the cosine of an image and its text, so pairs it was tr
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 import torch.nn.functional as F
 
 from mi_core.checks import check_shape
+from mi_core.features.measure import Measure
+
+
+@dataclass(frozen=True)
+class CaptionSimilarity(Measure):
+    """The cosine of an image and its caption."""
+
+    kind = "caption:cosine"
+    consumes = "image"
+    output = "projection"
+    captions = True
+
+    def shape(self, views: int, width: int) -> tuple[int, ...]:
+        """A number."""
+        return ()
+
+    def values(self, answer: torch.Tensor, texts: torch.Tensor | None = None) -> torch.Tensor:
+        """Cosines, see `caption_similarity`."""
+        assert texts is not None
+        return caption_similarity(answer, texts)
+
+
+@dataclass(frozen=True)
+class CaptionEmbedding(Measure):
+    """The embedding of an image's caption."""
+
+    kind = "caption:embedding"
+    consumes = "image"
+    output = "projection"
+    captions = True
+
+    def shape(self, views: int, width: int) -> tuple[int, ...]:
+        """(D,)."""
+        return (width,)
+
+    def values(self, answer: torch.Tensor, texts: torch.Tensor | None = None) -> torch.Tensor:
+        """Embeddings of the captions."""
+        assert texts is not None
+        return texts
 
 
 def caption_similarity(images: torch.Tensor, texts: torch.Tensor) -> torch.Tensor:

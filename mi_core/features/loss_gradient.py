@@ -13,81 +13,87 @@ answers tell nothing.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 
-from mi_core.checks import ConfigError, check_range, check_shape
-
-GRADIENT, CAPTION_GRADIENT = OF_WEIGHTS = ("gradient", "caption-gradient")
-_OF_COPY, _OF_BOTH = "/momentum", "/both"
+from mi_core.checks import check_range, check_shape
+from mi_core.features.measure import Measure
+from mi_core.features.oracle import Oracle
 
 
 @dataclass(frozen=True)
-class GradientSetting:
-    """How a loss is taken, as the needs ``gradient:temperature/views/bank/layers`` and ``caption-gradient:...`` say.
+class LossGradient(Measure):
+    """The loss of an image, and the norms of its gradient by groups of layers.
 
     Args:
         temperature: by which cosines are divided, above 0.
-        views: V, at least 2 where views are compared with each other.
+        views: V of its own, at least 2 where views are compared with each other.
         bank: A, images that are the negatives.
         layers: groups of layers of a tower whose gradients are told apart, at most.
-        momentum: whether the keys are those of the encoder's momentum copy; the need then ends in ``/momentum``.
-        both: whether the gradient is that of the text tower's weights too; the need then ends in ``/both``.
     """
 
-    temperature: float
-    views: int
-    bank: int
-    layers: int
-    momentum: bool = False
-    both: bool = False
+    temperature: float = 0.5
+    views: int = 4
+    bank: int = 128
+    layers: int = 6
+
+    consumes = "views"
+    weights = True
+    least_views: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
         check_range("temperature", self.temperature, 0, open_low=True)
-        for name in ("views", "bank", "layers"):
+        check_range("views", self.views, self.least_views)
+        for name in ("bank", "layers"):
             check_range(name, getattr(self, name), 1)
 
-    def __str__(self) -> str:
-        more = (_OF_COPY if self.momentum else "") + (_OF_BOTH if self.both else "")
-        return f"{self.temperature:g}/{self.views}/{self.bank}/{self.layers}{more}"
+    @property
+    def both(self) -> bool:
+        """Whether the gradient is that of the text tower's weights too."""
+        return False
+
+    def query_count(self, views: int) -> int:
+        """One per view of its own."""
+        return self.views
+
+    def shape(self, views: int, width: int) -> tuple[int, ...]:
+        """The loss, and a norm per group of layers of each tower."""
+        return (1 + self.layers * (2 if self.both else 1),)
+
+    def answers(self, oracle: Oracle, sent: torch.Tensor | None) -> dict[str, torch.Tensor]:
+        """Losses and norms."""
+        return oracle.losses(self)
 
 
-def parse_gradient(text: str) -> GradientSetting:
-    """The setting of a need.
+@dataclass(frozen=True)
+class ViewsGradient(LossGradient):
+    """Of the loss of an image's views, see `views_info_nce`.
 
-    Raises:
-        ConfigError: not four numbers, or one is out of range.
-
-    Example:
-        >>> parse_gradient("0.5/4/256/8").bank
-        256
+    Args:
+        momentum: whether the keys are those of the encoder's momentum copy.
     """
-    try:
-        temperature, views, bank, layers = text.removesuffix(_OF_BOTH).removesuffix(_OF_COPY).split("/")
-        numbers = float(temperature), int(views), int(bank), int(layers)
-    except ValueError as error:
-        raise ConfigError(
-            f"gradient:{text}, allowed: temperature/views/bank/layers, as gradient:0.5/4/256/8"
-        ) from error
-    return GradientSetting(*numbers, momentum=_OF_COPY in text, both=text.endswith(_OF_BOTH))
+
+    momentum: bool = False
+
+    kind = "gradient"
+    least_views = 2
 
 
-def parse_pairs(text: str) -> GradientSetting:
-    """The setting of a need whose loss compares views with each other. Raises as `parse_gradient`."""
-    setting = parse_gradient(text)
-    check_range("views", setting.views, 2)
-    if setting.both:
-        raise ConfigError(f"gradient:{text}, but the loss of views has no text tower; leave {_OF_BOTH} out")
-    return setting
+@dataclass(frozen=True)
+class CaptionGradient(LossGradient):
+    """Of the loss of an image and its caption, see `caption_info_nce`.
 
+    Args:
+        both: whether the gradient is that of the text tower's weights too.
+    """
 
-def parse_captioned(text: str) -> GradientSetting:
-    """The setting of a need whose loss is of an image and its caption. Raises as `parse_gradient`."""
-    setting = parse_gradient(text)
-    if setting.momentum:
-        raise ConfigError(f"caption-gradient:{text}, but captions have no momentum keys; leave {_OF_COPY} out")
-    return setting
+    both: bool = False
+
+    kind = "caption-gradient"
+    output = "projection"
+    captions = True
 
 
 def views_info_nce(queries: torch.Tensor, keys: torch.Tensor, bank: torch.Tensor, temperature: float) -> torch.Tensor:

@@ -5,22 +5,37 @@ It needs the embedding before any normalisation of its length. The paper's formu
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 
-from mi_core.checks import ConfigError, check_range, check_shape
+from mi_core.checks import check_range, check_shape
+from mi_core.features.measure import Measure
 
 
-def parse_order(text: str) -> float:
-    """The order p written in a need: a number >= 0, or ``inf``.
+@dataclass(frozen=True)
+class LpNorm(Measure):
+    """The p-norm of the embedding of an image.
 
-    Raises:
-        ConfigError: anything else.
+    Args:
+        order: p >= 0, or infinity.
     """
-    try:
-        order = float(text)
-    except ValueError as error:
-        raise ConfigError(f"norm of order {text!r}, allowed: a number >= 0, or inf") from error
-    return check_range("norm order", order, 0)
+
+    order: float = 2.0
+
+    kind = "norm"
+    consumes = "image"
+
+    def __post_init__(self) -> None:
+        check_range("norm order", self.order, 0)
+
+    def shape(self, views: int, width: int) -> tuple[int, ...]:
+        """A number."""
+        return ()
+
+    def values(self, answer: torch.Tensor, texts: torch.Tensor | None = None) -> torch.Tensor:
+        """Norms, see `lp_norm`."""
+        return lp_norm(answer, self.order)
 
 
 def lp_norm(embeddings: torch.Tensor, order: float = 2.0) -> torch.Tensor:

@@ -6,29 +6,54 @@ saw. The bank holds images of the attacker's own, which neither group contains. 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 import torch.nn.functional as F
 
-from mi_core.checks import ConfigError, check_range, check_shape
+from mi_core.checks import check_range, check_shape
+from mi_core.features.measure import Measure
+from mi_core.features.oracle import Oracle
 
 
-def parse_neighbours(text: str) -> tuple[int, int]:
-    """Neighbours k and images A of the bank, from ``k/A``.
+@dataclass(frozen=True)
+class NeighbourDensity(Measure):
+    """The mean cosine of an image with its nearest neighbours in a bank.
 
-    Raises:
-        ConfigError: not two numbers, or not 1 <= k <= A.
-
-    Example:
-        >>> parse_neighbours("20/128")
-        (20, 128)
+    Args:
+        neighbours: k, from 1 to A.
+        bank: A, at least 1.
     """
-    try:
-        nearest, bank = map(int, text.split("/"))
-    except ValueError as error:
-        raise ConfigError(f"neighbours:{text}, allowed: neighbours/images of the bank, as neighbours:20/128") from error
-    check_range("bank", bank, 1)
-    check_range("neighbours", nearest, 1, bank)
-    return nearest, bank
+
+    neighbours: int = 20
+    bank: int = 128
+
+    kind = "neighbours"
+    consumes = "image"
+
+    def __post_init__(self) -> None:
+        check_range("bank", self.bank, 1)
+        check_range("neighbours", self.neighbours, 1, self.bank)
+
+    @property
+    def query(self) -> str:
+        """Its own: the answers are compared with the bank at once."""
+        return self.name
+
+    def shape(self, views: int, width: int) -> tuple[int, ...]:
+        """A number."""
+        return ()
+
+    def answers(self, oracle: Oracle, sent: torch.Tensor | None) -> dict[str, torch.Tensor]:
+        """Densities, see `neighbour_density`."""
+        assert sent is not None
+        embeddings, bank = oracle.embed(sent), oracle.bank(self.bank)
+        densities = {
+            output: neighbour_density(rows, bank[output], self.neighbours) for output, rows in embeddings.items()
+        }
+        for output, rows in densities.items():
+            oracle.check(f"{output}, neighbours", rows[:, None])
+        return densities
 
 
 def neighbour_density(embeddings: torch.Tensor, bank: torch.Tensor, nearest: int) -> torch.Tensor:

@@ -6,13 +6,47 @@ The feature is the similarity of every pair of V views: V (V - 1) / 2 numbers, 4
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import torch
 import torch.nn.functional as F
 
 from mi_core.checks import ConfigError, check_choice, check_shape
+from mi_core.features.measure import Measure
 
 METRICS = ("cosine", "correlation", "euclidean")
+
+
+@dataclass(frozen=True)
+class PairwiseSimilarity(Measure):
+    """How alike all pairs of an image's views are.
+
+    Args:
+        metric: one of `METRICS`.
+    """
+
+    metric: str = "cosine"
+
+    kind = "pairwise"
+    consumes = "views"
+    shares_views = True
+
+    def __post_init__(self) -> None:
+        check_choice("metric", self.metric, METRICS)
+
+    def shape(self, views: int, width: int) -> tuple[int, ...]:
+        """(V (V - 1) / 2,)."""
+        return (views * (views - 1) // 2,)
+
+    def first_views(self, values: np.ndarray, drawn: int, used: int) -> np.ndarray:
+        """The pairs among the views that are used."""
+        check_drawn(drawn, used)
+        return values[:, pairs_within(drawn, used)]
+
+    def values(self, answer: torch.Tensor, texts: torch.Tensor | None = None) -> torch.Tensor:
+        """Similarities, see `pairwise_similarity`."""
+        return pairwise_similarity(answer, self.metric)
 
 
 def pairwise_similarity(views: torch.Tensor, metric: str = "cosine") -> torch.Tensor:
@@ -56,3 +90,9 @@ def pairs_within(views: int, first: int) -> np.ndarray:
         [0, 1, 3]
     """
     return np.flatnonzero(np.triu_indices(views, k=1)[1] < first)
+
+
+def check_drawn(drawn: int, used: int) -> None:
+    """Raise ConfigError if fewer views were drawn than are used."""
+    if used > drawn:
+        raise ConfigError(f"views = {used}, but only {drawn} were drawn; raise queries.views")

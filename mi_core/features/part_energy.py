@@ -12,32 +12,55 @@ draws anew at each call). Members and non-members go through the same global vie
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 
-from mi_core.checks import ConfigError, check_range, check_shape
+from mi_core.augmentations.parts import global_and_parts
+from mi_core.checks import check_range, check_shape
+from mi_core.features.measure import Measure
+from mi_core.features.oracle import Oracle
 from mi_core.streams import uniforms
 
 _BUMPS = 2**16  # the index of a view in whose stream bumps are drawn; views of parts stay below it
 
 
-def parse_parts(text: str) -> tuple[int, int]:
-    """The number of parts written in a need, and after a slash by how much their side is less than the image's.
+@dataclass(frozen=True)
+class PartEnergies(Measure):
+    """How concentrated the responses of parts of an image to its feature map are.
 
-    The paper takes ``128/2`` for CIFAR and ``128/4`` for Tiny-ImageNet; ``128`` stands for ``128/2``.
-
-    Raises:
-        ConfigError: no numbers, or not from 1 to 65,535 parts.
-
-    Example:
-        >>> parse_parts("128"), parse_parts("128/4")
-        ((128, 2), (128, 4))
+    Args:
+        parts: P, from 1 to 65,535.
+        ratio: by how much their side is less than the image's: 2 in the paper for CIFAR, 4 for Tiny-ImageNet.
     """
-    number, _, ratio = text.partition("/")
-    if not number.isdigit() or not (ratio or "2").isdigit():
-        raise ConfigError(f"parts = {text!r}, allowed: a number, 128 in the paper, and with /4 parts of a quarter side")
-    parts = int(check_range("parts", int(number), 1, _BUMPS - 1))
-    return parts, int(check_range("parts", int(ratio or "2"), 1))
+
+    parts: int = 128
+    ratio: int = 2
+
+    kind = "parts"
+    consumes = "crops"
+    output = "backbone"
+
+    def __post_init__(self) -> None:
+        check_range("parts", self.parts, 1, _BUMPS - 1)
+        check_range("part_ratio", self.ratio, 1)
+
+    def query_count(self, views: int) -> int:
+        """The global view, and the parts."""
+        return 1 + self.parts
+
+    def shape(self, views: int, width: int) -> tuple[int, ...]:
+        """(2 P,)."""
+        return (2 * self.parts,)
+
+    def answers(self, oracle: Oracle, sent: torch.Tensor | None) -> dict[str, torch.Tensor]:
+        """Divergences, see `part_energies`."""
+        images, streams = oracle.batch.images, oracle.batch.streams
+        side = oracle.side or images.shape[2]
+        part_side = max(1, side // self.ratio) if oracle.side is None else side  # of one size: parts are enlarged to it
+        whole, cut = global_and_parts(images, streams, self.parts, size=side, part_size=part_side)
+        tokens = oracle.feature_map(whole)
+        return {"backbone": part_energies(oracle.embed(cut, ("backbone",))["backbone"], tokens, streams)}
 
 
 def part_energies(parts: torch.Tensor, tokens: torch.Tensor, streams: torch.Tensor) -> torch.Tensor:

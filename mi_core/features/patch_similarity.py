@@ -6,31 +6,61 @@ compared with the others: an encoder that knows the image maps its parts closer 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
 
+from mi_core.augmentations.views import clean
 from mi_core.checks import ConfigError, check_shape
+from mi_core.features.measure import Measure
+from mi_core.features.oracle import Batch, Views
 
 
-def parse_grid(text: str) -> tuple[int, int]:
-    """Rows and columns of a grid such as ``3x3``, both odd, so that one patch is in the middle.
+@dataclass(frozen=True)
+class CenterSimilarity(Measure):
+    """How alike the patch in the middle of an image and each other patch are.
+
+    Args:
+        rows, columns: of the grid of patches, both odd, so that one is in the middle.
 
     Raises:
-        ConfigError: anything else.
-
-    Example:
-        >>> parse_grid("3x1")
-        (3, 1)
+        ConfigError: a number is even, or there is one patch alone.
     """
-    rows, _, columns = text.partition("x")
-    if not (rows.isdigit() and columns.isdigit()):
-        raise ConfigError(f"patches = {text!r}, allowed: rows x columns such as 3x3")
-    grid = int(rows), int(columns)
-    if grid[0] % 2 == 0 or grid[1] % 2 == 0 or grid == (1, 1):
-        raise ConfigError(f"patches = {text!r}, allowed: odd numbers, at least 3 of them, such as 3x3 or 3x1")
-    return grid
+
+    rows: int = 3
+    columns: int = 3
+
+    kind = "patches"
+    consumes = "crops"
+
+    def __post_init__(self) -> None:
+        if self.rows % 2 == 0 or self.columns % 2 == 0 or self.rows * self.columns < 3:
+            raise ConfigError(
+                f"patches = '{self.rows}x{self.columns}', allowed: odd numbers, at least 3 of them, such as 3x3 or 3x1"
+            )
+
+    @property
+    def name(self) -> str:
+        """The grid as it is written in a config."""
+        return f"{self.kind}:{self.rows}x{self.columns}"
+
+    def query_count(self, views: int) -> int:
+        """One per patch."""
+        return self.rows * self.columns
+
+    def shape(self, views: int, width: int) -> tuple[int, ...]:
+        """All patches but the middle one."""
+        return (self.rows * self.columns - 1,)
+
+    def sent(self, batch: Batch, views: Views) -> torch.Tensor:
+        """The patches."""
+        return patches(clean(batch.images), (self.rows, self.columns), size=views.size)
+
+    def values(self, answer: torch.Tensor, texts: torch.Tensor | None = None) -> torch.Tensor:
+        """Cosines, see `center_similarity`."""
+        return center_similarity(answer)
 
 
 def patches(images: torch.Tensor, grid: tuple[int, int], *, size: int | None = None) -> torch.Tensor:

@@ -13,8 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import torch
+import torch.nn.functional as F
 
-from mi_core.checks import ShapeError
+from mi_core.checks import ConfigError, ShapeError
+from mi_core.features.measure import Measure
+from mi_core.features.oracle import Oracle
 from mi_core.features.pairwise_similarity import pairs_within
 
 FIRST = 2  # views that make a pair
@@ -44,6 +47,68 @@ class StoppingRule:
     def views(self) -> int:
         """V, the most views that an image is asked for."""
         return len(self.low) + FIRST
+
+
+@dataclass(frozen=True)
+class SequentialSimilarity(Measure):
+    """The views that a rule asks for, and their statistic.
+
+    Each call to the encoder holds one view of every image that is undecided. Between them V and the rule of the plan
+    say which views that are.
+    """
+
+    kind = "sequential"
+    consumes = "views"
+    searches = True
+
+    def query_count(self, views: int) -> int:
+        """All views, at most."""
+        return views
+
+    def queries_at_once(self, views: int) -> int:
+        """The first pair."""
+        return FIRST
+
+    def shape(self, views: int, width: int) -> tuple[int, ...]:
+        """The number of views, and the statistic."""
+        return (2,)
+
+    def answers(self, oracle: Oracle, sent: torch.Tensor | None) -> dict[str, torch.Tensor]:
+        """Views asked, and the statistic of these, (N, 2) float64.
+
+        Raises:
+            ConfigError: there is no rule of V views, or several outputs are read.
+        """
+        rule, batch, drawing = oracle.rule, oracle.batch, oracle.views
+        if rule is None or rule.views != drawing.number or len(oracle.outputs) != 1:
+            raise ConfigError(
+                f"sequential queries take one output and a rule of as many views, not {len(oracle.outputs)} and "
+                f"{'no rule' if rule is None else rule.views} for {drawing.number} views"
+            )
+        (output,), device = oracle.outputs, batch.images.device
+        low, high = (torch.tensor(bounds, dtype=torch.float64, device=device) for bounds in (rule.low, rule.high))
+        total = torch.zeros(len(batch.images), dtype=torch.float64, device=device)
+        asked = torch.full_like(total, rule.views)
+        rows = torch.arange(len(batch.images), device=device)
+        seen: torch.Tensor | None = None  # (undecided, views asked, D), of length 1
+        for views in range(FIRST, rule.views + 1):
+            number, first = (FIRST, 0) if seen is None else (1, views - 1)
+            drawn = drawing.drawn(batch.images[rows], batch.streams[rows], number, first)
+            ids = [batch.ids[row] for row in rows.tolist()]
+            new = F.normalize(oracle.embed(drawn, ids=ids)[output], dim=2)
+            before, last = (new[:, :-1], new[:, -1:]) if seen is None else (seen, new)
+            cosines = (before * last).sum(dim=2).clamp(-1, 1)
+            seen = torch.cat([before, last], dim=1)
+            total[rows] += log_similarity(cosines).sum(dim=1)
+            if views == rule.views:
+                break
+            statistic = total[rows] / (views * (views - 1) / 2)
+            undecided = (statistic > low[views - FIRST]) & (statistic < high[views - FIRST])
+            asked[rows[~undecided]] = views
+            rows, seen = rows[undecided], seen[undecided]
+            if not len(rows):
+                break
+        return {output: torch.stack([asked, total / (asked * (asked - 1) / 2)], dim=1)}
 
 
 def log_similarity(cosines: torch.Tensor) -> torch.Tensor:

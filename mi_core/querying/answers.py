@@ -1,9 +1,8 @@
-"""A batch of images, its features on their way from the device to the host, and the checks that wait for them."""
+"""Features of a batch of images on their way from the device to the host, and the checks that wait for them."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -12,25 +11,6 @@ import numpy as np
 import torch
 
 from mi_core.checks import NumericError
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Images that encoders are asked about together.
-
-    Args:
-        images: (B, C, S, S) uint8.
-        streams: (B,) int64, of their views.
-        ids: B names, for errors.
-        captions: B texts; None: there are none.
-        labels: (B,) int64 classes; None: there are none.
-    """
-
-    images: torch.Tensor
-    streams: torch.Tensor
-    ids: list[str]
-    captions: Sequence[str] | None
-    labels: torch.Tensor | None
 
 
 @dataclass

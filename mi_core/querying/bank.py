@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -10,16 +10,10 @@ import torch
 from mi_core.augmentations.views import Augmentation, clean, make_views
 from mi_core.checks import ConfigError
 from mi_core.encoders.checkpoint import Encoder
-from mi_core.features.neighbour_density import neighbour_density, parse_neighbours
+from mi_core.querying.forward import Forward
 
-Check = Callable[[str, torch.Tensor, list[str]], None]
-"""Raises NumericError, now or later, if rows of a name are not finite, of images with ids."""
 ByOutput = Mapping[str, torch.Tensor]
 """Tensors by output."""
-Embed = Callable[[str, Encoder, torch.Tensor, list[str], tuple[str, ...]], ByOutput]
-"""Asks an encoder, of a name, for the embeddings of images with ids, by output."""
-Texts = Callable[[str, Encoder, Sequence[str], Sequence[str] | None], torch.Tensor]
-"""Asks an encoder, of a name, for the embeddings of the captions of images with ids."""
 
 
 @dataclass(frozen=True)
@@ -44,16 +38,13 @@ class BankAnswers:
     Args:
         bank: None: there is none.
         augmentation: the recipe of the views.
-        embed, embed_texts: ask an encoder.
-        check: see `Check`.
+        forward: asks an encoder.
         at_once: images that go to an encoder in one call, at most.
     """
 
     bank: Bank | None
     augmentation: Augmentation
-    embed: Embed
-    embed_texts: Texts
-    check: Check
+    forward: Forward
     at_once: int
     _known: dict[tuple[object, ...], dict[str, torch.Tensor]] = field(default_factory=dict)
 
@@ -65,45 +56,27 @@ class BankAnswers:
         """
 
         def ask(images: torch.Tensor, _: torch.Tensor, ids: list[str]) -> ByOutput:
-            return self.embed(name, encoder, clean(images), ids, outputs)
+            return self.forward.embed(name, encoder, clean(images), ids, outputs)
 
-        return self._asked(("images", name, outputs), encoder, count, ask)
+        return self._known_or_asked(("images", name, outputs), encoder, count, ask)
 
     def views(self, name: str, encoder: Encoder, outputs: tuple[str, ...], count: int) -> ByOutput:
         """Embeddings (A, D) by output of one view of each of the first ``count`` images. Raises as `images`."""
 
         def ask(images: torch.Tensor, streams: torch.Tensor, ids: list[str]) -> ByOutput:
             views = make_views(images, streams, self.augmentation, views=1, size=encoder.size)[:, 0]
-            return self.embed(name, encoder, views, ids, outputs)
+            return self.forward.embed(name, encoder, views, ids, outputs)
 
-        return self._asked(("views", name, outputs), encoder, count, ask)
+        return self._known_or_asked(("views", name, outputs), encoder, count, ask)
 
     def texts(self, name: str, encoder: Encoder, count: int) -> torch.Tensor:
         """Embeddings (A, D) of the first ``count`` captions. Raises as `images`."""
         bank, known = self._checked(count), ("texts", name)
         if known not in self._known:
-            self._known[known] = {"": self.embed_texts(name, encoder, _named(bank), bank.captions)}
+            self._known[known] = {"": self.forward.texts(name, encoder, _named(bank), bank.captions)}
         return self._known[known][""][:count]
 
-    def densities(
-        self, name: str, encoder: Encoder, need: str, embeddings: ByOutput, ids: list[str]
-    ) -> dict[str, torch.Tensor]:
-        """Density of the bank around embeddings (B, D) by output, (B,) each. Raises as `images`.
-
-        Args:
-            name, encoder: that gave the embeddings.
-            need: the neighbours that count, and the images of the bank.
-            embeddings: of the images as they are.
-            ids: of the images.
-        """
-        nearest, count = parse_neighbours(need.partition(":")[2])
-        bank = self.images(name, encoder, tuple(embeddings), count)
-        found = {output: neighbour_density(rows, bank[output], nearest) for output, rows in embeddings.items()}
-        for output, rows in found.items():
-            self.check(f"encoder {name}, {output}, neighbours", rows[:, None], ids)
-        return found
-
-    def _asked(
+    def _known_or_asked(
         self,
         known: tuple[object, ...],
         encoder: Encoder,

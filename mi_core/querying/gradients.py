@@ -16,20 +16,13 @@ import numpy as np
 import torch
 from torch.func import functional_call, grad_and_value, vmap
 
-from mi_core.augmentations.views import Augmentation, make_views
+from mi_core.augmentations.views import make_views
 from mi_core.checks import ConfigError
 from mi_core.encoders.checkpoint import Encoder
 from mi_core.encoders.text_tower import TextTower
-from mi_core.features import consumes, parse_need
-from mi_core.features.loss_gradient import (
-    CAPTION_GRADIENT,
-    GradientSetting,
-    caption_info_nce,
-    parse_gradient,
-    views_info_nce,
-)
-from mi_core.querying.answers import Batch
-from mi_core.querying.bank import BankAnswers, Check
+from mi_core.features.loss_gradient import LossGradient, caption_info_nce, views_info_nce
+from mi_core.features.oracle import Batch
+from mi_core.querying.bank import BankAnswers
 
 _AT_ONCE = 2 * 2**30  # bytes of gradients that are in the memory of a GPU together
 _TEXT = "text."  # before the names of the weights of the text tower
@@ -109,7 +102,7 @@ def losses_and_gradients(
     output: str,
     views: torch.Tensor,
     bank: BankKeys,
-    setting: GradientSetting,
+    measure: LossGradient,
     texts: torch.Tensor | None = None,
     *,
     together: bool | None = None,
@@ -121,14 +114,14 @@ def losses_and_gradients(
         output: that the loss is read off.
         views: (B, V, C, S, S) in [0, 1].
         bank: of `key_output`, by the same encoder, or by its momentum copy where that gives the keys.
-        setting: of the loss.
-        texts: for the loss on captions (B, D) of these, which stand still; where the setting asks for gradients of
+        measure: the loss, and its parameters.
+        texts: for the loss on captions (B, D) of these, which stand still; where the measure asks for gradients of
             both towers their tokens (B, ...), as `TextTower.tokens` gives them.
         together: whether images go at once; default: on a GPU.
 
     Returns:
-        (B, 1 + L) float32: the loss, then L <= ``setting.layers`` norms, of the first layers first. With both towers
-        (B, 1 + L + T): T <= ``setting.layers`` norms of the text tower follow.
+        (B, 1 + L) float32: the loss, then L <= ``measure.layers`` norms, of the first layers first. With both towers
+        (B, 1 + L + T): T <= ``measure.layers`` norms of the text tower follow.
 
     Raises:
         ConfigError: the encoder gives no gradients.
@@ -138,7 +131,7 @@ def losses_and_gradients(
         keys = bank.keys.clone()
         bank_texts = None if bank.texts is None else bank.texts.clone()
         captions = None if texts is None else texts.clone()
-        return _rows(encoder, output, views.clone(), BankKeys(keys, bank_texts), setting, captions, together=together)
+        return _rows(encoder, output, views.clone(), BankKeys(keys, bank_texts), measure, captions, together=together)
 
 
 def _rows(
@@ -146,17 +139,17 @@ def _rows(
     output: str,
     views: torch.Tensor,
     bank: BankKeys,
-    setting: GradientSetting,
+    measure: LossGradient,
     texts: torch.Tensor | None,
     *,
     together: bool | None,
 ) -> torch.Tensor:
     besides: Beside = {} if texts is None else {"text": texts}
-    if setting.momentum:
+    if measure.momentum:
         besides["keys"] = _keys_of_copy(encoder, output, views)
-    groups = layer_groups(encoder, output, setting.layers)
-    if setting.both:
-        groups += text_groups(encoder, setting.layers)
+    groups = layer_groups(encoder, output, measure.layers)
+    if measure.both:
+        groups += text_groups(encoder, measure.layers)
     held = dict(encoder.named_parameters())
     weights = {name: held[name].detach() for group in groups for name in group}
 
@@ -165,13 +158,13 @@ def _rows(
         queries, keys = answers[output], answers[key_output(output)]
         if "text" in beside:
             assert bank.texts is not None
-            text = _text(encoder, weights, beside["text"]) if setting.both else beside["text"]
-            return caption_info_nce(queries, text, bank.keys, bank.texts, setting.temperature)
+            text = _text(encoder, weights, beside["text"]) if measure.both else beside["text"]
+            return caption_info_nce(queries, text, bank.keys, bank.texts, measure.temperature)
         if "keys" in beside:
             keys = beside["keys"]
         elif output == "prediction":
             keys = keys.detach()
-        return views_info_nce(queries, keys, bank.keys, setting.temperature)
+        return views_info_nce(queries, keys, bank.keys, measure.temperature)
 
     def row(images: torch.Tensor, beside: Beside) -> torch.Tensor:
         gradients, value = grad_and_value(loss)(weights, images, beside)
@@ -202,69 +195,46 @@ def _keys_of_copy(encoder: Encoder, output: str, views: torch.Tensor) -> torch.T
     return keys.reshape(*views.shape[:2], -1)
 
 
-@dataclass
-class Losses:
-    """Losses of images and their gradients, by several encoders.
+def losses_of(
+    name: str,
+    encoder: Encoder,
+    measure: LossGradient,
+    batch: Batch,
+    bank: BankAnswers,
+    texts: torch.Tensor | None,
+    outputs: Sequence[str],
+) -> dict[str, torch.Tensor]:
+    """Losses and norms of gradients (B, 1 + L) by output that a measure is read off.
 
     Args:
-        bank: what encoders answer for it.
-        augmentation: the recipe of the views.
-        check: see `Check`.
+        name: of the encoder, for errors.
+        encoder: see `losses_and_gradients`.
+        measure: the loss, and its parameters.
+        batch: of B images.
+        bank: what the encoder answers for the bank.
+        texts: (B, D) of the captions of the batch, where the measure takes them.
+        outputs: that are read.
+
+    Raises:
+        ConfigError: the encoder gives no gradients or has no momentum copy, or the bank is too small.
     """
-
-    bank: BankAnswers
-    augmentation: Augmentation
-    check: Check
-
-    def of(
-        self,
-        name: str,
-        encoder: Encoder,
-        need: str,
-        batch: Batch,
-        texts: torch.Tensor | None,
-        outputs: Sequence[str],
-    ) -> dict[str, torch.Tensor]:
-        """Losses and norms of gradients (B, 1 + L) by output that the need is read off.
-
-        Args:
-            name: of the encoder, for errors.
-            encoder: see `losses_and_gradients`.
-            need: the loss, and its setting.
-            batch: of B images.
-            texts: (B, D) of the captions of the batch, where the need takes them.
-            outputs: that are read.
-
-        Raises:
-            ConfigError: the encoder gives no gradients or has no momentum copy, or the bank is too small.
-        """
-        kind, setting, only = consumes(need), parse_gradient(need.partition(":")[2]), parse_need(need)[0].output
-        check_differentiable(name, encoder, both=setting.both)
-        read = [output for output in outputs if only in (None, output)]
-        captions = texts if kind == CAPTION_GRADIENT else None
-        bank_texts = None if captions is None else self.bank.texts(name, encoder, setting.bank)
-        if setting.both:
-            assert isinstance(encoder.text, TextTower) and batch.captions is not None
-            captions = encoder.text.tokens(batch.captions)
-        keyed = tuple(dict.fromkeys(map(key_output, read)))
-        if setting.momentum:
-            if encoder.momentum is None:
-                raise ConfigError(f"the encoder {name} has no momentum copy, which keys: momentum needs")
-            keys = self.bank.views(f"{name}, its momentum copy", encoder.momentum, keyed, setting.bank)
-        else:
-            keys = self.bank.views(name, encoder, keyed, setting.bank)
-        views = make_views(batch.images, batch.streams, self.augmentation, views=setting.views, size=encoder.size)
-        found = {
-            output: losses_and_gradients(
-                encoder,
-                output,
-                views,
-                BankKeys(keys[key_output(output)], bank_texts),
-                setting,
-                captions,
-            )
-            for output in read
-        }
-        for output, rows in found.items():
-            self.check(f"encoder {name}, {output}, gradient", rows, batch.ids)
-        return found
+    check_differentiable(name, encoder, both=measure.both)
+    read = [output for output in outputs if measure.output in (None, output)]
+    bank_texts = None if texts is None else bank.texts(name, encoder, measure.bank)
+    if measure.both:
+        assert isinstance(encoder.text, TextTower) and batch.captions is not None
+        texts = encoder.text.tokens(batch.captions)
+    keyed = tuple(dict.fromkeys(map(key_output, read)))
+    if measure.momentum:
+        if encoder.momentum is None:
+            raise ConfigError(f"the encoder {name} has no momentum copy, which keys: momentum needs")
+        keys = bank.views(f"{name}, its momentum copy", encoder.momentum, keyed, measure.bank)
+    else:
+        keys = bank.views(name, encoder, keyed, measure.bank)
+    views = make_views(batch.images, batch.streams, bank.augmentation, views=measure.views, size=encoder.size)
+    return {
+        output: losses_and_gradients(
+            encoder, output, views, BankKeys(keys[key_output(output)], bank_texts), measure, texts
+        )
+        for output in read
+    }

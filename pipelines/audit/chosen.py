@@ -86,12 +86,14 @@ class Chooser:
         stored = describe(self.folder, name)
         encoder: Encoder = stored.load(stored.epochs[-1]).eval()
         attack = MeanCosine(seed=self.folder.seed)
-        (need,), output = attack.needs, primary_output(self.config)
-        plan = QueryPlan((need,), (output,), self.config.queries.views)
+        (measure,), output = attack.needs, primary_output(self.config)
+        plan = QueryPlan((measure,), (output,), self.config.queries.views)
         recipe = recipe_of(self.config, self._primary).build()
         ids = [str(row) for row in range(len(images))]
         answers = Extractor({name: encoder}, plan, recipe, torch.device("cpu"))(torch.from_numpy(images), streams, ids)
-        return np.asarray(attack.statistic(Features(np.array(ids), {need: answers[name][f"{output}.{need}"]})))
+        return np.asarray(
+            attack.statistic(Features(np.array(ids), {measure.name: answers[name][f"{output}.{measure}"]}))
+        )
 
     def forge(self, streams: _Streams) -> _Files:
         """The best of some variants of each candidate, and the worst of each control, under views as they are guessed.

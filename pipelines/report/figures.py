@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from mi_core.features import consumes
 from mi_core.report.contents import AttackScores, EmbeddingMap, FigureData, LossCurve, StatisticCurve
 from mi_core.report.figures.images import ViewGrid
 from mi_core.streams import pixel_streams
@@ -68,7 +67,7 @@ def _losses(config: RunConfig, folder: RunFolder) -> Iterator[LossCurve]:
 
 def _views(config: RunConfig, folder: RunFolder) -> ViewGrid | None:
     """The first candidates of the first seed as the first attack on views sees them; None: no such attack or images."""
-    drawing = [attack for attack in config.attacks if any(consumes(need) == "views" for need in attack.needs())]
+    drawing = [attack for attack in config.attacks if attack.draws_views]
     if not drawing:
         return None
     import torch

@@ -30,11 +30,10 @@ from mi_core.encoders.averaging import averaged
 from mi_core.encoders.checkpoint import Encoder, channelwise
 from mi_core.encoders.folding import for_queries
 from mi_core.encoders.projection import projection_head
-from mi_core.features import FEATURES, consumes, parse_need
+from mi_core.features import FEATURES, consumes, hop_skip_jump, parse_need
 from mi_core.features.sequential import StoppingRule
 from mi_core.objectives import OBJECTIVES
 from mi_core.objectives.text import CaptionEncoder, TextTransformer, byte_tokens
-from mi_core.querying import hop_skip_jump
 from mi_core.querying.bank import Bank
 from mi_core.querying.extractor import Extractor
 from mi_core.querying.plan import QueryPlan

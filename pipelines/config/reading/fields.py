@@ -8,7 +8,6 @@ from copy import deepcopy
 from typing import Any
 
 from mi_core.attacks import ATTACKS
-from mi_core.features import consumes
 from pipelines.config.names import shortened
 from pipelines.config.sections.attacks import (
     ATTACK_CONFIGS,
@@ -77,7 +76,7 @@ def _takes(attack: Mapping[str, Any], field: str) -> bool:
     if field == "reference_count" and ATTACKS[str(attack["attack"])].reference == {SHADOWS}:
         return False
     own = {key: value for key, value in attack.items() if key in model.model_fields and key != "views"}
-    return field != "views" or any(consumes(need) == "views" for need in model(**own).needs())
+    return field != "views" or model(**own).draws_views
 
 
 def _infers(inference: Mapping[str, Any], field: str) -> bool:

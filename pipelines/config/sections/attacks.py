@@ -13,8 +13,7 @@ from mi_core.attacks.attribute_inference import AttributeInferenceParameters
 from mi_core.attacks.base import Attack
 from mi_core.checks import check_choice
 from mi_core.encoders.checkpoint import OUTPUTS
-from mi_core.features import consumes, of_momentum, of_weights, parse_need
-from mi_core.features.loss_gradient import CAPTION_GRADIENT
+from mi_core.features import Measure
 from mi_core.validity.verdict import FACTOR
 from pipelines.config.sections.parameters import build, combinations, parameter_fields
 from pipelines.config.sections.section import Names, Section, one_of
@@ -56,25 +55,25 @@ class AttackConfig(Section):
         own = {name: value for name, value in self.model_dump().items() if name not in AttackConfig.model_fields}
         return build(self.method().Parameters, own)
 
-    def needs(self) -> tuple[str, ...]:
+    def needs(self) -> tuple[Measure, ...]:
         """Membership features the attack consumes."""
         return tuple(self.method()(self.parameters()).needs)
 
     @property
     def readable(self) -> tuple[str, ...] | None:
         """The only outputs that it can read, some of them because of its parameters; None: any."""
-        only = tuple(dict.fromkeys(one for need in self.needs() if (one := parse_need(need)[0].output)))
+        only = tuple(dict.fromkeys(measure.output for measure in self.needs() if measure.output))
         return self.method().outputs or only or None
 
     @property
     def draws_views(self) -> bool:
         """Whether it is fed by augmented views."""
-        return any(consumes(need) == "views" for need in self.needs())
+        return any(measure.shares_views for measure in self.needs())
 
     @property
     def reads_captions(self) -> bool:
         """Whether it compares images with their captions."""
-        return any(consumes(need) in ("caption", CAPTION_GRADIENT) for need in self.needs())
+        return any(measure.captions for measure in self.needs())
 
     @property
     def bank_size(self) -> int:
@@ -84,12 +83,12 @@ class AttackConfig(Section):
     @property
     def reads_momentum(self) -> bool:
         """Whether it takes keys of the encoder's momentum copy."""
-        return any(map(of_momentum, self.needs()))
+        return any(measure.momentum for measure in self.needs())
 
     @property
     def reads_weights(self) -> bool:
         """Whether it takes gradients of the encoder's weights."""
-        return any(map(of_weights, self.needs()))
+        return any(measure.weights for measure in self.needs())
 
     @model_validator(mode="after")
     def _check(self) -> AttackConfig:

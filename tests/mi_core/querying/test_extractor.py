@@ -17,11 +17,11 @@ from mi_core.encoders import build_backbone
 from mi_core.encoders.checkpoint import Encoder, channelwise, seeded
 from mi_core.encoders.projection import projection_head
 from mi_core.encoders.tokens import feature_map
+from mi_core.features.hop_skip_jump import hop_skip_jump
 from mi_core.features.part_energy import part_energies
 from mi_core.features.patch_similarity import center_similarity, patches
+from mi_core.features.pgd import targeted_pgd
 from mi_core.querying.extractor import Extractor
-from mi_core.querying.hop_skip_jump import hop_skip_jump
-from mi_core.querying.pgd import targeted_pgd
 from mi_core.querying.plan import QueryPlan
 from mi_core.streams import stream_keys
 

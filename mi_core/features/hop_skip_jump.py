@@ -19,10 +19,10 @@ from dataclasses import dataclass
 import torch
 
 from mi_core.checks import check_range, check_shape
-from mi_core.features.boundary_distance import LEAST_QUERIES
 
 Predict = Callable[[torch.Tensor], torch.Tensor]
 FIRST_EVALUATIONS, MOST_EVALUATIONS = 100, 10_000
+LEAST_QUERIES = 150  # for the search of a first image of another class, and one look at the boundary
 STARTS = 100  # random images tried, at most, to find one of another class
 _HALVINGS = 30  # of a step: below 1e-9 of it nothing is gained
 

@@ -1,0 +1,153 @@
+"""What every membership feature is: a frozen dataclass that says what it asks an encoder for, and how it is computed.
+
+N images, V augmented views, D width of an embedding, A images of a bank.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+
+from mi_core.augmentations.views import clean
+from mi_core.features.oracle import Batch, Oracle, Views
+
+Consumes = Literal["image", "views", "crops", "adversarial", "search"]
+"""What is made of an image before an encoder sees it: nothing (``image``), ``views`` by a recipe of augmentations,
+``crops`` of it, ``adversarial`` images that are crafted on another encoder, or the images of a ``search`` that goes by
+the encoder's answers."""
+
+
+@dataclass(frozen=True)
+class Measure(ABC):
+    """One membership feature: N images and an encoder to one row per image.
+
+    A subclass is a frozen dataclass. Its fields are the parameters of the feature: numbers, words and flags, each with
+    a default. Measures are equal where kind and parameters are.
+
+    An extraction takes three steps. `sent` makes the images that all encoders are sent alike. `answers` asks one
+    encoder; measures of one `query` share what it answers. `values` makes rows of that.
+    """
+
+    kind: ClassVar[str]
+    """Its word in `mi_core.features.MEASURES`."""
+    consumes: ClassVar[Consumes]
+    """What it sends in place of an image."""
+    shares_views: ClassVar[bool] = False
+    """Whether it reads the V views that are drawn once for all such measures; others draw as many as they say."""
+    output: ClassVar[str | None] = None
+    """The one output of an encoder that it can be read off; None: any."""
+    captions: ClassVar[bool] = False
+    """Whether it takes the captions of the images, and an encoder with a text tower."""
+    labels: ClassVar[bool] = False
+    """Whether it takes the true classes of the images."""
+    weights: ClassVar[bool] = False
+    """Whether it takes gradients of the encoder's weights, not its answers."""
+    searches: ClassVar[bool] = False
+    """Whether an image's queries depend on answers, so that nobody knows them before."""
+
+    @property
+    def momentum(self) -> bool:
+        """Whether it takes the weights of the encoder's momentum copy too."""
+        return False
+
+    @property
+    def bank(self) -> int:
+        """A, the images of a bank that it compares each image with; 0 for none."""
+        return 0
+
+    @property
+    def name(self) -> str:
+        """Its column in a feature file, after the output: the kind, and all parameters."""
+        given = [(field.name, getattr(self, field.name)) for field in fields(self)]
+        words = [_word(name, value) for name, value in given if value is not False]
+        return f"{self.kind}:{'/'.join(words)}" if words else self.kind
+
+    @property
+    def query(self) -> str:
+        """The set of queries that it is computed from; measures of equal sets share the answers."""
+        if self.shares_views:
+            return "views"
+        return "image" if self.consumes == "image" else self.name
+
+    def query_count(self, views: int) -> int:
+        """Queries per image where V = ``views`` are drawn; of a search the most that it may spend."""
+        return views if self.shares_views else 1
+
+    def queries_at_once(self, views: int) -> int:
+        """Queries of one image that are in memory together."""
+        return self.query_count(views)
+
+    @abstractmethod
+    def shape(self, views: int, width: int) -> tuple[int, ...]:
+        """The shape of one image's row for V = ``views`` and D = ``width``, at most; () for a number."""
+
+    def first_views(self, values: np.ndarray, drawn: int, used: int) -> np.ndarray:
+        """What its rows would be if only the first ``used`` of ``drawn`` views had been queried.
+
+        Args:
+            values: (N, F), as a feature file holds them.
+            drawn, used: numbers of views.
+
+        Raises:
+            ConfigError: fewer views were drawn than are used.
+        """
+        return values
+
+    def sent(self, batch: Batch, views: Views) -> torch.Tensor | None:
+        """Images (N, C, S, S) in [0, 1], or several for each (N, V, C, S, S); None: they depend on the encoder."""
+        if self.shares_views:
+            return views.drawn(batch.images, batch.streams)
+        return clean(batch.images) if self.consumes == "image" else None
+
+    def answers(self, oracle: Oracle, sent: torch.Tensor | None) -> Mapping[str, torch.Tensor]:
+        """What an encoder answers, by output: the embeddings of what is sent, or rows."""
+        assert sent is not None
+        return oracle.embed(sent)
+
+    def values(self, answer: torch.Tensor, texts: torch.Tensor | None = None) -> torch.Tensor:
+        """Rows (N, ...) of what the encoder answered.
+
+        Args:
+            answer: (N, ...) of one output, see `answers`.
+            texts: (N, D) embeddings of the captions, for a measure that takes them.
+        """
+        return answer
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def queries_per_image(measures: Iterable[Measure], views: int) -> int:
+    """Queries per image for some measures where V = ``views`` are drawn: each set of queries is asked once."""
+    return sum(measure.query_count(views) for measure in by_query(measures).values())
+
+
+def by_query(measures: Iterable[Measure]) -> dict[str, Measure]:
+    """Sets of queries, and of each the first measure that asks it."""
+    first: dict[str, Measure] = {}
+    for measure in measures:
+        first.setdefault(measure.query, measure)
+    return first
+
+
+def as_json(measure: Measure) -> dict[str, Any]:
+    """A measure as plain JSON: its kind, and the parameters that differ from their defaults."""
+    given = {field.name: (getattr(measure, field.name), field.default) for field in fields(measure)}
+    return {"kind": measure.kind} | {name: _plain(*pair) for name, pair in given.items() if pair[0] != pair[1]}
+
+
+def _plain(value: Any, default: Any) -> Any:
+    """A value as JSON holds it, the same for equal values; JSON knows no infinity, so that becomes a word."""
+    number = float(value) if isinstance(default, float) else value
+    return str(number) if isinstance(number, float) and math.isinf(number) else number
+
+
+def _word(name: str, value: Any) -> str:
+    """A parameter in a column's name: a flag by its own name, a number in the fewest digits that tell it."""
+    return name if value is True else repr(value).removesuffix(".0") if isinstance(value, float) else str(value)

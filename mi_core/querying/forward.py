@@ -1,0 +1,100 @@
+"""Forward passes of encoders in one precision, and the checks of what comes out of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+
+from mi_core.checks import AnswerError, ConfigError, ShapeError
+from mi_core.encoders.checkpoint import Encoder
+from mi_core.querying.answers import check_finite
+from mi_core.runtime import tf32
+
+
+@dataclass
+class Forward:
+    """Asks encoders on one device.
+
+    Args:
+        device: where the encoders are.
+        precision: one of `mi_core.querying.precision.PRECISIONS`.
+        checks: that wait for the features of the batch at work, on CUDA.
+    """
+
+    device: torch.device
+    precision: str
+    checks: list[tuple[str, torch.Tensor, list[str]]] = field(default_factory=list)
+    _widths: dict[tuple[str, str], int] = field(default_factory=dict)
+
+    @contextmanager
+    def in_precision(self) -> Iterator[None]:
+        """The precision of the encoder's forward pass."""
+        half = self.precision == "bfloat16"
+        with tf32(self.precision == "tf32"), torch.autocast(self.device.type, torch.bfloat16, enabled=half):
+            yield
+
+    def check(self, name: str, embeddings: torch.Tensor, ids: list[str]) -> None:
+        """Check that embeddings (B, ...) are finite: now, or on CUDA when the features of the batch are fetched."""
+        check = name, torch.isfinite(embeddings).flatten(1).all(dim=1), ids
+        if self.device.type == "cuda":
+            self.checks.append(check)
+        else:
+            check_finite(*check)
+
+    def texts(self, name: str, encoder: Encoder, ids: Sequence[str], captions: Sequence[str] | None) -> torch.Tensor:
+        """Embeddings (B, D) of the captions of images with ids.
+
+        Raises:
+            ConfigError: the encoder has no text tower, or an image has no caption.
+        """
+        if encoder.text is None:
+            raise ConfigError(f"the encoder {name} has no text tower, which an attack on captions needs")
+        given = [""] * len(ids) if captions is None else captions
+        if not all(given):
+            row = next(row for row, caption in enumerate(given) if not caption)
+            raise ConfigError(f"{ids[row]} has no caption; give data.captions, or shards with .txt")
+        texts: torch.Tensor = encoder.text(given).float()
+        self.check(f"encoder {name}, captions", texts, list(ids))
+        return texts
+
+    def embed(
+        self,
+        name: str,
+        encoder: Encoder,
+        images: torch.Tensor,
+        ids: list[str],
+        outputs: tuple[str, ...],
+    ) -> dict[str, torch.Tensor]:
+        """Embeddings (B, D), or (B, V, D) of several images each, by output.
+
+        Raises:
+            ShapeError: the encoder lacks an output, or returns other than (B, D), or another D than before.
+            NumericError: an embedding is not finite, see `check`.
+            AnswerError: an API answered something else than embeddings.
+        """
+        several = images.shape[1] if images.dim() == 5 else None
+        inputs = (images if several is None else images.flatten(0, 1)).contiguous(memory_format=torch.channels_last)
+        try:
+            with self.in_precision():
+                embeddings = encoder(inputs)
+        except AnswerError as error:
+            sample = ids[error.row * len(ids) // len(inputs)]  # as many inputs for each
+            raise AnswerError(f"encoder {name}: {error.message} for {sample}", error.row) from error
+        by_output = {}
+        for output in outputs:
+            if output not in embeddings:
+                raise ShapeError(f"encoder {name} has no output {output!r}; it has {', '.join(embeddings)}")
+            shape = tuple(embeddings[output].shape)
+            width = self._widths.setdefault((name, output), shape[-1])
+            if shape != (len(inputs), width):
+                raise ShapeError(
+                    f"encoder {name}, {output}: embeddings of shape {shape} instead of ({len(inputs)}, {width}) "
+                    f"for the samples from {ids[0]} on"
+                )
+            rows = embeddings[output].float()
+            by_output[output] = rows if several is None else rows.unflatten(0, (-1, several))
+            self.check(f"encoder {name}, {output}", by_output[output], ids)
+        return by_output

@@ -1,0 +1,115 @@
+"""An encoder as measures ask it: `mi_core.features.oracle.Oracle` for a network at hand or behind an API."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+
+from mi_core.checks import ConfigError
+from mi_core.encoders.checkpoint import Encoder
+from mi_core.encoders.tokens import fixed_side
+from mi_core.features.loss_gradient import LossGradient
+from mi_core.features.oracle import Batch, Views
+from mi_core.features.sequential import StoppingRule
+from mi_core.querying.bank import BankAnswers
+from mi_core.querying.gradients import losses_of
+from mi_core.querying.plan import QueryPlan
+
+
+@dataclass(frozen=True)
+class EncoderOracle:
+    """One encoder and a batch of N images.
+
+    Args:
+        name, encoder: that is asked.
+        batch: the images.
+        plan: of the encoder.
+        views: how views are drawn.
+        beside: the classifier that adversarial images are crafted on; None: there is none.
+        banked: what encoders answer for the bank, and how they are asked.
+    """
+
+    name: str
+    encoder: Encoder
+    batch: Batch
+    plan: QueryPlan
+    views: Views
+    beside: Encoder | None
+    banked: BankAnswers
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Outputs that are read."""
+        return self.plan.outputs
+
+    @property
+    def at_once(self) -> int:
+        """Queries that go to the encoder in one call, at most."""
+        return self.plan.batch_views
+
+    @property
+    def rule(self) -> StoppingRule | None:
+        """When to stop asking for the views of an image."""
+        return self.plan.rule
+
+    @property
+    def side(self) -> int | None:
+        """The only side of an image that the encoder takes; None: any."""
+        fixed = fixed_side(self.encoder.backbone) is not None
+        return self.encoder.size or (self.batch.images.shape[2] if fixed else None)
+
+    @cached_property
+    def texts(self) -> torch.Tensor | None:
+        """Embeddings (N, D) of the captions; None: no measure takes them. Raises as `Forward.texts`."""
+        if not self.plan.captioned:
+            return None
+        return self.banked.forward.texts(self.name, self.encoder, self.batch.ids, self.batch.captions)
+
+    def embed(
+        self, images: torch.Tensor, outputs: tuple[str, ...] | None = None, ids: list[str] | None = None
+    ) -> dict[str, torch.Tensor]:
+        """Embeddings of images by output. Raises as `Forward.embed`."""
+        of_images = self.batch.ids if ids is None else ids
+        return self.banked.forward.embed(self.name, self.encoder, images, of_images, outputs or self.outputs)
+
+    def feature_map(self, images: torch.Tensor) -> torch.Tensor:
+        """The feature map (N, L, D) of images.
+
+        Raises:
+            ConfigError: the encoder gives none.
+        """
+        with self.banked.forward.in_precision():
+            tokens = self.encoder.feature_map(images.contiguous(memory_format=torch.channels_last)).float()
+        self.check("feature map", tokens)
+        return tokens
+
+    def bank(self, count: int) -> Mapping[str, torch.Tensor]:
+        """Embeddings (A, D) by output of the first images of the bank. Raises as `BankAnswers.images`."""
+        return self.banked.images(self.name, self.encoder, self.outputs, count)
+
+    def crafter(self) -> Callable[[torch.Tensor], torch.Tensor]:
+        """Images to the logits of the classifier that adversarial images are crafted on.
+
+        Raises:
+            ConfigError: there is none.
+        """
+        beside = self.beside
+        if beside is None or "logits" not in beside.heads:
+            raise ConfigError("adversarial images are crafted on a classifier; give a shadow with the output logits")
+        return lambda images: beside(images)["logits"]
+
+    def losses(self, measure: LossGradient) -> dict[str, torch.Tensor]:
+        """Losses of the images and norms of their gradients, by output. Raises as `losses_of`."""
+        texts = self.texts if measure.captions else None
+        with self.banked.forward.in_precision():
+            rows = losses_of(self.name, self.encoder, measure, self.batch, self.banked, texts, self.outputs)
+        for output, each in rows.items():
+            self.check(f"{output}, gradient", each)
+        return rows
+
+    def check(self, what: str, rows: torch.Tensor) -> None:
+        """Raise NumericError, now or when the batch is fetched, for rows (N, ...) that are not finite."""
+        self.banked.forward.check(f"encoder {self.name}, {what}", rows, self.batch.ids)
