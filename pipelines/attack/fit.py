@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from mi_core.attacks.base import Attack, NotApplicable
-from mi_core.features import SequentialSimilarity
+from mi_core.features.sequential import SequentialSimilarity
 from mi_core.records import BoolArray, Features
 from mi_core.validity.unseen import Calibration, Scale, mean_of_unseen
 from pipelines.attack.reference import names_of, reference_of

@@ -101,9 +101,9 @@ class _Work:
     beside: tuple[str, ...] = ()
 
     @property
-    def identity(self) -> tuple[str, str]:
+    def identity(self) -> str:
         """The key of the item, and what is made of it."""
-        return self.item.key, self.function.__name__
+        return f"{self.item.key} {self.function.__name__}"
 
     @property
     def place(self) -> str:

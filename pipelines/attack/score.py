@@ -55,7 +55,7 @@ def run_divided(tasks: Sequence[Task]) -> None:
     """
     import ray
 
-    fits = mapped(_fit, [(task) for task in tasks], "attacks", "fitting attacks", memory=_FIT_MEMORY)
+    fits = mapped(_fit, [(task,) for task in tasks], "attacks", "fitting attacks", memory=_FIT_MEMORY)
     for task, fitted in zip(tasks, fits, strict=True):
         if fitted is None:
             continue

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.data import DataConfig
 from pipelines.data.draw.splits import Splits
 from pipelines.plan.items import Plan, Role
@@ -22,13 +23,12 @@ class Planned(NamedTuple):
 
 def plans_of(runs: Sequence[Run]) -> list[Planned]:
     """The plans of all seeds of some runs, whose roles are drawn."""
-    return [plan_of(run, seed) for run in runs for seed in run.config.seeds]
+    return [plan_of(run.config, run.folder.seed(seed)) for run in runs for seed in run.config.seeds]
 
 
-def plan_of(run: Run, seed: int) -> Planned:
+def plan_of(config: RunConfig, folder: SeedFolder) -> Planned:
     """The plan of one seed of a run, whose roles are drawn."""
-    folder = run.folder.seed(seed)
-    return Planned(resolve(run.config, seed, drawn_roles(Splits.load(folder.path), run.config.data)), folder)
+    return Planned(resolve(config, folder.seed, drawn_roles(Splits.load(folder.path), config.data)), folder)
 
 
 def drawn_roles(splits: Splits, data: DataConfig) -> dict[str, Role]:

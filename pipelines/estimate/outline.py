@@ -1,4 +1,4 @@
-"""The outline of some runs: their plans with roles of estimated sizes, and so the passes and trainings of which they are.
+"""The outline of some runs: their plans with roles of estimated sizes, and the passes and trainings of these.
 
 Nothing is drawn, trained or written for it: a role has the digest of all that decides how it is drawn, so that two
 plans that draw the same images share the queries of these.

@@ -1,4 +1,4 @@
-"""Encoders that stand for those of a run: of the same architecture, with fresh weights where these are still to come."""
+"""Encoders that stand for those of a run: of the same architecture, with fresh weights where they have none yet."""
 
 from __future__ import annotations
 

@@ -137,8 +137,8 @@ def cost_of(block: Sequence[Pass], data: DataConfig, folder: SeedFolder, resourc
     files = [sample.image for sample in islice(Source(first.reader).read(first.item, keys), TIMED)]
     decoded(files[0], first.decoder)
     began = time.perf_counter()
-    for data in files:
-        decoded(data, first.decoder)
+    for file in files:
+        decoded(file, first.decoder)
     decoding = (time.perf_counter() - began) / len(files)
     try:
         asking = EncodeChunks(gpus=resources.gpus_per_actor).seconds_per_image(jobs)

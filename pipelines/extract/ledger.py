@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from mi_core.features import SequentialSimilarity
+from mi_core.features.sequential import SequentialSimilarity
 from pipelines.config.roles import ANCHOR_ROLE
 from pipelines.config.run_config import RunConfig
 from pipelines.data.draw.splits import Splits

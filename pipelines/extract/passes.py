@@ -307,13 +307,13 @@ def _by_shared_roles(passes: Sequence[Pass], queries: Sequence[Query], store: st
     by_key = {query.key: query for query in queries}
     part_of = {role.name: role.part_of for query in queries for role in query.samples.roles}
 
-    def whole(role: str, one: Pass) -> str:
-        return part_of[role] if part_of[role] in one.roles else role
+    def whole(name: str, one: Pass) -> str:
+        return part_of[name] if part_of[name] in one.roles else name
 
     takers: dict[str, set[int]] = {}
     for number, one in enumerate(passes):
-        for role in one.roles if one.shares_images else ():
-            takers.setdefault(whole(role, one), set()).add(number)
+        for name in one.roles if one.shares_images else ():
+            takers.setdefault(whole(name, one), set()).add(number)
     pieces: list[Pass] = []
     for one in passes:
         if not one.shares_images:

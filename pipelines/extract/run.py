@@ -72,8 +72,8 @@ def run(runs: Sequence[Run], planned: Sequence[Planned], rule_of: stopping.RuleO
     except Unpaid as error:
         ledger.attempts_left(config, planned, *_looked_through(config, passes))  # says what budget it needs
         raise UserError(f"{error} in this start; run the same command again, its rest covers the run") from error
-    for one in planned:
-        _account(config, one)
+    for plan in planned:
+        _account(config, plan)
 
 
 def here(planned: Sequence[Planned], config: RunConfig, rule_of: stopping.RuleOf, memory: Memory, kept: Kept) -> None:
@@ -104,8 +104,8 @@ def here(planned: Sequence[Planned], config: RunConfig, rule_of: stopping.RuleOf
                             raise UserError(receipt["error"])
                         taken.extend(receipt["markers"])
         _finish(wave, jobs)
-    for one in planned:
-        _account(config, one)
+    for plan in planned:
+        _account(config, plan)
 
 
 @dataclass(frozen=True)

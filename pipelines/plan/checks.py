@@ -28,7 +28,7 @@ from pipelines.config.sections.dp_audit import GAUSSIAN
 from pipelines.config.sections.encoders import DefendedConfig, EndpointConfig, LoadedConfig, TrainedConfig
 from pipelines.errors import UserError
 from pipelines.plan.attack_checks import check_attack, check_roles
-from pipelines.plan.dp_audit import guessing_output, promising_encoders
+from pipelines.plan.dp_audit import guessing_attacks, guessing_output, promising_encoders
 from pipelines.plan.encoders import members_of, shadow_families, shadows_of, training_chain
 from pipelines.plan.items import Plan, Query
 from pipelines.plan.keys import items_in
@@ -234,14 +234,14 @@ def check_dp_audit(config: RunConfig) -> None:
     check_roles("dp_audit", [CANARY_ROLE], config.data)
     if chosen.attack >= len(config.attacks):
         raise ValueError(f"dp_audit.attack = {chosen.attack}, but there are {len(config.attacks)} attacks")
-    if not config.dp_audits:
+    if not guessing_attacks(config):
         target = config.attacks[chosen.attack].target
         raise ValueError(f"dp_audit: {target} was not trained on {CANARY_IN}; add it to encoders.{target}.train_on")
     canaries = config.data.roles[CANARY_ROLE].count or 0
     most = max(chosen.guesses, default=2)
     if most > canaries:
         raise ValueError(f"dp_audit.guesses = {most} exceeds the {canaries} canaries; lower it")
-    for position in config.dp_audits:
+    for position in guessing_attacks(config):
         _check_guesser(config, config.attacks[position])
     for name in sorted(promising_encoders(config)):
         _check_adjacency(config, name)

@@ -245,6 +245,11 @@ class Judge(Item):
         return self.score.reading.encoder
 
     @property
+    def references(self) -> tuple[str, ...]:
+        """Names of the reference encoders."""
+        return tuple(other.reading.encoder.name for other in self.score.beside)
+
+    @property
     def has_shadow(self) -> bool:
         """Whether it is fitted on other encoders than the target."""
         return self.score.fit.readings[0].encoder != self.target

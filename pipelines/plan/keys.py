@@ -7,9 +7,9 @@ from dataclasses import MISSING, asdict, field, fields, is_dataclass
 from functools import cached_property
 from typing import Any, TypeVar
 
-from mi_core.features.measure import Measure, as_json
 from pydantic import BaseModel
 
+from mi_core.features.measure import Measure, as_json
 from pipelines.files.digest import digest
 
 VERSION = 4
@@ -43,7 +43,7 @@ class Item:
         }
 
     def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and self.key == other.key  # type: ignore[attr-defined]
+        return isinstance(other, Item) and type(self) is type(other) and self.key == other.key
 
     def __hash__(self) -> int:
         return hash(self.key)

@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
 
-from mi_core.features import Embedding, Measure, SequentialSimilarity
+from mi_core.features import Measure
+from mi_core.features.embedding import Embedding
+from mi_core.features.sequential import SequentialSimilarity
 from mi_core.objectives import OBJECTIVES
 from mi_core.querying.precision import precision_on
 from mi_core.validity.verdict import CHOICE

@@ -23,7 +23,6 @@ from pipelines.plan.controls import passed_over, references_of
 from pipelines.plan.roles import is_membership_unknown, population_roles, reference_roles, roles_fitted_on_target
 from pipelines.report.verdict import shard_effect
 from pipelines.run.folder import RunFolder
-from pipelines.run.points import Run
 
 
 def remarks(config: RunConfig, folder: RunFolder) -> list[dict[str, Any]]:
@@ -77,7 +76,7 @@ def caveats(config: RunConfig, folder: RunFolder) -> list[str]:
     uncontrolled = {
         f"{task.judge.attack.attack} on {task.target_output}: {result_of(task)['control_not_applicable']}"
         for seed in config.seeds
-        for task in tasks(plan_of(Run(config, folder), seed))
+        for task in tasks(plan_of(config, folder.seed(seed)))
         if "control_not_applicable" in result_of(task)
     }
     told += [f"No reference for {one}." for one in sorted(uncontrolled)]
@@ -117,7 +116,7 @@ def of_references(config: RunConfig) -> list[str]:
 def _of_drawn(config: RunConfig, folder: RunFolder) -> list[str]:
     """That metrics are of some of the scored samples, where these are very many."""
     for seed in config.seeds:
-        for result in map(result_of, tasks(plan_of(Run(config, folder), seed))):
+        for result in map(result_of, tasks(plan_of(config, folder.seed(seed)))):
             metrics, scored = result.get("metrics", {}), result.get("scored", 0)
             judged = metrics.get("n_member", 0) + metrics.get("n_nonmember", 0)
             if metrics and judged < scored:

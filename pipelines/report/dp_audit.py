@@ -9,7 +9,7 @@ from typing import Any
 
 from mi_core.defenses.composition import LEAVE, present_or_not
 from mi_core.validity.one_run import Guesses, best_bound, corrected_p_value, grid_of
-from pipelines.attack.canaries import guessed, guesses_canaries
+from pipelines.attack.canaries import guessed
 from pipelines.attack.results import Task, result_of, tasks
 from pipelines.config.roles import CANARY_IN, CANARY_ROLE
 from pipelines.config.run_config import RunConfig
@@ -20,7 +20,6 @@ from pipelines.data.plans import plan_of
 from pipelines.encoders.stored import describe
 from pipelines.plan.dp_audit import promising_encoders
 from pipelines.run.folder import RunFolder
-from pipelines.run.points import Run
 
 
 def dp_audit(config: RunConfig, folder: RunFolder) -> list[dict[str, Any]]:
@@ -33,8 +32,8 @@ def dp_audit(config: RunConfig, folder: RunFolder) -> list[dict[str, Any]]:
         return []
     by_target: dict[str, list[Task]] = {}
     for seed in config.seeds:
-        for task in tasks(plan_of(Run(config, folder), seed)):
-            if guesses_canaries(config, task) and "not_applicable" not in result_of(task):
+        for task in tasks(plan_of(config, folder.seed(seed))):
+            if task.judge.score.canaries is not None and "not_applicable" not in result_of(task):
                 by_target.setdefault(task.judge.attack.target, []).append(task)
     return [_entry(config, folder, mine) for mine in by_target.values()]
 

@@ -11,7 +11,7 @@ import numpy as np
 from mi_core.report.contents import AttackScores, EmbeddingMap, FigureData, LossCurve, StatisticCurve
 from mi_core.report.figures.images import ViewGrid
 from mi_core.streams import pixel_streams
-from pipelines.attack.inference import planes
+from pipelines.attack.inference import map_path, planes
 from pipelines.attack.results import Task, result_of, settings_of, tasks
 from pipelines.attack.scores import judged, parts_of
 from pipelines.config.run_config import RunConfig
@@ -25,7 +25,6 @@ from pipelines.plan.encoders import attacked_epochs
 from pipelines.plan.roles import audited_roles
 from pipelines.plan.views import recipe_of
 from pipelines.run.folder import RunFolder
-from pipelines.run.points import Run
 
 VIEWED = 4  # images shown with their views
 _DRAWN = 1_000_000  # scores that a figure is drawn from, at most
@@ -45,7 +44,7 @@ def figure_data(config: RunConfig, folder: RunFolder) -> FigureData:
 def _scores(config: RunConfig, folder: RunFolder) -> Iterator[AttackScores]:
     """Scores at the last checkpoint; each curve once, as a point of a sweep may make two attacks alike."""
     drawn: set[tuple[Any, ...]] = set()
-    for task in (task for seed in config.seeds for task in tasks(plan_of(Run(config, folder), seed))):
+    for task in (task for seed in config.seeds for task in tasks(plan_of(config, folder.seed(seed)))):
         known = ", ".join(filter(None, (task.judge.attack.reference, settings_of(task.judge.attack, config.attacks))))
         curve = (task.judge.attack.attack, task.judge.attack.target, task.judge.output, known, task.folder.seed)
         last = task.judge.last
@@ -91,8 +90,9 @@ def _views(config: RunConfig, folder: RunFolder) -> ViewGrid | None:
 
 def _maps(config: RunConfig, folder: RunFolder) -> Iterator[EmbeddingMap]:
     """Embeddings of the first seed in the plane."""
-    for task in planes(config, folder.seed(config.seeds[0])):
-        table, chosen = storage.read_table(task.map_path), task.config
+    plan, place = plan_of(config, folder.seed(config.seeds[0]))
+    for item in planes(plan, place):
+        table, chosen = storage.read_table(map_path(item, place)), item.settings
         yield EmbeddingMap(
             chosen.target,
             chosen.output,
@@ -109,7 +109,7 @@ def _statistics(config: RunConfig, folder: RunFolder) -> Iterator[StatisticCurve
     found: dict[tuple[Any, ...], list[tuple[float, float, float]]] = {}
     for seed in config.seeds:
         place = folder.seed(seed)
-        for task in tasks(config, place):
+        for task in tasks(plan_of(config, place)):
             if len(attacked_epochs(config, task.judge.attack.target)) < 2 or (means := _means_of(task)) is None:
                 continue
             name = f"{task.judge.attack.attack} {settings_of(task.judge.attack, config.attacks)}".strip()

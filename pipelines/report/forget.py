@@ -18,13 +18,12 @@ from pipelines.data.plans import plan_of
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.files.damage import reading
-from pipelines.plan.encoders import attacked_epochs
+from pipelines.plan.encoders import attacked_epochs, members_of
 from pipelines.plan.load import load
 from pipelines.plan.roles import audited_roles
 from pipelines.plan.views import primary_output
 from pipelines.report.bindings import CONFIG, REPORT, run_folder
 from pipelines.report.verdict import paired_scores
-from pipelines.run.points import Run
 
 
 def forget(
@@ -70,21 +69,24 @@ def _judged(first: _Side, second: _Side, third: _Side | None, tolerance: float, 
             for seed_tasks in zip(mine, second.others[name], unseen.others[name], strict=True)
         ]
         for name, mine in first.others.items()
-        if name in second.others and name in unseen.others and (third or second.others[name][0].references)
+        if name in second.others and name in unseen.others and (third or second.others[name][0].judge.references)
     }
     overlap = audited_overlap(first.config, first.tasks[0].folder)
     judged = forgetting(found, others, name=first.name, overlap=overlap, tolerance=tolerance, kept=kept)
     member = found[0].member
     return {
         "found": judged.as_json(),
-        "attack": first.tasks[0].attack.attack,
-        "output": first.tasks[0].output,
+        "attack": first.tasks[0].judge.attack.attack,
+        "output": first.tasks[0].judge.output,
         "seeds": list(first.config.seeds),
         "images": int(member.sum()),
         "controls": int((~member).sum()),
         "before": first.told,
         "after": second.told,
-        "unseen": {"run": unseen.run, "encoder": third.encoder if third else " and ".join(second.tasks[0].references)},
+        "unseen": {
+            "run": unseen.run,
+            "encoder": third.encoder if third else " and ".join(second.tasks[0].judge.references),
+        },
         "utility": {
             name: side.encoder_told["utility"]["knn"]
             for name, side in (("before", first), ("after", second))
@@ -133,14 +135,14 @@ class _Side:
         last = attacked_epochs(config, encoder)[-1]
         by_name: dict[str, list[Task]] = {}
         for seed in config.seeds:
-            for task in tasks(plan_of(Run(config, folder), seed)):
+            for task in tasks(plan_of(config, folder.seed(seed))):
                 if task.judge.attack.target == encoder and task.judge.epoch == last:
                     by_name.setdefault(_name(config, task), []).append(task)
         position = config.attacks.index(same)
         chosen = next(
             mine
             for mine in by_name.values()
-            if (mine[0].position, mine[0].output) == (position, primary_output(config))
+            if (mine[0].judge.position, mine[0].judge.output) == (position, primary_output(config))
         )
         for task in chosen:
             if "not_applicable" in result_of(task):
@@ -178,7 +180,7 @@ class _Side:
         """What scores depend on besides the encoder, by the words for it."""
         return {
             "seeds": self.config.seeds,
-            "attack": self.tasks[0].attack.model_copy(update={"target": "", "reference": ""}),
+            "attack": self.tasks[0].judge.attack.model_copy(update={"target": "", "reference": ""}),
             "queries": self.config.queries,
             "output": primary_output(self.config),
             "images": [self.report["data"]["roles"][role] for role in audited_roles(self.config)],
@@ -236,10 +238,10 @@ def _check_unseen(third: _Side) -> None:
     def with_above(role: str) -> set[str]:
         return {role} | (with_above(roles[role].source_name) if roles[role].source_name in roles else set())
 
-    trained = third.members_of(config, third.encoder)
+    trained = members_of(third.config, third.encoder)
     seen = [
         role
-        for role in third.audited_roles(config)
+        for role in audited_roles(third.config)
         if any(role in with_above(one) or one in with_above(role) for one in trained)
     ]
     if seen:

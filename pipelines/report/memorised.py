@@ -14,7 +14,6 @@ from pipelines.data.plans import plan_of
 from pipelines.files import storage
 from pipelines.plan.encoders import epoch_beside, shadows_of
 from pipelines.run.folder import RunFolder
-from pipelines.run.points import Run
 
 TOP = 12  # samples named in the report
 
@@ -26,7 +25,7 @@ def memorised(config: RunConfig, folder: RunFolder) -> list[dict[str, Any]]:
     """
     found: dict[str, dict[str, Any]] = {}
     for seed in config.seeds:
-        for task in tasks(plan_of(Run(config, folder), seed)):
+        for task in tasks(plan_of(config, folder.seed(seed))):
             last = task.judge.last
             if last and "memorisation" in result_of(task):
                 shadows = shadows_of(config, task.judge.attack)

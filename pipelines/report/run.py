@@ -29,6 +29,7 @@ from pipelines.config.sections.encoders import EndpointConfig, LoadedConfig
 from pipelines.console import count_of, say
 from pipelines.data.draw.overlap import audited_overlap, overlap_of
 from pipelines.data.draw.splits import Splits
+from pipelines.data.plans import plan_of
 from pipelines.data.scan.losses import Rejection
 from pipelines.encoders import adopt
 from pipelines.encoders.access import spent
@@ -116,7 +117,7 @@ def gather(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
         "not_applicable": [entry for seed in config.seeds for entry in _not_applicable(config, folder.seed(seed))],
         "pooled": pool_seeds(attacks, overlap=audited_overlap(config, folder.seed(config.seeds[0]))),
         "attribute_inference": pool_inferences(
-            entry for seed in config.seeds for entry in inferred(config, folder.seed(seed))
+            entry for seed in config.seeds for entry in inferred(config, plan_of(config, folder.seed(seed)))
         ),
         "methods": {name: _method(config, name) for name in dict.fromkeys(entry["attack"] for entry in attacks)},
         "registration": registration_as_json(lines_of(folder)),
@@ -151,7 +152,7 @@ def _given(part: Any) -> Any:
 
 
 def _attacks(config: RunConfig, folder: SeedFolder) -> Iterator[dict[str, Any]]:
-    for task in tasks(config, folder):
+    for task in tasks(plan_of(config, folder)):
         result = result_of(task)
         if "not_applicable" in result:
             continue
@@ -187,7 +188,7 @@ def _kind(config: RunConfig, attack: AttackConfig) -> str:
 
 def _not_applicable(config: RunConfig, folder: SeedFolder) -> Iterator[dict[str, Any]]:
     """Attacks that found nothing to read."""
-    for task in tasks(config, folder):
+    for task in tasks(plan_of(config, folder)):
         result, settings = result_of(task), settings_of(task.judge.attack, config.attacks)
         if "not_applicable" in result:
             yield {
@@ -320,7 +321,7 @@ def _queries(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
     entries = []
     for seed in config.seeds:
         asked: dict[tuple[str, str], list[int]] = {}
-        for encoder, role, images, queries in count_queries(config, folder.seed(seed)):
+        for encoder, role, images, queries in count_queries(plan_of(config, folder.seed(seed))):
             asked.setdefault((encoder, role), [images, 0])[1] += queries
         entries += [
             {"encoder": encoder, "role": role, "seed": seed, "images": images, "queries": queries}
@@ -336,7 +337,7 @@ def _rejected(config: RunConfig, folder: RunFolder) -> list[dict[str, str]]:
         {"source": bad.source, "shard": bad.shard, "key": bad.key, "reason": bad.reason}
         for bad in _left_out(config, folder)
     ]
-    return read + [bad for seed in config.seeds for bad in rejected_samples(config, folder.seed(seed))]
+    return read + [bad for seed in config.seeds for bad in rejected_samples(*plan_of(config, folder.seed(seed)))]
 
 
 def _left_out(config: RunConfig, folder: RunFolder) -> list[Rejection]:

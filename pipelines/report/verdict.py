@@ -35,11 +35,10 @@ from pipelines.encoders.stored import describe, tried_path
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.plan.controls import groups_by
-from pipelines.plan.encoders import is_trained
+from pipelines.plan.items import Beside
 from pipelines.plan.roles import audited_roles, is_membership_unknown
 from pipelines.plan.views import primary_output
 from pipelines.run.folder import RunFolder, SeedFolder
-from pipelines.run.points import Run
 from pipelines.run.ray_session import mapped_or_here
 from pipelines.run.registration import attempts, is_after_looking, lines_of
 
@@ -53,7 +52,7 @@ def is_primary(config: RunConfig, task: Task) -> bool:
 
 def _primary(config: RunConfig, folder: SeedFolder) -> Task:
     """The task at the last checkpoint that the verdict rests on."""
-    return [task for task in tasks(config, folder) if is_primary(config, task)][-1]
+    return [task for task in tasks(plan_of(config, folder)) if is_primary(config, task)][-1]
 
 
 def verdict(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
@@ -62,7 +61,7 @@ def verdict(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
     Where the attacked encoder does not work, a ``warning`` says so.
     """
     decisive = [
-        task for seed in config.seeds for task in tasks(plan_of(Run(config, folder), seed)) if is_primary(config, task)
+        task for seed in config.seeds for task in tasks(plan_of(config, folder.seed(seed))) if is_primary(config, task)
     ]
     if any("not_applicable" in result_of(task) for task in decisive):
         return {}
@@ -100,17 +99,18 @@ def _judge(config: RunConfig, folder: RunFolder, seed: int) -> Validity:
         by=groups_by(config),
         p_value=_lot_p_value(primary) if groups_by(config) == LOT else None,
         semantic_auc=semantic_auc(place, ids),
-        trained=any(is_working(config, place, name) for name in primary.references),
+        trained=any(is_working(place, other) for other in primary.judge.score.beside),
         factor=config.validity.factor,
-        works=not recognition_fault(place, primary.attack.target),
+        works=not recognition_fault(place, primary.judge.attack.target),
         registered=not is_after_looking(lines_of(folder)),
     )
 
 
-def is_working(config: RunConfig, folder: SeedFolder, reference: str) -> bool:
+def is_working(folder: SeedFolder, reference: Beside) -> bool:
     """Whether a reference is a trained encoder and, where that was tried out, recognises images."""
-    tried = storage.read_json_or(tried_path(folder, reference), describe(folder, reference).record.consistency or {})
-    return is_trained(config, reference) and bool(tried.get("works", True))
+    name = reference.reading.encoder.name
+    tried = storage.read_json_or(tried_path(folder, name), describe(folder, name).record.consistency or {})
+    return reference.trained and bool(tried.get("works", True))
 
 
 def _lot_p_value(task: Task) -> float | None:
@@ -138,7 +138,7 @@ def evidence(config: RunConfig, folder: RunFolder, found: dict[str, Any]) -> dic
     p-values and flags ask for candidates and controls that are exchangeable. By lot they are; by choice, where a check
     tells them apart, or the verdict is no leak, there are none: they would be read as one.
     """
-    last = [task for seed in config.seeds for task in tasks(plan_of(Run(config, folder), seed)) if task.judge.last]
+    last = [task for seed in config.seeds for task in tasks(plan_of(config, folder.seed(seed))) if task.judge.last]
     results = [(task, result) for task in last if "evidence" in (result := result_of(task))]
     decisive = [(task, result) for task, result in results if is_primary(config, task)]
     if len(decisive) < len(config.seeds):
@@ -182,7 +182,7 @@ def evidence(config: RunConfig, folder: RunFolder, found: dict[str, Any]) -> dic
     for task, result in decisive:
         if "test" in result["evidence"] and _name(config, task) not in withheld:
             share, bound = _share(result)
-            of_seed.append({"seed": task.folder.seed, **of_samples(config, task.folder, task, share, bound=bound)})
+            of_seed.append({"seed": task.folder.seed, **of_samples(task, share, config.validity.fdr, bound=bound)})
     if of_seed:
         gathered["samples"] = of_seed
     return gathered

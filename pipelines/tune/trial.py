@@ -227,7 +227,7 @@ def _results(trial: Trial, own: RunConfig) -> Record:
     utilities = []
     for seed in own.seeds:
         place = trial.folder.seed(seed)
-        for task in tasks(plan_of(Run(own, trial.folder), seed)):
+        for task in tasks(plan_of(own, trial.folder.seed(seed))):
             result = result_of(task)
             if "metrics" in result:
                 name = task.judge.attack.attack, task.judge.position, task.judge.output
@@ -267,7 +267,7 @@ def _inferred(trial: Trial, own: RunConfig) -> list[dict[str, Any]]:
     """Accuracies of inferring attributes, and of guessing them, pooled over the seeds that a trial has done."""
     by_name: dict[str, list[dict[str, Any]]] = {}
     for seed in own.seeds:
-        for row in inferred(own, plan_of(Run(own, trial.folder), seed)):
+        for row in inferred(own, plan_of(own, trial.folder.seed(seed))):
             by_name.setdefault(named(row), []).append(row)
     return [
         {name: rows[0][name] for name in ("attribute", "output", "settings") if name in rows[0]}
