@@ -8,15 +8,20 @@ from pathlib import Path
 
 import pytest
 import yaml
+from pipelines.config.demands import demands_of
 
 from mi_core.encoders import build_backbone
-from pipelines.config.demands import demands_of
-from pipelines.plan.load import load
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.encoders import TrainedConfig
 from pipelines.data.read.attributes import Attributes
 from pipelines.data.read.samples import Sample
 from pipelines.errors import UserError
+from pipelines.plan.controls import audits_others, classifying_references, groups_by, references_of
+from pipelines.plan.encoders import members_of
+from pipelines.plan.load import load
+from pipelines.plan.roles import audited_roles, roles_fitted_on_target
+from pipelines.plan.utility import classifier_roles, utility_roles
+from pipelines.plan.views import primary_output, recipe_of
 from pipelines.report.knowledge import knowledge
 from pipelines.run.folder import RunFolder
 from pipelines.run.points import points
@@ -54,8 +59,8 @@ def judged(config: RunConfig) -> set[tuple[int, int]]:
     sizes = {name: role.count or round(TEST_SPLIT * (role.fraction or 0)) for name, role in roles.items()}
     found = set()
     for attack in config.attacks:
-        known = {roles[role].source_name: sizes[role] for role in config.fitted_on_target(attack)}
-        left = [min(attack.count or sizes[role], sizes[role]) - known.get(role, 0) for role in config.audited]
+        known = {roles[role].source_name: sizes[role] for role in roles_fitted_on_target(config, attack)}
+        left = [min(attack.count or sizes[role], sizes[role]) - known.get(role, 0) for role in audited_roles(config)]
         found.add((left[0], left[1]))
     return found
 
@@ -67,7 +72,7 @@ def test_it_loads(path: Path) -> None:
     if path.stem in ("quickstart", "cifar10", "cifar10-resnet18"):
         assert trained(config, "shadow").epochs == trained(config).epochs
         assert trained(config, "shadow").train_on == ("shadow-member",)
-    assert all(config.references_of(attack) for attack in config.attacks)  # a verdict is possible
+    assert all(references_of(config, attack) for attack in config.attacks)  # a verdict is possible
     for name, encoder in config.encoders.items():
         if isinstance(encoder, TrainedConfig):
             assert demands_of(config), name
@@ -108,7 +113,7 @@ def test_two_cores_train_small_networks_alone(path: Path) -> None:
 def test_as_many_members_as_others_are_judged_on_the_papers_output(path: Path) -> None:
     """EncoderMI and LpLA attack the backbone; accuracies compare where guessing is right in half of the cases."""
     config = loaded(path)
-    assert config.primary_output == ("logits" if path.stem.startswith("alm-") else "backbone")
+    assert primary_output(config) == ("logits" if path.stem.startswith("alm-") else "backbone")
     for point in (config, *(point.config for point in points(config, RunFolder("x")))):
         assert all(members == others > 0 for members, others in judged(point))
 
@@ -132,7 +137,7 @@ def test_lpla_table_1(data: str) -> None:
         mine = {attack.attack for attack in config.attacks if attack.target == f"moco-v{version}"}
         assert mine == {"lpla", "encodermi-v", "sd-mi", "feature-mi"}
     assert {attack.reference for attack in config.attacks} == {"known"}
-    assert all(config.references_of(attack) == (f"stranger-{attack.target[5:]}",) for attack in config.attacks)
+    assert all(references_of(config, attack) == (f"stranger-{attack.target[5:]}",) for attack in config.attacks)
     norms = [
         point.config.attacks[0].parameters().p for point in points(config, RunFolder("x")) if point.sweep[-1] == "p"
     ]
@@ -183,12 +188,12 @@ def test_lpla_with_transformers() -> None:
 def test_lpla_on_the_official_weights() -> None:
     config = loaded(CONFIGS / "papers/lpla-official.yaml")
     assert {attack.attack for attack in config.attacks} == {"lpla"}
-    assert {config.references_of(attack) for attack in config.attacks} == {("fresh",)}
+    assert {references_of(config, attack) for attack in config.attacks} == {("fresh",)}
     assert {name: encoder.saw_nothing for name, encoder in config.encoders.items()} == {
         "moco-v2": False, "moco-v3": False, "fresh": True,
     }  # fmt: skip
     assert [point.value for point in points(config, RunFolder("x"))] == [0, 1, 2, 3]  # table 4
-    sides = [config.data.roles[role].source_name for role in config.audited]
+    sides = [config.data.roles[role].source_name for role in audited_roles(config)]
     assert sides == ["train", "test"]  # other data, a shift, which the header says
 
 
@@ -206,7 +211,7 @@ def test_encodermi_on_other_data() -> None:
         config = loaded(CONFIGS / f"papers/encodermi-stl10-{name}.yaml")
         assert config.data.roles["target-member"].source_name == "train"
         assert config.data.roles["target-nonmember"].fraction == 1
-        assert config.utility_roles("target") == (("downstream-train",), ("downstream-test",))
+        assert utility_roles(config, "target") == (("downstream-train",), ("downstream-test",))
         assert {config.data.roles[role].source_name for role in ("downstream-train", "downstream-test")} == {"other"}
     sizes = points(loaded(CONFIGS / "papers/encodermi-stl10-ablations.yaml"), RunFolder("x"))
     assert {point.sweep for point in sizes} == {"pre-training size", "shadow size"}
@@ -261,7 +266,7 @@ def test_encodermis_eight_kinds_of_knowledge(data: str) -> None:
         config = loaded(CONFIGS / "papers" / f"{name}.yaml")
         rows = {tuple((knowledge(config, attack) or {}).values()) for attack in config.attacks}
         assert rows == set(product([True, False], repeat=3))
-        crops = {attack.reference: config.recipe(attack).settings["flip"] == 0 for attack in config.attacks}
+        crops = {attack.reference: recipe_of(config, attack).settings["flip"] == 0 for attack in config.attacks}
         assert {reference for reference, alone in crops.items() if alone} == {
             "unknown-t", "unknown-pt", "unknown-et", "unknown-pet",
         }  # fmt: skip
@@ -315,8 +320,8 @@ def test_encodermi_and_contrastiveleaks() -> None:
     ]  # fmt: skip
     assert trained(config, "target-classifier").parameters["freeze_backbone"]
     assert not trained(config, "target-supervised").parameters["freeze_backbone"]
-    assert config.members_of("target-classifier") == {"unlabeled-images", "target-member"}
-    assert config.classifier_roles("target-classifier")[0] == ("target-member",)
+    assert members_of(config, "target-classifier") == {"unlabeled-images", "target-member"}
+    assert classifier_roles(config, "target-classifier")[0] == ("target-member",)
     assert {encoder.epochs for encoder in config.encoders.values() if isinstance(encoder, TrainedConfig)} == {100}
 
 
@@ -356,10 +361,10 @@ def test_contrastiveleaks_widths_of_the_embedding(name: str, widths: list[int]) 
 
 def test_auditing_an_encoder_from_elsewhere() -> None:
     config = loaded(CONFIGS / "audit-encoder.yaml")
-    assert config.audited == ("candidate", "control")
-    assert config.by == "choice" and config.audits_others
+    assert audited_roles(config) == ("candidate", "control")
+    assert groups_by(config) == "choice" and audits_others(config)
     names = tuple(f"reference-{number}" for number in range(4))
-    assert config.references_of(config.attacks[0]) == config.classified_on == names
+    assert references_of(config, config.attacks[0]) == classifying_references(config) == names
     for number, name in enumerate(names):
         one = trained(config, name)
         assert (one.half, one.train_on, one.size) == (number, ("candidate", "control"), 32)

@@ -9,11 +9,11 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from pipelines.attack.tasks import stopping_rule
+
 from mi_core.encoders.remembering import Memory
 from pipelines.attack import run as attack
-from pipelines.attack.tasks import stopping_rule
 from pipelines.audit.run import register, with_nonce
-from pipelines.plan.load import parse
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.encoders import ForeignConfig
 from pipelines.data.draw.draw import draw
@@ -22,6 +22,7 @@ from pipelines.data.scan.scan import scan
 from pipelines.encoders import adopt
 from pipelines.extract import run as extract
 from pipelines.extract.readers import Kept
+from pipelines.plan.load import parse
 from pipelines.pretrain import run as pretrain
 from pipelines.report import run as report
 from pipelines.run.folder import SCAN, RunFolder

@@ -13,10 +13,10 @@ from mi_core.report.contents import schema
 from pipelines.attack import tasks
 from pipelines.attack.fit import divisible, fit
 from pipelines.attack.scores import part_path
-from pipelines.plan.load import parse
 from pipelines.data.draw.splits import Splits
 from pipelines.errors import UserError
 from pipelines.files import storage
+from pipelines.plan.load import parse
 from pipelines.run.folder import RunFolder
 from tests.conftest import small_config
 from tests.pipelines import staged

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+from pipelines.attack.tasks import Task
 
 from mi_core.validity.one_run import Guesses
 from pipelines.attack.canaries import CANARIES, guessed
-from pipelines.attack.tasks import Task
-from pipelines.plan.load import parse
 from pipelines.files import storage
+from pipelines.plan.load import parse
 from pipelines.run.folder import SeedFolder
 from tests.conftest import small_config
 

@@ -8,17 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from pipelines.config.demands import Asking, asking_of
 
 from mi_core.captions import templated_caption
 from pipelines.audit import run as audit
-from pipelines.config.demands import Asking, asking_of
-from pipelines.plan.load import parse
 from pipelines.data.draw.images import load_images
 from pipelines.data.draw.splits import Splits
 from pipelines.encoders.stored import describe
 from pipelines.errors import UserError
 from pipelines.extract.features import load_features
 from pipelines.files import storage
+from pipelines.plan.load import parse
 from pipelines.run.folder import RunFolder
 from tests.conftest import small_config
 from tests.pipelines import staged

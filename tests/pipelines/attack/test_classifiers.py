@@ -10,19 +10,21 @@ import jsonschema
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from pipelines.config.demands import Asking, demands_of
 
 from mi_core.attacks import ATTACKS
 from mi_core.attacks.attribute_inference import AttributeInferenceParameters, infer
 from mi_core.report.contents import schema
 from pipelines.audit import run as audit
-from pipelines.config.demands import Asking, demands_of
-from pipelines.plan.load import parse
 from pipelines.config.run_config import RunConfig
 from pipelines.data.draw.splits import Splits
 from pipelines.encoders.stored import describe
 from pipelines.errors import UserError
 from pipelines.extract.features import load_features
 from pipelines.extract.ledger import count_queries
+from pipelines.plan.encoders import attacked_epochs, member_roles
+from pipelines.plan.load import parse
+from pipelines.plan.roles import audited_roles, reference_roles
 from pipelines.run.folder import RunFolder
 from tests.conftest import small_config
 from tests.pipelines import staged
@@ -117,7 +119,7 @@ def test_scores_are_those_of_the_classifiers_own_answers(run: Path) -> None:
     from pipelines.data.draw.images import load_images
 
     config, place = config_of(), RunFolder(str(run)).seed(0)
-    loaded = load_images(config.data, Splits.load(place.path), config.audited)
+    loaded = load_images(config.data, Splits.load(place.path), audited_roles(config))
     model = describe(place, "supervised-target").load(20)
     with torch.no_grad():
         logits = model(torch.from_numpy(loaded.images).float() / 255)["logits"]
@@ -162,7 +164,7 @@ def test_attributes_are_inferred_from_embeddings_beside_guessing(run: Path) -> N
     splits = Splits.load(place.path)
     values = splits.attribute("even")
     for target, row in rows.items():
-        epoch = config.attacked_epochs(target)[-1]
+        epoch = attacked_epochs(config, target)[-1]
         known, tested = (
             load_features(config, place, Asking(target), epoch, "backbone", ["embedding"], [role])
             for role in ("target-member", "target-nonmember")
@@ -215,9 +217,9 @@ def test_members_of_an_encoder_are_asked_of_a_classifier_built_on_it_with_other_
     for kind in ("target", "shadow"):
         raw["encoders"][f"contrastive-{kind}"]["train_on"] = "downstream-train"
     config = parse(raw, "classifiers.yaml")
-    assert config.member_roles("contrastive-shadow") == ("shadow-member",)
+    assert member_roles(config, "contrastive-shadow") == ("shadow-member",)
     attack = next(attack for attack in config.attacks if attack.attack == "baseline-a")
-    assert config.reference_roles(attack) == ("shadow-member", "shadow-nonmember")
+    assert reference_roles(config, attack) == ("shadow-member", "shadow-nonmember")
     needs = next(
         d.needs
         for d in demands_of(config)

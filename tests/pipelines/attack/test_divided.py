@@ -12,15 +12,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pipelines.attack.tasks import Task, tasks
+from pipelines.config.demands import Asking
 
 from mi_core.validity.conformal import conformal_p_values
 from mi_core.validity.verdict import Validity
 from pipelines.attack import candidates, score, scores
 from pipelines.attack.fit import Scored
-from pipelines.attack.tasks import Task, tasks
 from pipelines.audit import run as audit
-from pipelines.config.demands import Asking
-from pipelines.plan.load import parse
 from pipelines.config.run_config import RunConfig
 from pipelines.data import tasks as data_tasks
 from pipelines.data.draw.draw import draw
@@ -28,6 +27,8 @@ from pipelines.data.draw.splits import Splits
 from pipelines.data.scan.scan import scan
 from pipelines.errors import UserError
 from pipelines.extract import features
+from pipelines.plan.load import parse
+from pipelines.plan.roles import audited_roles
 from pipelines.report.caveats import caveats
 from pipelines.run.folder import RunFolder
 from tests.pipelines import staged
@@ -78,7 +79,7 @@ def test_an_attack_is_divided_by_the_samples_that_it_counts(
     counted: tuple[RunConfig, Task, Splits], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config, task, splits = counted
-    assert splits.count(config.audited) == 2 * SHARDS * EACH
+    assert splits.count(audited_roles(config)) == 2 * SHARDS * EACH
     for most, parted in ((4, False), (3, True)):
         monkeypatch.setattr(score, "ONE_PART", most)
         assert score.is_divided(config, task) is parted
@@ -89,13 +90,13 @@ def test_a_part_without_a_counted_sample_has_no_scores(
 ) -> None:
     config, task, splits = counted
     monkeypatch.setattr(features, "_sources_of", lambda *_: ())
-    asked = set(splits.first(config.audited, 2, 0))
-    bare = [place for place in splits.sums.shards if not asked & set(splits.at([place]).ids(config.audited))]
+    asked = set(splits.first(audited_roles(config), 2, 0))
+    bare = [place for place in splits.sums.shards if not asked & set(splits.at([place]).ids(audited_roles(config)))]
 
     def scored_of(config: RunConfig, task: Task, splits: Splits, fitted: Any) -> Scored:
         if set(splits.sums.shards) <= set(bare):
             features.load_features(
-                config, task.folder, Asking("target", count=2), 0, "backbone", [], config.audited, splits
+                config, task.folder, Asking("target", count=2), 0, "backbone", [], audited_roles(config), splits
             )
         table = pa.table({"id": ["a"], "member": [True], "score": [0.5], "item": ["x"]})
         return Scored(table, None, 3)

@@ -17,8 +17,8 @@ from mi_core.report.contents import schema
 from mi_core.validity.conformal import benjamini_hochberg, conformal_p_values
 from mi_core.validity.dataset import dataset_test
 from mi_core.validity.verdict import Validity
-from pipelines.plan.load import parse
 from pipelines.errors import UserError
+from pipelines.plan.load import parse
 from pipelines.report.run import run as write_report
 from pipelines.run.folder import RunFolder
 from tests.pipelines import staged

@@ -20,8 +20,6 @@ from mi_core.encoders.folding import for_queries
 from mi_core.features.loss_gradient import GradientSetting
 from mi_core.querying.gradients import BankKeys, losses_and_gradients
 from pipelines.audit import run as audit
-from pipelines.plan.checks import build as checked
-from pipelines.plan.load import parse
 from pipelines.data.draw.images import load_images
 from pipelines.data.draw.splits import Splits
 from pipelines.encoders import adopt
@@ -31,6 +29,9 @@ from pipelines.errors import UserError
 from pipelines.extract import run as extract
 from pipelines.extract.passes import missing_passes
 from pipelines.files import storage
+from pipelines.plan.checks import build as checked
+from pipelines.plan.controls import passed_over, references_of
+from pipelines.plan.load import parse
 from pipelines.pretrain import run as pretrain
 from pipelines.report.bindings import encoder_of
 from pipelines.report.caveats import of_references
@@ -256,11 +257,11 @@ def test_a_file_without_the_copy_is_refused_before_a_query(run: Path, local_ray:
 def test_a_control_that_is_not_named_has_a_copy() -> None:
     raw = loaded_config(Path("moco.pth"))
     _, attack = checked(raw).attacks
-    assert checked(raw).references_of(attack) == ("fresh",)
+    assert references_of(checked(raw), attack) == ("fresh",)
     own = checked(loaded_config(Path("moco.pth"), keys="own"))
-    assert (own.references_of(own.attacks[1]), own.passed_over(own.attacks[1])) == (("shadow",), None)
+    assert (references_of(own, own.attacks[1]), passed_over(own, own.attacks[1])) == (("shadow",), None)
     del raw["encoders"]["fresh"]
     alone = checked(raw)
-    assert alone.references_of(attack) == ()
+    assert references_of(alone, attack) == ()
     assert of_references(alone) == ["No reference for white-box on target: shadow has no momentum copy."]
-    assert checked(raw | {"validity": {"references": ["shadow"]}}).references_of(attack) == ()
+    assert references_of(checked(raw | {"validity": {"references": ["shadow"]}}), attack) == ()

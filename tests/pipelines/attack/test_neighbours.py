@@ -11,12 +11,12 @@ import torch
 
 from mi_core.encoders.folding import for_queries
 from mi_core.features.neighbour_density import neighbour_density
-from pipelines.plan.checks import build as checked
-from pipelines.plan.load import parse
 from pipelines.data.draw.images import load_images
 from pipelines.data.draw.splits import Splits
 from pipelines.encoders.stored import describe
 from pipelines.files import storage
+from pipelines.plan.checks import build as checked
+from pipelines.plan.load import parse
 from pipelines.run.folder import RunFolder
 from tests.pipelines import staged
 from tests.pipelines.banks import bank_of_ten, stored_column, with_anchors

@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from pipelines.attack.tasks import Task
 
 from mi_core.metrics.membership import tpr_at_fpr
 from mi_core.validity.power import fpr_floor, power_as_json
 from pipelines.attack import scores
 from pipelines.attack.scores import Units, judged, part_path, rows_of, units_of
-from pipelines.attack.tasks import Task
-from pipelines.plan.load import parse
 from pipelines.files import storage
+from pipelines.plan.load import parse
 from pipelines.report.figures import _means_of
 from pipelines.report.verdict import size_of
 from pipelines.run.folder import SeedFolder

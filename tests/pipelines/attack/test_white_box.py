@@ -14,8 +14,6 @@ from mi_core.encoders.text_tower import TextTower
 from mi_core.features.loss_gradient import GradientSetting
 from mi_core.querying.gradients import BankKeys, losses_and_gradients
 from pipelines.audit import run as audit
-from pipelines.plan.checks import build as checked
-from pipelines.plan.load import parse
 from pipelines.data.draw.images import load_images
 from pipelines.data.draw.splits import Splits
 from pipelines.encoders.stored import describe
@@ -23,6 +21,9 @@ from pipelines.errors import UserError
 from pipelines.extract import bank
 from pipelines.extract import run as extract
 from pipelines.files import storage
+from pipelines.plan.checks import build as checked
+from pipelines.plan.controls import passed_over, references_of
+from pipelines.plan.load import parse
 from pipelines.run.folder import RunFolder
 from tests.pipelines import staged
 from tests.pipelines.banks import bank_of_ten, query_views, stored_column, with_anchors
@@ -149,6 +150,6 @@ def test_a_reference_that_is_not_named_gives_gradients() -> None:
     raw["encoders"] = {"target": target, "guarded": guarded, "shadow": shadow}
     chosen = checked(raw)
     white, lpla = chosen.attacks
-    assert chosen.references_of(white) == ("shadow",)
-    assert chosen.passed_over(white) == ("guarded", "is behind output-noise, which changes answers and not weights")
-    assert (chosen.references_of(lpla), chosen.passed_over(lpla)) == (("guarded",), None)
+    assert references_of(chosen, white) == ("shadow",)
+    assert passed_over(chosen, white) == ("guarded", "is behind output-noise, which changes answers and not weights")
+    assert (references_of(chosen, lpla), passed_over(chosen, lpla)) == (("guarded",), None)

@@ -11,8 +11,8 @@ import pytest
 
 from mi_core.report.contents import schema
 from pipelines.audit import run as audit
-from pipelines.plan.load import load
 from pipelines.data.draw.splits import Splits
+from pipelines.plan.load import load
 from pipelines.run.registration import lines_of
 
 SHIPPED = Path(__file__).parents[3] / "configs" / "dp-audit.yaml"

@@ -20,10 +20,10 @@ from mi_core.metrics.delong import auc
 from mi_core.records import Estimate
 from mi_core.report.contents import schema
 from pipelines.audit import run as audit
-from pipelines.plan.load import parse
 from pipelines.data.draw.splits import Splits
 from pipelines.errors import UserError
 from pipelines.files import storage
+from pipelines.plan.load import parse
 from pipelines.pretrain import lanes
 from pipelines.pretrain import run as pretrain
 from pipelines.report import index

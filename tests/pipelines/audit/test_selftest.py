@@ -20,11 +20,14 @@ from mi_core.validity.verdict import CHOICE
 from pipelines.audit import planted, selftest
 from pipelines.audit.chosen import Chooser
 from pipelines.audit.selftest import of_promise, of_verdict
-from pipelines.plan.load import load, parse
 from pipelines.config.run_config import RunConfig
 from pipelines.data.draw.draw import draw
 from pipelines.data.scan.scan import scan
 from pipelines.errors import UserError
+from pipelines.plan.controls import classifying_references, groups_by, references_of
+from pipelines.plan.dp_audit import promising_encoders
+from pipelines.plan.encoders import members_of
+from pipelines.plan.load import load, parse
 from pipelines.run.folder import RunFolder
 from tests.conftest import small_config
 from tests.pipelines.tars import image_bytes, tar_bytes
@@ -112,22 +115,22 @@ def files_of(folder: Path) -> list[tuple[str, str]]:
 
 def test_the_encoder_after_unlearning_saw_what_the_truth_says() -> None:
     config = planted.trained(config_of())
-    assert config.members_of("target") == {"target-member"}
-    assert config.members_of("shadow") == {"shadow-member"}  # trained anew without them
-    assert config.members_of(planted.TUNED) == {"target-member", "shadow-member"}
+    assert members_of(config, "target") == {"target-member"}
+    assert members_of(config, "shadow") == {"shadow-member"}  # trained anew without them
+    assert members_of(config, planted.TUNED) == {"target-member", "shadow-member"}
     assert config.encoders[planted.TUNED].train_on == ("shadow-member",)
     assert config.encoders[planted.KEEPING].train_on == ("shadow-member", "known-member")
     known = config.data.roles["known-member"]
     assert (known.source_name, known.fraction) == ("target-member", planted.KEPT)
     _, forgetting = config.sweep["audited"]
-    assert [config.members_of(name) for name in forgetting["validity.references"]] == [{"shadow-nonmember"}]
-    assert [config.references_of(attack) for attack in config.attacks[:2]] == [("shadow",), ("fresh",)]
+    assert [members_of(config, name) for name in forgetting["validity.references"]] == [{"shadow-nonmember"}]
+    assert [references_of(config, attack) for attack in config.attacks[:2]] == [("shadow",), ("fresh",)]
 
 
 def test_canaries_take_the_place_of_audited_images() -> None:
     config = planted.promising(config_of(count=440), 10)
     assert config.data.roles["canary"].count == 400
-    assert config.promising == {"target+honest", "target+broken"}
+    assert promising_encoders(config) == {"target+honest", "target+broken"}
     assert planted.canaries(config_of(count=150)) == 200
     assert planted.canaries(config_of(count=149)) == 0  # too few to refute a promise
     more = {"sources": {"digits": {"kind": "digits"}}, "group_by": "json:person"}
@@ -168,7 +171,7 @@ def test_a_forger_gains_under_the_views_that_he_guessed_and_under_no_others(fini
 def test_chosen_images_are_audited_by_choice_beside_trained_references(finished_run: Path, tmp_path: Path) -> None:
     chooser = chooser_of(finished_run)
     config = chooser.audit("bursts", f"{tmp_path}/bursts")
-    assert config.by == CHOICE and all(map(config.is_trained, config.classified_on)) and len(config.classified_on) == 4
+    assert groups_by(config) == CHOICE and all(map(config.is_trained, classifying_references(config))) and len(classifying_references(config)) == 4
     names = sorted(path.stem for path in (tmp_path / "bursts/candidates").iterdir())
     assert len(names) == 60 and len({name.partition("-")[0] for name in names}) == 3
     controls = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "bursts/controls").iterdir()}

@@ -11,18 +11,18 @@ import jsonschema
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from pipelines.config.demands import asking_of
 
 from mi_core.attacks.threshold import best_threshold
 from mi_core.features import of_first_views
 from mi_core.metrics.delong import auc
 from mi_core.report.contents import schema
 from pipelines.audit import run as audit
-from pipelines.config.demands import asking_of
-from pipelines.plan.load import parse
 from pipelines.config.run_config import RunConfig
 from pipelines.data.draw.splits import Splits
 from pipelines.extract.features import load_features
 from pipelines.files import storage
+from pipelines.plan.load import parse
 from pipelines.run.folder import RunFolder
 from tests.conftest import small_config
 from tests.pipelines import staged

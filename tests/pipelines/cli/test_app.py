@@ -218,8 +218,8 @@ def test_a_fault_in_a_worker_is_one_line(call, finished_run: Path, tmp_path: Pat
         path.unlink()
     shutil.rmtree(folder / "seed-0" / "attacks")
     from pipelines.attack import run as attack
-    from pipelines.plan.load import load
     from pipelines.errors import fault_of_user
+    from pipelines.plan.load import load
     from pipelines.run.folder import RunFolder
 
     with pytest.raises(Exception, match="is missing") as caught:

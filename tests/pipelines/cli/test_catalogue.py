@@ -18,9 +18,9 @@ from mi_core.encoders import ENCODERS
 from mi_core.encoders.remote.adapters import ADAPTERS
 from mi_core.objectives import OBJECTIVES
 from pipelines.cli import catalogue, listing, source_files
-from pipelines.plan.load import parse
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.encoders import DefendedConfig, TrainedConfig
+from pipelines.plan.load import parse
 from tests.conftest import small_config
 
 HIDING = {name: objective for name, objective in OBJECTIVES.items() if objective.target == "attribute"}

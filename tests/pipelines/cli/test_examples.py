@@ -16,8 +16,8 @@ from mi_core.bench.label_only import LABEL_ONLY_CASES
 from pipelines.bench import train
 from pipelines.cli import app as cli
 from pipelines.cli.examples import PREFIX
-from pipelines.plan.load import load
 from pipelines.config.reading.shipped import shipped
+from pipelines.plan.load import load
 
 SECONDS = {
     "list attacks",

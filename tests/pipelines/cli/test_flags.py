@@ -13,9 +13,11 @@ from typer.testing import CliRunner
 from mi_core.encoders.checkpoint import OUTPUTS
 from pipelines.cli.app import app
 from pipelines.cli.flags import Flags
-from pipelines.plan.load import load, loaded_from
 from pipelines.config.run_config import RunConfig
 from pipelines.errors import UserError
+from pipelines.plan.controls import passed_over, references_of
+from pipelines.plan.load import load, loaded_from
+from pipelines.plan.views import outputs_of
 
 IMAGES = {"candidates": "photos", "controls": "others"}
 
@@ -51,7 +53,7 @@ def test_an_api_known_members_and_captions() -> None:
         url="https://api.example.com/v1/embeddings", adapter="openai", api_key_env="KEY", known="known", size=64
     )
     assert found.encoders["target"].endpoint.api_key_env == "KEY"  # type: ignore[union-attr]
-    assert found.references_of(found.attacks[0]) == tuple(f"reference-{number}" for number in range(4))
+    assert references_of(found, found.attacks[0]) == tuple(f"reference-{number}" for number in range(4))
     assert [attack.attack for attack in found.attacks] == ["mean-cosine", "lpla"]
     assert {"known-member", "calibration-member"} <= set(found.data.roles)
     pytest.importorskip("open_clip")
@@ -60,9 +62,9 @@ def test_an_api_known_members_and_captions() -> None:
     )
     assert [attack.attack for attack in paired.attacks] == ["mean-cosine", "clip-cosine"]
     assert [paired.data.sources[side].kind for side in IMAGES] == ["shards", "parquet"]
-    assert paired.outputs_of(paired.attacks[1]) == (OUTPUTS[1],)
-    assert paired.references_of(paired.attacks[1]) == ()  # references trained on images alone read no captions
-    assert paired.passed_over(paired.attacks[1]) == ("reference-0", "has no text tower")
+    assert outputs_of(paired, paired.attacks[1]) == (OUTPUTS[1],)
+    assert references_of(paired, paired.attacks[1]) == ()  # references trained on images alone read no captions
+    assert passed_over(paired, paired.attacks[1]) == ("reference-0", "has no text tower")
 
 
 def test_references_that_are_given_and_none() -> None:
@@ -73,7 +75,7 @@ def test_references_that_are_given_and_none() -> None:
     assert found.encoders["reference-0"].weights == "r.pth"  # type: ignore[union-attr]
     assert found.queries.nonce == "x7"
     quick = config_of(**shown, quick=True)
-    assert quick.references_of(quick.attacks[0]) == () and list(quick.encoders) == ["target"]
+    assert references_of(quick, quick.attacks[0]) == () and list(quick.encoders) == ["target"]
 
 
 @pytest.mark.parametrize(

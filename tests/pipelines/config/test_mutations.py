@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from mi_core.encoders.clip import import_open_clip
-from pipelines.plan.load import _read, load
 from pipelines.errors import UserError
+from pipelines.plan.load import _read, load
 from tests.pipelines.mutations import broken_text, mutated, override
 
 CONFIGS = Path(__file__).parents[3] / "configs"

@@ -9,9 +9,9 @@ import pytest
 
 from mi_core.validity.conformal import benjamini_hochberg, conformal_p_values, least_flags
 from mi_core.validity.power import detectable_auc, verdict_power
-from pipelines.plan.prospects import judged_counts, prospects
-from pipelines.plan.load import parse
 from pipelines.config.run_config import RunConfig
+from pipelines.plan.load import parse
+from pipelines.plan.prospects import judged_counts, prospects
 from tests.conftest import small_config
 
 COUNTS = {"candidate": 500, "control": 700, "known-nonmember": 200}

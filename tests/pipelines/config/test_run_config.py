@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 import yaml
-
 from pipelines.config.demands import demands_of
-from pipelines.plan.load import load, parse
+
 from pipelines.config.reading.shipped import found
 from pipelines.config.sections.limits import ResourcesConfig
 from pipelines.errors import UserError
+from pipelines.plan.load import load, parse
+from pipelines.plan.utility import utility_roles
+from pipelines.plan.views import primary_output
 from tests.conftest import small_config
 
 ROOT = Path(__file__).parents[3]
@@ -240,8 +242,8 @@ def test_a_hash_on_the_command_line_is_a_character() -> None:
 def test_the_verdict_rests_on_an_output_that_its_attack_reads() -> None:
     attacks = [{"attack": "encodermi-t", "outputs": ["projection"]}, {"attack": "lpla", "reference": "known"}]
     raw = small_config(attacks=attacks, queries={"views": 2, "outputs": ["backbone", "projection"]})
-    assert parse(raw, "x").primary_output == "projection"
-    assert parse(raw | {"validity": {"attack": 1}}, "x").primary_output == "backbone"
+    assert primary_output(parse(raw, "x")) == "projection"
+    assert primary_output(parse(raw | {"validity": {"attack": 1}}, "x")) == "backbone"
 
 
 def test_too_few_cpus_for_readers_beside_actors() -> None:
@@ -269,6 +271,6 @@ def test_demands_ask_each_encoder_only_what_is_needed() -> None:
         "shadow-nonmember": {"pairwise:cosine"},
     }
     assert "target-member" not in demands["target", ("backbone",)]
-    bank, test = config.utility_roles("target")
+    bank, test = utility_roles(config, "target")
     assert bank == ("target-member",)
     assert "target-member" not in test

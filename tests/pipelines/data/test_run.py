@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from pipelines.plan.load import parse
 from pipelines.data import run as data_run
 from pipelines.data.draw.splits import are_drawn
 from pipelines.files import storage
+from pipelines.plan.load import parse
 from pipelines.run.folder import RunFolder
 from pipelines.run.points import Run
 from tests.conftest import small_config

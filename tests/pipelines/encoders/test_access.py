@@ -31,7 +31,6 @@ from mi_core.querying.plan import QueryPlan
 from mi_core.report.contents import schema
 from mi_core.streams import pixel_streams
 from pipelines.audit import run as audit
-from pipelines.plan.load import parse
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.parameters import build
 from pipelines.data.draw.draw import draw
@@ -44,6 +43,7 @@ from pipelines.encoders.stored import describe
 from pipelines.errors import UserError, fault_of_user
 from pipelines.estimate.run import estimate
 from pipelines.estimate.view import lines
+from pipelines.plan.load import parse
 from pipelines.run.folder import FREE, RunFolder
 from tests.conftest import small_config
 from tests.endpoints import FaultyServer, slow, status

@@ -18,7 +18,6 @@ from mi_core.encoders import build_backbone
 from mi_core.encoders.checkpoint import fingerprint, weights_bytes
 from mi_core.report.contents import schema
 from pipelines.audit import run as audit
-from pipelines.plan.load import parse
 from pipelines.config.sections.sources import SourceConfig
 from pipelines.data.draw.draw import draw
 from pipelines.data.draw.splits import Splits
@@ -28,6 +27,8 @@ from pipelines.encoders.adopt import try_out
 from pipelines.encoders.stored import describe
 from pipelines.errors import UserError, fault_of_user
 from pipelines.files import storage
+from pipelines.plan.controls import references_of
+from pipelines.plan.load import parse
 from pipelines.run.folder import RunFolder
 from tests.pipelines import staged
 
@@ -350,7 +351,7 @@ def test_open_clip_encoders_are_queried_with_clips_views(folders: dict[str, Path
     target = parse(config, "foreign.yaml").encoders["target"]
     assert target.objective == "clip"
     assert target.augmentation["crop_scale"] == (0.9, 1.0)
-    assert parse(config, "foreign.yaml").references_of(parse(config, "foreign.yaml").attacks[0]) == ()
+    assert references_of(parse(config, "foreign.yaml"), parse(config, "foreign.yaml").attacks[0]) == ()
 
 
 def test_check_tries_the_weights(folders: dict[str, Path], tmp_path: Path) -> None:

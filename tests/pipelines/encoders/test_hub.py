@@ -23,11 +23,11 @@ from mi_core.adoption.weight_sources import read_local, read_weights_of
 from mi_core.checks import ConfigError
 from mi_core.encoders import build_backbone
 from pipelines.cli.flags import Flags
-from pipelines.plan.load import load
 from pipelines.config.sections.encoders import LoadedConfig
 from pipelines.encoders.adopt import Adoption, _commits, adopt_untried, origin
 from pipelines.encoders.stored import describe
 from pipelines.errors import UserError
+from pipelines.plan.load import load
 from pipelines.run.folder import RunFolder
 from tests.mi_core.adoption.folders import save_transformers
 

@@ -10,13 +10,13 @@ import pytest
 from mi_core.adoption.foreign import adopt
 from mi_core.adoption.published import Preprocessing
 from mi_core.querying.sanity import VIEWS, Agreement
-from pipelines.plan.load import parse
 from pipelines.config.sections.data import DataConfig
 from pipelines.config.sections.encoders import LoadedConfig
 from pipelines.data.draw.splits import Splits
 from pipelines.encoders.adopt import Adoption, _compared
 from pipelines.encoders.preprocessing import COMPARED, as_published, compared, in_words
 from pipelines.errors import UserError
+from pipelines.plan.load import parse
 from pipelines.run.folder import RunFolder
 
 OWN = Preprocessing(224, "bicubic", (0.5,), (0.25,), 256, "shortest")

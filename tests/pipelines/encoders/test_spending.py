@@ -23,11 +23,11 @@ from mi_core.encoders.remote.meter import Limits, Spent
 from mi_core.encoders.remote.parameters import EndpointParameters
 from mi_core.encoders.remote.png import png_bytes
 from pipelines.audit import run as audit
-from pipelines.plan.load import parse
 from pipelines.encoders.access import Access, Meters, _tell_of_a_kill, access_to, certain, spent
 from pipelines.encoders.adopt import CHECKED
 from pipelines.errors import UserError
 from pipelines.files import storage
+from pipelines.plan.load import parse
 from pipelines.run.folder import RunFolder
 from tests.conftest import background, wait_until
 from tests.endpoints import FaultyServer, slow

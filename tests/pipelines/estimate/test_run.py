@@ -16,7 +16,6 @@ import pytest
 from mi_core.costs import Range
 from pipelines.audit import run as audit
 from pipelines.audit import spending
-from pipelines.plan.load import parse
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.encoders import EndpointConfig
 from pipelines.config.sections.sources import SourceConfig
@@ -37,6 +36,7 @@ from pipelines.extract.jobs import shared
 from pipelines.extract.ledger import count_queries
 from pipelines.extract.telemetry import STEPS
 from pipelines.files import storage
+from pipelines.plan.load import parse
 from pipelines.pretrain import run as pretrain
 from pipelines.run.folder import RunFolder
 from pipelines.run.points import Run, runs_of

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from pipelines.audit import run as audit
-from pipelines.plan.load import parse
 from pipelines.config.run_config import RunConfig
 from pipelines.extract import chunk_size as chunk_sizes
 from pipelines.extract import plan as extract
 from pipelines.extract.chunk_size import BYTES, LEAST, MOST, PER_ACTOR, SECONDS, Cost, chunk_size, cost_of
 from pipelines.extract.passes import CHUNK, QueryPass, passes_path, recorded_passes
 from pipelines.files import storage
+from pipelines.plan.load import parse
 from pipelines.run.folder import RunFolder, SeedFolder
 from pipelines.run.points import Run
 from tests.conftest import small_config

@@ -14,15 +14,15 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from pipelines.config.demands import Asking
 
 from pipelines.audit import run as audit
 from pipelines.audit.run import with_nonce
-from pipelines.config.demands import Asking
-from pipelines.plan.load import parse
 from pipelines.config.run_config import RunConfig
 from pipelines.data.draw.splits import Splits
 from pipelines.errors import UserError, fault_of_user
 from pipelines.extract.features import load_features
+from pipelines.plan.load import parse
 from pipelines.run.folder import RunFolder
 from pipelines.run.registration import registered_nonce
 from tests.pipelines import staged

@@ -11,11 +11,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pipelines.config.demands import Asking, demands_of
 
 from mi_core.images import Decoder
 from pipelines.audit import run as audit
-from pipelines.config.demands import Asking, demands_of
-from pipelines.plan.load import parse
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.queries import Recipe
 from pipelines.data.read.samples import Item
@@ -40,6 +39,8 @@ from pipelines.extract.passes import QueryPass
 from pipelines.extract.selections import Selection
 from pipelines.extract.worker import EncodeChunks
 from pipelines.files import storage
+from pipelines.plan.encoders import queried_epochs
+from pipelines.plan.load import parse
 from pipelines.report import run as report
 from pipelines.run.folder import RunFolder, SeedFolder
 from pipelines.run.points import Run
@@ -236,8 +237,8 @@ def test_points_of_a_sweep_ask_the_checkpoints_that_they_attack() -> None:
     base = small_config()
     base["encoders"]["shadow"] |= {"epochs": 4, "checkpoints": [1, 2, 3]}
     config = parse(base, "small.yaml")
-    assert config.queried_epochs("target") == (1, 3)
-    assert config.queried_epochs("shadow") == (1, 2, 3, 4)
+    assert queried_epochs(config, "target") == (1, 3)
+    assert queried_epochs(config, "shadow") == (1, 2, 3, 4)
     last = config.model_copy(update={"checkpoints": "last"})
-    assert last.queried_epochs("target") == (3,)
-    assert last.queried_epochs("shadow") == (3, 4)  # beside the target's last, and its own, whose utility is measured
+    assert queried_epochs(last, "target") == (3,)
+    assert queried_epochs(last, "shadow") == (3, 4)  # beside the target's last, and its own, whose utility is measured

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import yaml
 
-from pipelines.plan.load import parse
 from pipelines.config.run_config import RunConfig
 from pipelines.encoders.stored import describe
+from pipelines.plan.load import parse
 from pipelines.run.folder import RunFolder
 from tests.conftest import background, small_config, wait_until
 from tests.pipelines.extract.test_run import assert_same, chunk_files, config_with, extraction, parquet_contents

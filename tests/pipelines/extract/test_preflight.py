@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from pipelines.audit import run as audit
-from pipelines.plan.load import parse
 from pipelines.errors import UserError
 from pipelines.extract import preflight
 from pipelines.extract.preflight import Probe
+from pipelines.plan.load import parse
 from pipelines.run.folder import RunFolder
 from tests.conftest import small_config
 

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from pipelines.config.demands import Asking
 from safetensors.numpy import load_file, save_file
 
 from mi_core.augmentations import AUGMENTATIONS
@@ -24,8 +25,6 @@ from mi_core.querying.extractor import Extractor
 from mi_core.querying.plan import QueryPlan
 from mi_core.streams import pixel_streams
 from pipelines.audit import run as audit
-from pipelines.config.demands import Asking
-from pipelines.plan.load import parse
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.parameters import build
 from pipelines.config.sections.sources import SourceConfig
@@ -43,6 +42,8 @@ from pipelines.extract.jobs import orders_of, unpacked
 from pipelines.extract.readers import ReadOrder, Share, read_chunks
 from pipelines.extract.selections import Selection
 from pipelines.files import storage
+from pipelines.plan.load import parse
+from pipelines.plan.views import recipe_of
 from pipelines.run.folder import RunFolder
 from pipelines.run.points import Run
 from tests.conftest import background, own_processes, small_config, wait_until
@@ -65,7 +66,7 @@ def folder(trained_run: Path, tmp_path: Path) -> Path:
 
 def features(config: RunConfig, folder: Path, output: str = "projection", epoch: int = 3) -> dict[str, np.ndarray]:
     place = RunFolder(str(folder)).seed(0)
-    recipe = config.recipe(config.attacks[0])
+    recipe = recipe_of(config, config.attacks[0])
     found = load_features(
         config, place, Asking("target", recipe=recipe), epoch, output, ["pairwise:cosine", "norm:2"], ROLES
     )

@@ -12,21 +12,23 @@ import jsonschema
 import numpy as np
 import pyarrow as pa
 import pytest
+from pipelines.attack.tasks import stopping_rule
+from pipelines.config.demands import Asking, Stopping, asking_of, demands_of
 
 from mi_core.attacks.sequential import EncoderMISequential, SequentialParameters
 from mi_core.features.sequential import by_views, stopped
 from mi_core.records import LabelledFeatures
 from mi_core.report.contents import schema
-from pipelines.attack.tasks import stopping_rule
 from pipelines.audit import run as audit
-from pipelines.config.demands import Asking, Stopping, asking_of, demands_of
-from pipelines.plan.load import parse
 from pipelines.config.run_config import RunConfig
 from pipelines.data.draw.splits import Splits
 from pipelines.errors import UserError
 from pipelines.extract import run as extract
 from pipelines.extract.features import load_features
 from pipelines.files import storage
+from pipelines.plan.load import parse
+from pipelines.plan.roles import audited_roles, roles_fitted_on_target
+from pipelines.plan.views import recipe_of
 from pipelines.run.folder import RunFolder
 from tests.conftest import small_config
 
@@ -64,13 +66,13 @@ def asked(config: RunConfig, folder: Path, position: int = 1, epoch: int = 3, **
     place, attack = RunFolder(str(folder)).seed(0), config.attacks[position]
     asking = asking_of(config, attack, "target")
     stopped = replace(asking, stopping=Stopping(position, "projection", epoch), **kept)
-    found = load_features(config, place, stopped, epoch, "projection", ["sequential"], config.audited)
+    found = load_features(config, place, stopped, epoch, "projection", ["sequential"], audited_roles(config))
     return dict(zip(found.ids.tolist(), found.values["sequential"], strict=True))
 
 
 def seen(config: RunConfig, folder: Path, encoder: str, roles: tuple[str, ...], epoch: int = 3) -> LabelledFeatures:
     """Similarities of all views."""
-    place, recipe = RunFolder(str(folder)).seed(0), config.recipe(config.attacks[0])
+    place, recipe = RunFolder(str(folder)).seed(0), recipe_of(config, config.attacks[0])
     found = load_features(
         config, place, Asking(encoder, recipe=recipe), epoch, "projection", ["pairwise:cosine"], roles
     )
@@ -100,7 +102,7 @@ def test_the_target_is_asked_what_a_rule_of_the_shadow_alone_asks(finished: Path
     for epoch in (1, 3):
         attack = EncoderMISequential(SequentialParameters(tolerance=0.2))
         attack.fit(seen(config, finished, "shadow", ("shadow-member", "shadow-nonmember"), epoch))
-        target = seen(config, finished, "target", config.audited, epoch).features  # of encodermi-t, which asks for all
+        target = seen(config, finished, "target", audited_roles(config), epoch).features  # of encodermi-t, which asks for all
         expected = stopped(by_views(target.values["pairwise:cosine"]), attack.stopping_rule())
         found = asked(config, finished, epoch=epoch)
         assert_same(found, dict(zip(target.ids.tolist(), expected, strict=True)))
@@ -132,7 +134,7 @@ def test_queries_are_counted_as_they_were_made(finished: Path) -> None:
     for entry in found["attacks"]:
         if entry["attack"] == "encodermi-sequential":
             position = 1 if entry["reference"] == "shadow" else 2
-            without = config.fitted_on_target(config.attacks[position])
+            without = roles_fitted_on_target(config, config.attacks[position])
             views = [row[0] for row in asked(config, finished, position, entry["epoch"], without=without).values()]
             assert entry["queries"]["evaluation"] == sum(views)
             assert entry["queries"]["mean_per_sample"] == pytest.approx(np.mean(views))

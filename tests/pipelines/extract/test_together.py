@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipelines.plan.load import parse
 from pipelines.config.run_config import RunConfig
 from pipelines.data.read.sources import Source
 from pipelines.extract import attempts
@@ -25,6 +24,7 @@ from pipelines.extract.passes import QueryPass, missing_passes, recorded_passes,
 from pipelines.extract.readers import chunks_of
 from pipelines.extract.worker import EncodeChunks
 from pipelines.files import many, storage
+from pipelines.plan.load import parse
 from pipelines.run.folder import RunFolder, SeedFolder
 from pipelines.run.points import Run
 from tests.conftest import S3_REQUESTS, small_config

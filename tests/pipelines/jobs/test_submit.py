@@ -18,9 +18,9 @@ import pytest
 import requests
 
 from pipelines.cli import start
-from pipelines.plan.load import load, parse
 from pipelines.errors import Unavailable, UserError
 from pipelines.jobs import submit
+from pipelines.plan.load import load, parse
 from tests.conftest import small_config
 
 ROOT = Path(__file__).parents[3]

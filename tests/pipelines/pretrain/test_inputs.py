@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from pipelines.plan.load import parse
 from pipelines.config.run_config import RunConfig
 from pipelines.data.draw.draw import draw
 from pipelines.data.scan.scan import scan
+from pipelines.plan.load import parse
 from pipelines.pretrain.run import training_jobs
 from pipelines.run.folder import RunFolder
 from tests.conftest import small_config

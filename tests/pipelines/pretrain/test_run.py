@@ -22,12 +22,14 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from mi_core.encoders.checkpoint import fingerprint
 from mi_core.report.contents import schema
 from pipelines.audit import run as audit
-from pipelines.plan.load import parse
 from pipelines.config.run_config import RunConfig
 from pipelines.encoders.record import EncoderRecord
 from pipelines.encoders.stored import describe
 from pipelines.errors import UserError
 from pipelines.files import storage
+from pipelines.plan.controls import references_of
+from pipelines.plan.encoders import members_of
+from pipelines.plan.load import parse
 from pipelines.pretrain import board as progress
 from pipelines.pretrain import lanes
 from pipelines.pretrain import run as pretrain
@@ -230,12 +232,12 @@ def test_an_objective_knows_every_value_of_its_attribute() -> None:
 
 def test_an_encoder_that_started_from_members_is_no_reference() -> None:
     config = parse(phases(), "phases.yaml")
-    assert config.references_of(config.attacks[0]) == ("shadow",)
+    assert references_of(config, config.attacks[0]) == ("shadow",)
     raw = phases()
     raw["encoders"]["shadow"]["start"] = "target"
     config = parse(raw, "phases.yaml")
-    assert config.members_of("shadow") == {"shadow-nonmember", "target-member", "shadow-member"}
-    assert config.references_of(config.attacks[0]) == ("base",)
+    assert members_of(config, "shadow") == {"shadow-nonmember", "target-member", "shadow-member"}
+    assert references_of(config, config.attacks[0]) == ("base",)
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import safetensors.torch
 import torch
+from pipelines.attack.tasks import tasks
 
 from mi_core.encoders.checkpoint import fingerprint, weights_bytes
 from mi_core.hashing import digest64
@@ -18,9 +19,7 @@ from mi_core.report.contents import schema, to_json
 from mi_core.training.loop import audited_encoder
 from pipelines.attack.blind import blind_path
 from pipelines.attack.scores import part_path
-from pipelines.attack.tasks import tasks
 from pipelines.audit.run import register
-from pipelines.plan.load import parse
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.encoders import DefendedConfig, EndpointConfig, LoadedConfig
 from pipelines.data.draw.draw import draw
@@ -37,6 +36,9 @@ from pipelines.encoders.stored import (
 )
 from pipelines.files import storage
 from pipelines.files.digest import digest
+from pipelines.plan.encoders import attacked_epochs
+from pipelines.plan.load import parse
+from pipelines.plan.views import primary_output
 from pipelines.report.verdict import is_primary, verdict
 from pipelines.run.folder import RunFolder, SeedFolder
 from pipelines.run.points import Run
@@ -123,7 +125,7 @@ def _scores(config: RunConfig, folder: SeedFolder, shift: float) -> None:
 
 def _report(config: RunConfig, folder: RunFolder, shift: float) -> dict[str, Any]:
     primary = config.attacks[config.validity.attack]
-    epoch = config.attacked_epochs(primary.target)[-1]
+    epoch = attacked_epochs(config, primary.target)[-1]
     roles = next(line["roles"] for line in lines_of(folder) if line["event"] == ROLES)
     for seed in config.seeds:
         _scores(config, folder.seed(seed), shift)
@@ -134,7 +136,7 @@ def _report(config: RunConfig, folder: RunFolder, shift: float) -> dict[str, Any
         {
             "attack": primary.attack,
             "target": primary.target,
-            "output": config.primary_output,
+            "output": primary_output(config),
             "reference": "shadow",
             "shadow": "shadow",
             "seed": seed,

@@ -13,9 +13,9 @@ import pytest
 from mi_core.defenses.composition import composed, release_of
 from mi_core.report.contents import schema
 from pipelines.audit import run as audit
-from pipelines.plan.load import parse
 from pipelines.config.run_config import RunConfig
 from pipelines.encoders.stored import describe, write_record
+from pipelines.plan.load import parse
 from pipelines.report.composition import composition
 from pipelines.run.folder import RunFolder
 from tests.conftest import small_config

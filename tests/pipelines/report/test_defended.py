@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from pipelines.plan.load import parse
 from pipelines.encoders.stored import describe, write_record
+from pipelines.plan.load import parse
 from pipelines.report.defended import defended
 from pipelines.run.folder import RunFolder
 from tests.conftest import small_config

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pipelines.attack.tasks import tasks
 
 from mi_core.metrics.delong import auc
 from pipelines.attack.scores import part_path
-from pipelines.attack.tasks import tasks
 from pipelines.audit import run as audit
 from pipelines.cli import app as cli
-from pipelines.plan.load import load, parse
 from pipelines.errors import UserError
 from pipelines.files import storage
+from pipelines.plan.load import load, parse
 from pipelines.report.compare import compare
 from pipelines.report.forget import forget
 from pipelines.run.folder import RunFolder

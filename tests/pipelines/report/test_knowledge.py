@@ -7,12 +7,16 @@ from typing import Any
 
 import pytest
 import yaml
-
 from pipelines.config.demands import demands_of
+
 from pipelines.config.reading.fields import with_changes
-from pipelines.plan.load import load, parse
 from pipelines.config.run_config import RunConfig
 from pipelines.errors import UserError
+from pipelines.plan.controls import references_of
+from pipelines.plan.encoders import shadows_of
+from pipelines.plan.load import load, parse
+from pipelines.plan.roles import reference_roles
+from pipelines.plan.views import recipe_of
 from pipelines.report.caveats import of_fits
 from pipelines.report.knowledge import knowledge
 from pipelines.run.folder import RunFolder
@@ -75,7 +79,7 @@ def test_what_the_attacker_knows_is_read_off_the_encoders() -> None:
 
 def test_views_are_those_of_the_attackers_shadow_and_crops_alone_when_the_algorithm_is_unknown() -> None:
     config = parsed()
-    recipes = {attack.reference: config.recipe(attack) for attack in config.attacks}
+    recipes = {attack.reference: recipe_of(config, attack) for attack in config.attacks}
     assert recipes["shadow"].settings["crop_scale"] == [0.75, 1.0] or recipes["shadow"].settings["crop_scale"] == (
         0.75,
         1.0,
@@ -105,7 +109,7 @@ def test_what_needs_no_views_is_asked_once_however_many_recipes_there_are() -> N
 
 def test_a_shadow_is_fitted_on_what_it_was_trained_on() -> None:
     config = parsed()
-    roles = {attack.reference: config.reference_roles(attack) for attack in config.attacks}
+    roles = {attack.reference: reference_roles(config, attack) for attack in config.attacks}
     assert roles["shadow"] == ("shadow-member", "shadow-nonmember")
     assert roles["other-data"] == ("other-member", "other-nonmember")
     raw = wide()
@@ -120,9 +124,9 @@ def test_halves_stand_for_several_encoders() -> None:
     raw["attacks"] = [{"attack": "encodermi-t"}, {"attack": "lira", "reference": "half"}]
     config = parse(raw, "wide.yaml")
     assert [name for name in config.encoders if name.startswith("half")] == ["half-0", "half-1", "half-2", "half-3"]
-    assert config.shadows(config.attacks[1]) == ("half-0", "half-1", "half-2", "half-3")
-    assert config.reference_roles(config.attacks[1]) == ("target-member", "target-nonmember")
-    assert config.references_of(config.attacks[1]) == ("shadow",)  # those of halves saw members
+    assert shadows_of(config, config.attacks[1]) == ("half-0", "half-1", "half-2", "half-3")
+    assert reference_roles(config, config.attacks[1]) == ("target-member", "target-nonmember")
+    assert references_of(config, config.attacks[1]) == ("shadow",)  # those of halves saw members
     assert parse(yaml.safe_load(yaml.safe_dump(config.model_dump(mode="json", by_alias=True))), "again") == config
 
 
@@ -151,7 +155,7 @@ def halved(**attack: Any) -> dict[str, Any]:
 
 def test_an_attack_takes_the_first_shadows_and_asks_no_others() -> None:
     config = parse(halved(shadows=3), "halved.yaml")
-    assert config.shadows(config.attacks[0]) == ("half-0", "half-1", "half-2")
+    assert shadows_of(config, config.attacks[0]) == ("half-0", "half-1", "half-2")
     asked = {demand.asking.encoder: set(demand.needs) for demand in demands_of(config) if demand.asking.recipe}
     roles = {"target-member", "target-nonmember", "known-nonmember"}
     assert asked == dict.fromkeys(("target", "shadow", "half-0", "half-1", "half-2"), roles)
@@ -280,7 +284,7 @@ def test_the_control_is_of_the_targets_kind() -> None:
     raw["data"]["roles"]["known-nonmember"] = {"from": "target-nonmember", "count": 12}
     raw["attacks"] = [{"attack": "lpla", "reference": "known"}]
     config = parse(raw, "wide.yaml")
-    assert config.references_of(config.attacks[0]) == ("second",)
+    assert references_of(config, config.attacks[0]) == ("second",)
 
 
 @pytest.mark.parametrize("reference", ["target", "twin"])

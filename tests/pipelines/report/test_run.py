@@ -11,11 +11,12 @@ import pytest
 from mi_core.metrics.intervals import rate
 from pipelines.attack.inference import inferences, inferred
 from pipelines.attack.utility import utility_path
-from pipelines.plan.load import parse
 from pipelines.config.run_config import RunConfig
 from pipelines.data.draw.overlap import overlap_of
 from pipelines.data.draw.splits import Splits
 from pipelines.files import storage
+from pipelines.plan.load import parse
+from pipelines.plan.utility import utility_roles
 from pipelines.report import run as report
 from pipelines.run.folder import RunFolder
 from pipelines.tune import trial
@@ -56,7 +57,7 @@ def folder(config: RunConfig, tmp_path: Path) -> RunFolder:
 
 def test_a_whole_test_set_counts_once(config: RunConfig, folder: RunFolder) -> None:
     places = [folder.seed(seed) for seed in config.seeds]
-    again = overlap_of(config, places[0], config.utility_roles("target")[1])
+    again = overlap_of(config, places[0], utility_roles(config, "target")[1])
     utility = report._utility(places, "target", [3], again)["utility"]
     assert (again, utility["n"]) == (1, 100)
     assert utility["ci95"]["knn"] == pytest.approx(ONE["ci95"])

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mi_core.report.statement import PAYLOAD_TYPE
-from pipelines.plan.load import load
 from pipelines.errors import UserError
+from pipelines.plan.load import load
 from pipelines.report import statement
 from pipelines.report.verdict import verdict
 from pipelines.report.verify import HOLDS, NOTE, verify

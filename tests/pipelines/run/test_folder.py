@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from pipelines.plan.load import parse
 from pipelines.errors import UserError
 from pipelines.files.digest import digest
+from pipelines.plan.load import parse
 from pipelines.run.folder import RunFolder, changed_keys
 from tests.conftest import small_config
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.plan.load import load
 from pipelines.config.sections.limits import ResourcesConfig
+from pipelines.plan.load import load
 from pipelines.run.leftovers import RECORD, end_leftovers, note
 from pipelines.run.machine import Process, cpus, descendants, identity, quotas, this_process
 

@@ -12,11 +12,11 @@ import pytest
 from mi_core.report.contents import schema
 from pipelines.attack.inference import inferences
 from pipelines.audit import run as audit
-from pipelines.plan.load import load, parse
 from pipelines.config.run_config import RunConfig
 from pipelines.data.draw.splits import Splits
 from pipelines.errors import UserError
 from pipelines.files import storage
+from pipelines.plan.load import load, parse
 from pipelines.run.folder import RunFolder
 from pipelines.run.points import Run
 from pipelines.tune import run as search

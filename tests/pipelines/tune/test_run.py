@@ -13,12 +13,10 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from pipelines.config.demands import demands_of
 
 from mi_core.report.contents import schema
 from pipelines.audit import run as audit
-from pipelines.plan.checks import defended_of
-from pipelines.config.demands import demands_of
-from pipelines.plan.load import parse
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.attributes import GroupConfig
 from pipelines.config.sections.encoders import DefendedConfig
@@ -26,6 +24,11 @@ from pipelines.data.draw.splits import Splits
 from pipelines.encoders.stored import describe
 from pipelines.errors import UserError
 from pipelines.files import storage
+from pipelines.plan.checks import defended_of
+from pipelines.plan.controls import references_of
+from pipelines.plan.load import parse
+from pipelines.plan.roles import audited_roles
+from pipelines.plan.utility import utility_roles
 from pipelines.run.folder import RunFolder
 from pipelines.run.points import Run
 from pipelines.tune import run as search
@@ -147,7 +150,7 @@ def test_a_search_chooses_by_its_rule_and_measures_anew(run: Path) -> None:
     for side in (found["without"], found["winner"]):
         sizes = {fold: (side[fold]["attacks"][0]["n"], side[fold]["utility"]["n"]) for fold in ("search", "final")}
         assert sizes["search"][0] + sizes["final"][0] == 120
-        assert sizes["search"][1] + sizes["final"][1] == len(splits.ids(config_of().utility_roles("target")[1]))
+        assert sizes["search"][1] + sizes["final"][1] == len(splits.ids(utility_roles(config_of(), "target")[1]))
     table = pq.read_table(run / "tune" / "trials.parquet").to_pylist()
     assert [row[SCALE] for row in table] == [row["parameters"][SCALE] for row in rows]
     page = (run / "report.html").read_text()
@@ -176,7 +179,7 @@ def test_the_figures_of_a_trial_are_those_of_an_audit_of_the_same_images(run: Pa
     assert describe(trial.folder.seed(0), "target+noise").record.fingerprints == (
         describe(folder.seed(0), "target+noise").record.fingerprints
     )
-    chosen = Splits.load(folder.seed(0).path).fold(config.audited, "search", 0)
+    chosen = Splits.load(folder.seed(0).path).fold(audited_roles(config), "search", 0)
     mine = pq.read_table(next((Path(trial.folder.path) / "seed-0" / "attacks").glob("metric-loss*/scores.parquet")))
     served = next(p for p, a in enumerate(config.attacks) if (a.attack, a.target) == ("metric-loss", "target+noise"))
     whole = pq.read_table(next((run / "seed-0" / "attacks").glob(f"metric-loss-{served}-*/scores.parquet")))
@@ -262,7 +265,7 @@ def test_a_trial_keeps_what_its_attacks_need_and_nothing_else() -> None:
     assert {attack.target for attack in own.attacks} == {"target+noise"}
     for name in ("target+noise", "shadow+noise"):
         assert own.encoders[name].settings["scale"] == 0.5  # type: ignore[union-attr]
-    assert own.references_of(own.attacks[0]) == ()
+    assert references_of(own, own.attacks[0]) == ()
     assert {demand.asking.encoder for demand in demands_of(own)} == {"target+noise", "shadow+noise"}
     assert defended_of(config) == ("target+noise", "target")
 

@@ -13,11 +13,11 @@ from typing import Any
 import jsonschema
 import pytest
 
-from pipelines.plan.checks import build
-from pipelines.plan.load import _read, parse
 from pipelines.config.reading.schema import schema
 from pipelines.config.reading.yaml_text import read_text
 from pipelines.errors import UserError
+from pipelines.plan.checks import build
+from pipelines.plan.load import _read, parse
 from tests.conftest import small_config
 from tests.pipelines.mutations import places
 

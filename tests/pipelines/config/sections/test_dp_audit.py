@@ -6,14 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pipelines.config.demands import demands_of
 
 from mi_core.defenses.convex_head import sensitivity_bound
 from mi_core.defenses.privacy import guarantee
-from pipelines.config.demands import demands_of
-from pipelines.plan.load import load, parse
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.encoders import DefendedConfig
 from pipelines.errors import UserError
+from pipelines.plan.dp_audit import guessing_attacks, promising_encoders
+from pipelines.plan.encoders import member_roles
+from pipelines.plan.load import load, parse
+from pipelines.plan.utility import utility_roles
 from pipelines.report.dp_audit import family_of
 from tests.conftest import small_config
 
@@ -58,16 +61,16 @@ def message(**changes: Any) -> str:
 
 def test_the_same_attack_guesses_the_coins_of_each_encoder_with_canaries() -> None:
     config = parsed()
-    audited = [config.attacks[position] for position in config.dp_audits]
+    audited = [config.attacks[position] for position in guessing_attacks(config)]
     assert [(one.attack, one.target) for one in audited] == [
         ("metric-loss", "target"),
         ("metric-loss", "target+additive-gaussian"),
     ]
-    assert config.promising == {"target+additive-gaussian"}
-    assert parsed(defenses=[]).promising == {"target"}
-    assert parse(config.plain(), "run.yaml").dp_audits == config.dp_audits  # spelled out before
+    assert promising_encoders(config) == {"target+additive-gaussian"}
+    assert promising_encoders(parsed(defenses=[])) == {"target"}
+    assert parse(config.plain(), "run.yaml").dp_audits == guessing_attacks(config)  # spelled out before
     chosen = parsed(dp_audit={"attack": 1})
-    assert {chosen.attacks[position].attack for position in chosen.dp_audits} == {"metric-corr"}
+    assert {chosen.attacks[position].attack for position in guessing_attacks(chosen)} == {"metric-corr"}
     assert small(config) == {("target", "logits"), ("target+additive-gaussian", "logits")}
 
 
@@ -101,10 +104,10 @@ def test_without_the_section_no_canary_is_queried() -> None:
 def test_canaries_are_no_utility_data_and_hide_no_knowledge() -> None:
     """They may have a wrong class, and half of them are in the training set."""
     config = parsed()
-    bank, test = config.utility_roles("target")
+    bank, test = utility_roles(config, "target")
     assert bank == ("target-member",)
     assert not {"canary", "canary-in", "canary-out"} & {*bank, *test}
-    assert config.member_roles("target") == ("target-member",)
+    assert member_roles(config, "target") == ("target-member",)
 
 
 @pytest.mark.parametrize(
@@ -176,7 +179,7 @@ def test_an_attack_that_asks_or_fits_by_sample_scores_no_canaries() -> None:
 def test_a_promise_for_the_whole_classifier_may_be_given() -> None:
     """Then the backbone may have seen canaries: the promise is about it too."""
     config = parsed(encoders__target__parameters={}, dp_audit={"epsilon": 3, "delta": 1e-5})
-    assert len(config.dp_audits) == 2
+    assert len(guessing_attacks(config)) == 2
 
 
 def test_a_promise_of_an_image_that_is_there_or_not_is_taken() -> None:
@@ -188,13 +191,13 @@ def test_a_promise_of_an_image_that_is_there_or_not_is_taken() -> None:
         {"defenses__0__settings": {"head": "convex", "scale": 1.0}},
         {"defenses": [{"defense": "dp-sgd", "settings": {"batch_size": 5}}]},
     ):
-        assert parsed(**changes).dp_audits
+        assert guessing_attacks(parsed(**changes))
 
 
 def test_the_shipped_config_promises_the_same_of_both() -> None:
     config = load(str(SHIPPED))
-    assert config.promising == {"target+honest", "target+noise-forgotten"}
-    assert len(config.dp_audits) == 3
+    assert promising_encoders(config) == {"target+honest", "target+noise-forgotten"}
+    assert len(guessing_attacks(config)) == 3
     honest = config.encoders["target+honest"]
     assert isinstance(honest, DefendedConfig)
     distance = sensitivity_bound(honest.settings["penalty"], 200)  # 300 coins say in less often once in 10^8 runs

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from pipelines.plan.load import parse
 from pipelines.config.roles import TARGET_ROLES
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.data import DataConfig
 from pipelines.data.draw.draw import draw
 from pipelines.data.draw.overlap import audited_overlap, overlap_of, recurring
+from pipelines.plan.load import parse
 from pipelines.run.folder import RunFolder
 from tests.conftest import small_config
 from tests.pipelines.data.made import Row, scan_of

@@ -10,7 +10,6 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import EpsImagePlugin, Image
 
-from pipelines.plan.load import parse
 from pipelines.config.sections.data import DataConfig
 from pipelines.config.sections.sources import SourceConfig
 from pipelines.data.draw.draw import draw
@@ -20,6 +19,7 @@ from pipelines.data.read.sources import Source
 from pipelines.data.scan import shards
 from pipelines.data.scan.scan import Scan, scan
 from pipelines.errors import UserError
+from pipelines.plan.load import parse
 from pipelines.report.run import _left_out
 from pipelines.run.folder import RunFolder
 from tests.conftest import small_config

@@ -13,12 +13,12 @@ from pydantic import ValidationError
 
 from mi_core.metrics.delong import design_effect
 from mi_core.report.contents import schema
-from pipelines.plan.load import parse
 from pipelines.config.sections.data import DataConfig
 from pipelines.data.draw.draw import draw
 from pipelines.data.draw.splits import Splits
 from pipelines.data.scan.scan import scan
 from pipelines.files import storage
+from pipelines.plan.load import parse
 from tests.pipelines import staged
 from tests.pipelines.tars import image_bytes, shard_bytes, tar_bytes
 
