@@ -12,6 +12,8 @@ import yaml
 
 from mi_core.encoders.folding import for_queries
 from mi_core.encoders.remote.meter import Spent
+from mi_core.features.lp_norm import LpNorm
+from mi_core.features.pairwise_similarity import PairwiseSimilarity
 from pipelines.audit.run import with_nonce
 from pipelines.config.demands import Asking
 from pipelines.config.reading.load import parse
@@ -66,5 +68,5 @@ def charged(folder: Path, server: FaultyServer) -> Spent:
 def features(config: RunConfig, folder: Path, output: str, epoch: int) -> dict[str, np.ndarray]:
     place = RunFolder(str(folder)).seed(0)
     recipe = config.recipe(config.attacks[0])
-    needs = ["pairwise:cosine", "norm:2"]
+    needs = [PairwiseSimilarity(), LpNorm()]
     return dict(load_features(config, place, Asking("target", recipe=recipe), epoch, output, needs, ROLES).values)

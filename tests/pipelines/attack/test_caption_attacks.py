@@ -10,6 +10,8 @@ import pytest
 import torch
 
 from mi_core.captions import templated_caption
+from mi_core.features.caption_similarity import CaptionEmbedding, CaptionSimilarity
+from mi_core.features.embedding import Embedding, ViewEmbeddings
 from pipelines.audit import run as audit
 from pipelines.config.demands import Asking, asking_of
 from pipelines.config.reading.load import parse
@@ -72,7 +74,7 @@ def test_pairs_from_shards_to_scores(local_ray: None, tmp_path: Path) -> None:
     audit.run(chosen, str(run))
     place = RunFolder(str(run)).seed(0)
     roles = ("target-member", "target-nonmember")
-    needs = ["caption:cosine", "caption:embedding", "embedding"]
+    needs = [CaptionSimilarity(), CaptionEmbedding(), Embedding()]
     found = load_features(chosen, place, Asking("target"), 40, "projection", needs, roles)
     loaded = load_images(chosen.data, Splits.load(place.path), roles)
     assert list(found.ids) == loaded.ids
@@ -110,7 +112,7 @@ def test_memorisation_of_pairs_from_shards_to_the_report(local_ray: None, tmp_pa
     assert (entry["attack"], entry["output"], entry["pairs"], entry["mean"]["n"]) == ("clipmem", "projection", 2, 80)
     place, roles = RunFolder(str(run)).seed(0), ("target-member", "target-nonmember")
     splits, found = Splits.load(place.path), dict[str, list[float]]()
-    needs = ["view-embeddings", "caption:embedding"]
+    needs = [ViewEmbeddings(), CaptionEmbedding()]
     for number in range(4):
         asking = asking_of(chosen, chosen.attacks[0], f"half-{number}")
         asked = (chosen, place, asking, 40, "projection", needs)

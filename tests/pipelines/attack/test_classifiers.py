@@ -13,6 +13,7 @@ import pytest
 
 from mi_core.attacks import ATTACKS
 from mi_core.attacks.attribute_inference import AttributeInferenceParameters, infer
+from mi_core.features.embedding import Embedding
 from mi_core.report.contents import schema
 from pipelines.audit import run as audit
 from pipelines.config.demands import Asking, demands_of
@@ -136,11 +137,11 @@ def test_crafted_images_come_from_the_shadow_for_target_and_shadow_alike(run: Pa
     crafted = [demand for demand in demands_of(config) if demand.asking.crafter]
     assert {demand.asking.encoder for demand in crafted} == {"contrastive-target", "contrastive-shadow"}
     assert {demand.asking.crafter for demand in crafted} == {"contrastive-shadow"}
-    need = next(need for demand in crafted for need in demand.needs["target-member"] if need.startswith("adversarial"))
+    need = next(need for demand in crafted for need in demand.needs["target-member"] if need.kind == "adversarial")
     roles = ["target-member"]
     asked = ("logits", [need], roles)
     found = load_features(config, place, Asking("contrastive-target", crafter="contrastive-shadow"), 2, *asked)
-    assert found.values[need].shape == (60, 4)
+    assert found[need].shape == (60, 4)
 
 
 @pytest.mark.slow
@@ -164,7 +165,7 @@ def test_attributes_are_inferred_from_embeddings_beside_guessing(run: Path) -> N
     for target, row in rows.items():
         epoch = config.attacked_epochs(target)[-1]
         known, tested = (
-            load_features(config, place, Asking(target), epoch, "backbone", ["embedding"], [role])
+            load_features(config, place, Asking(target), epoch, "backbone", [Embedding()], [role])
             for role in ("target-member", "target-nonmember")
         )
         truth = [np.array([values[name] for name in part.ids]) for part in (known, tested)]

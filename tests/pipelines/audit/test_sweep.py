@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from mi_core.attacks.threshold import best_threshold
-from mi_core.features import of_first_views
+from mi_core.features.pairwise_similarity import PairwiseSimilarity
 from mi_core.metrics.delong import auc
 from mi_core.report.contents import schema
 from pipelines.audit import run as audit
@@ -118,10 +118,10 @@ def test_the_first_views_are_used(swept: Path) -> None:
 
     def means(encoder: str, roles: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
         found = load_features(
-            config, place, asking_of(config, attack, encoder), 3, "projection", ["pairwise:cosine"], roles
+            config, place, asking_of(config, attack, encoder), 3, "projection", [PairwiseSimilarity()], roles
         )
         members = set(Splits.load(place.path).ids(roles[:1]))
-        values = of_first_views("pairwise:cosine", found.values["pairwise:cosine"], 4, 2)
+        values = PairwiseSimilarity().first_views(found[PairwiseSimilarity()], 4, 2)
         return values.mean(axis=1, dtype=np.float64), np.array([name in members for name in found.ids])
 
     threshold = best_threshold(*means("shadow", ("shadow-member", "shadow-nonmember")))
@@ -253,8 +253,8 @@ def check_memorisation(config: RunConfig, run: Path, splits: Splits) -> None:
         found: dict[str, list[float]] = {name: [] for name in table}
         for number in range(4):
             asking = asking_of(config, measuring, f"half-{number}")
-            features = load_features(config, place, asking, 1, entry["output"], ["pairwise:cosine"], roles)
-            distance = np.sqrt(2 - 2 * np.minimum(features.values["pairwise:cosine"].astype(float), 1)).mean(axis=1) / 2
+            features = load_features(config, place, asking, 1, entry["output"], [PairwiseSimilarity()], roles)
+            distance = np.sqrt(2 - 2 * np.minimum(features[PairwiseSimilarity()].astype(float), 1)).mean(axis=1) / 2
             saw = set(splits.half(roles, number, 0).ids(roles))
             for name, value in zip(features.ids.tolist(), distance - distance.mean(), strict=True):
                 found[name].append(-value if name in saw else value)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mi_core.features.pairwise_similarity import PairwiseSimilarity
 from mi_core.images import encode_png
 from pipelines.audit import run as audit
 from pipelines.config.demands import Asking
@@ -64,7 +65,7 @@ def extracted(config: RunConfig, folder: Path) -> dict[str, np.ndarray]:
     audit.run(config, str(folder), last="extract")
     place = RunFolder(str(folder)).seed(0)
     recipe = config.recipe(config.attacks[0])
-    found = load_features(config, place, Asking("target", recipe=recipe), 0, "backbone", ["pairwise:cosine"], ROLES)
+    found = load_features(config, place, Asking("target", recipe=recipe), 0, "backbone", [PairwiseSimilarity()], ROLES)
     return dict(zip(found.ids, found.values["pairwise:cosine"], strict=True))
 
 

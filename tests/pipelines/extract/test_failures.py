@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from mi_core.features.lp_norm import LpNorm
 from pipelines.audit import run as audit
 from pipelines.audit.run import with_nonce
 from pipelines.config.demands import Asking
@@ -112,7 +113,7 @@ def test_every_kind_of_bad_input_is_listed_and_the_rest_is_queried(local_ray: No
     assert set(rejected) == set(told)
     for place, word in told.items():
         assert word in rejected[place], rejected[place]
-    found = load_features(config, RunFolder(str(folder)).seed(0), Asking("target"), 0, "backbone", ["norm:2"], ROLES)
+    found = load_features(config, RunFolder(str(folder)).seed(0), Asking("target"), 0, "backbone", [LpNorm()], ROLES)
     assert len(found.ids) == 28
     assert not list(tmp_path.parent.glob("evil*"))
     assert {path.name for path in tmp_path.iterdir()} == {"data", "run"}
@@ -178,5 +179,5 @@ def test_a_shard_that_goes_away_ends_the_run_and_coming_back_it_goes_on(local_ra
         audit.run(config, str(folder), last="extract")
     shutil.copy(tmp_path / "b.tar", data / "b.tar")
     audit.run(config, str(folder), last="extract")
-    found = load_features(config, RunFolder(str(folder)).seed(0), Asking("target"), 0, "backbone", ["norm:2"], ROLES)
+    found = load_features(config, RunFolder(str(folder)).seed(0), Asking("target"), 0, "backbone", [LpNorm()], ROLES)
     assert len(set(found.ids.tolist())) == 60

@@ -19,6 +19,8 @@ import yaml
 from safetensors.numpy import load_file, save_file
 
 from mi_core.augmentations import AUGMENTATIONS
+from mi_core.features.lp_norm import LpNorm
+from mi_core.features.pairwise_similarity import PairwiseSimilarity
 from mi_core.images import Decoder, encode_png
 from mi_core.querying.extractor import Extractor
 from mi_core.querying.plan import QueryPlan
@@ -67,7 +69,7 @@ def features(config: RunConfig, folder: Path, output: str = "projection", epoch:
     place = RunFolder(str(folder)).seed(0)
     recipe = config.recipe(config.attacks[0])
     found = load_features(
-        config, place, Asking("target", recipe=recipe), epoch, output, ["pairwise:cosine", "norm:2"], ROLES
+        config, place, Asking("target", recipe=recipe), epoch, output, [PairwiseSimilarity(), LpNorm()], ROLES
     )
     return {"ids": found.ids, **found.values}
 
@@ -130,7 +132,7 @@ def test_features_equal_those_of_one_call_without_ray(finished_run: Path) -> Non
 
     plain = Extractor(
         {"3": trained.load(3)},
-        QueryPlan(("norm:2", "pairwise:cosine"), ("backbone", "projection"), views=4, batch_views=10_000),
+        QueryPlan((LpNorm(), PairwiseSimilarity()), ("backbone", "projection"), views=4, batch_views=10_000),
         build(AUGMENTATIONS["simclr"], trained.record.config["augmentation"]),
         torch.device("cpu"),
     )
@@ -281,7 +283,7 @@ def test_the_one_sample_that_kills_workers_is_found_and_listed(local_ray: None, 
     place = RunFolder(str(folder)).seed(0)
     (listed,) = rejected_samples(config, place)
     assert (listed["key"], listed["reason"]) == ("s0021", "crashed: the worker died on this sample")
-    found = load_features(config, place, Asking("target"), 0, "backbone", ["norm:2"], roles)
+    found = load_features(config, place, Asking("target"), 0, "backbone", [LpNorm()], roles)
     assert len(found.ids) == 39
 
 

@@ -14,7 +14,9 @@ import pyarrow as pa
 import pytest
 
 from mi_core.attacks.sequential import EncoderMISequential, SequentialParameters
-from mi_core.features.sequential import by_views, stopped
+from mi_core.features.embedding import Embedding
+from mi_core.features.pairwise_similarity import PairwiseSimilarity
+from mi_core.features.sequential import SequentialSimilarity, by_views, stopped
 from mi_core.records import LabelledFeatures
 from mi_core.report.contents import schema
 from pipelines.attack.tasks import stopping_rule
@@ -64,7 +66,7 @@ def asked(config: RunConfig, folder: Path, position: int = 1, epoch: int = 3, **
     place, attack = RunFolder(str(folder)).seed(0), config.attacks[position]
     asking = asking_of(config, attack, "target")
     stopped = replace(asking, stopping=Stopping(position, "projection", epoch), **kept)
-    found = load_features(config, place, stopped, epoch, "projection", ["sequential"], config.audited)
+    found = load_features(config, place, stopped, epoch, "projection", [SequentialSimilarity()], config.audited)
     return dict(zip(found.ids.tolist(), found.values["sequential"], strict=True))
 
 
@@ -72,7 +74,7 @@ def seen(config: RunConfig, folder: Path, encoder: str, roles: tuple[str, ...], 
     """Similarities of all views."""
     place, recipe = RunFolder(str(folder)).seed(0), config.recipe(config.attacks[0])
     found = load_features(
-        config, place, Asking(encoder, recipe=recipe), epoch, "projection", ["pairwise:cosine"], roles
+        config, place, Asking(encoder, recipe=recipe), epoch, "projection", [PairwiseSimilarity()], roles
     )
     members = set(Splits.load(place.path).ids(roles[:1]))
     return LabelledFeatures(found, np.array([name in members for name in found.ids]))
@@ -197,7 +199,7 @@ def test_equal_attacks_ask_once_and_others_each_for_themselves() -> None:
         demand for demand in demands_of(config) if demand.asking.encoder == "target" and demand.asking.stopping is None
     ]
     assert {need for demand in plain for needs in demand.needs.values() for need in needs} == {
-        "embedding"
+        Embedding()
     }  # for utility
 
 

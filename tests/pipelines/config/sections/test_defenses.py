@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 import torch
 
+from mi_core.features.embedding import Embedding
+from mi_core.features.pairwise_similarity import PairwiseSimilarity
 from mi_core.report.contents import schema
 from pipelines.audit import run as audit
 from pipelines.config.checks import build
@@ -105,8 +107,8 @@ def test_a_defense_that_does_nothing_changes_nothing(trained_run: Path, tmp_path
     roles = ("target-member", "target-nonmember")
     recipe = config.recipe(config.attacks[0])
     found = [
-        load_features(config, place, Asking(name, recipe=recipe), 3, "backbone", ["pairwise:cosine"], roles).values[
-            "pairwise:cosine"
+        load_features(config, place, Asking(name, recipe=recipe), 3, "backbone", [PairwiseSimilarity()], roles)[
+            PairwiseSimilarity()
         ]
         for name in ("target", "target+nothing")
     ]
@@ -235,9 +237,9 @@ def test_noise_on_answers_is_averaged_away_by_whoever_asks_often(trained_run: Pa
         audit.run(config, folder.path)
         place = folder.seed(0)
         clean, found = (
-            load_features(
-                config, place, Asking(name), 3, "backbone", ["embedding"], config.utility_roles("target")[1]
-            ).values["embedding"]
+            load_features(config, place, Asking(name), 3, "backbone", [Embedding()], config.utility_roles("target")[1])[
+                Embedding()
+            ]
             for name in ("target", "target+noisy")
         )
         embeddings[repeats] = found - clean
