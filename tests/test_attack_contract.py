@@ -14,7 +14,9 @@ from mi_core.attacks.base import Attack
 from mi_core.attacks.shadows import shadow_row
 from mi_core.checks import ConfigError, NumericError, ShapeError
 from mi_core.encoders.checkpoint import OUTPUTS
-from mi_core.features import consumes, of_weights, parse_need
+from mi_core.features import MEASURES, Measure
+from mi_core.features.caption_similarity import CaptionEmbedding, CaptionSimilarity
+from mi_core.features.embedding import ViewEmbeddings
 from mi_core.metrics.delong import auc
 from mi_core.records import Features, LabelledFeatures
 
@@ -36,7 +38,7 @@ def make(name: str, seed: int = 0) -> Attack:
 
 
 def plant(
-    needs: tuple[str, ...], count: int, leak: float, seed: int, *, classifies: bool = False
+    needs: tuple[Measure, ...], count: int, leak: float, seed: int, *, classifies: bool = False
 ) -> tuple[Features, np.ndarray]:
     """Features in which members stand ``leak`` standard deviations higher; half are members."""
     generator = np.random.default_rng(seed)
@@ -49,42 +51,42 @@ def plant(
 
 
 def logits_at(
-    level: np.ndarray, labels: np.ndarray, needs: tuple[str, ...], generator: np.random.Generator
+    level: np.ndarray, labels: np.ndarray, needs: tuple[Measure, ...], generator: np.random.Generator
 ) -> dict[str, np.ndarray]:
     """What a classifier could return: right and sure of samples that stand high, wrong of those that stand low."""
     count, values = len(level), {}
-    several = {"view-embeddings": (VIEWS,), "embedding": (), f"adversarial:0.0313725/10/{WIDTH}": (WIDTH,)}
     for need in needs:
-        if consumes(need) == "boundary":
-            values[need] = np.exp(0.3 * level)
+        shape = need.shape(VIEWS, WIDTH)
+        if not shape:  # a distance
+            values[need.name] = np.exp(0.3 * level)
             continue
-        logits = generator.normal(0, 1, (count, *several[need], WIDTH))
-        logits[np.arange(count), ..., labels] += np.reshape(4 * (level - 2.5), (count, *[1] * len(several[need])))
-        values[need] = logits
-    return {need: array.astype(np.float32) for need, array in values.items()}
+        logits = generator.normal(0, 1, (count, *shape))
+        logits[np.arange(count), ..., labels] += np.reshape(4 * (level - 2.5), (count, *[1] * (len(shape) - 1)))
+        values[need.name] = logits
+    return {name: array.astype(np.float32) for name, array in values.items()}
 
 
-def values_at(level: np.ndarray, needs: tuple[str, ...], generator: np.random.Generator) -> dict[str, np.ndarray]:
+def values_at(level: np.ndarray, needs: tuple[Measure, ...], generator: np.random.Generator) -> dict[str, np.ndarray]:
     """What an encoder could return of samples that stand at these levels."""
     count, values = len(level), {}
-    if set(needs) == {"view-embeddings", "caption:embedding"}:
+    if set(needs) == {ViewEmbeddings(), CaptionEmbedding()}:
         return pairs_at(level, generator)
     for need in needs:
-        width = {"views": PAIRS, "patches": 8, "parts": 256}.get(consumes(need))
-        if width is not None:
-            noise = generator.normal(0, 0.5, (count, width))
-            values[need] = np.tanh(0.5 + 0.05 * (level[:, None] + noise))
-        elif of_weights(need):  # losses and norms of gradients, which training lowers
-            values[need] = np.exp(-0.3 * level)[:, None] * generator.uniform(0.9, 1.1, (count, 5))
-        elif need == "caption:cosine":
-            values[need] = np.tanh(0.3 + 0.05 * level)
-        elif "embedding" in need:
-            values[need] = generator.normal(0, 1, (count, WIDTH))
-            if len(needs) == 1 or "caption:cosine" in needs:  # elsewhere it says how hard a sample is, not whose it is
-                values[need][:, 0] = level
+        shape = need.shape(VIEWS, WIDTH)
+        if need.weights:  # losses and norms of gradients, which training lowers
+            values[need.name] = np.exp(-0.3 * level)[:, None] * generator.uniform(0.9, 1.1, (count, 5))
+        elif need.consumes in ("views", "crops"):
+            noise = generator.normal(0, 0.5, (count, *shape))
+            values[need.name] = np.tanh(0.5 + 0.05 * (level[:, None] + noise))
+        elif need == CaptionSimilarity():
+            values[need.name] = np.tanh(0.3 + 0.05 * level)
+        elif shape:
+            values[need.name] = generator.normal(0, 1, (count, WIDTH))
+            if len(needs) == 1 or CaptionSimilarity() in needs:  # elsewhere it says how hard a sample is, not whose
+                values[need.name][:, 0] = level
         else:
-            values[need] = 10 + 0.3 * level
-    return {need: array.astype(np.float32) for need, array in values.items()}
+            values[need.name] = 10 + 0.3 * level
+    return {name: array.astype(np.float32) for name, array in values.items()}
 
 
 def pairs_at(level: np.ndarray, generator: np.random.Generator) -> dict[str, np.ndarray]:
@@ -146,11 +148,10 @@ def test_it_says_what_it_is(name: str) -> None:
     assert set(method.outputs or ()) <= set(OUTPUTS)
     assert is_dataclass(method.Parameters)
     made = method()
-    for need in made.needs:
-        parse_need(need)
-    assert method.access == ("weights" if any(map(of_weights, made.needs)) else "answers")
+    assert all(type(need) is MEASURES[need.kind] for need in made.needs)
+    assert method.access == ("weights" if any(need.weights for need in made.needs) else "answers")
     asked = made.queries_per_sample(VIEWS)
-    most = "at most " if method.sequential or any(consumes(need) == "boundary" for need in made.needs) else ""
+    most = "at most " if method.sequential or any(need.consumes == "search" for need in made.needs) else ""
     views = f" at {VIEWS} views" if asked != made.queries_per_sample(VIEWS - 1) else ""
     assert method.queries == f"{most}{asked:,}{views}{', and one per anchor image once' if method.anchored else ''}"
 

@@ -36,7 +36,8 @@ class CenterSimilarity(Measure):
     consumes = "crops"
 
     def __post_init__(self) -> None:
-        if self.rows % 2 == 0 or self.columns % 2 == 0 or self.rows * self.columns < 3:
+        even = self.rows % 2 == 0 or self.columns % 2 == 0
+        if even or min(self.rows, self.columns) < 1 or self.rows * self.columns < 3:
             raise ConfigError(
                 f"patches = '{self.rows}x{self.columns}', allowed: odd numbers, at least 3 of them, such as 3x3 or 3x1"
             )

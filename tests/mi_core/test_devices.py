@@ -30,8 +30,18 @@ from mi_core.encoders.averaging import averaged
 from mi_core.encoders.checkpoint import Encoder, channelwise
 from mi_core.encoders.folding import for_queries
 from mi_core.encoders.projection import projection_head
-from mi_core.features import FEATURES, consumes, hop_skip_jump, parse_need
-from mi_core.features.sequential import StoppingRule
+from mi_core.features import MEASURES, Measure, hop_skip_jump
+from mi_core.features.adversarial import AdversarialLogits
+from mi_core.features.boundary_distance import BoundaryDistance
+from mi_core.features.caption_similarity import CaptionEmbedding, CaptionSimilarity
+from mi_core.features.embedding import Embedding, ViewEmbeddings
+from mi_core.features.loss_gradient import CaptionGradient, ViewsGradient
+from mi_core.features.lp_norm import LpNorm
+from mi_core.features.neighbour_density import NeighbourDensity
+from mi_core.features.pairwise_similarity import METRICS, PairwiseSimilarity
+from mi_core.features.part_energy import PartEnergies
+from mi_core.features.patch_similarity import CenterSimilarity
+from mi_core.features.sequential import SequentialSimilarity, StoppingRule
 from mi_core.objectives import OBJECTIVES
 from mi_core.objectives.text import CaptionEncoder, TextTransformer, byte_tokens
 from mi_core.querying.bank import Bank
@@ -43,20 +53,21 @@ from mi_core.training.optimizers import OPTIMIZERS, OptimizerParameters
 from tests.mi_core.fake_cuda import CUDA, HostDetourError, fake_cuda
 
 IMAGES, VIEWS, CLASSES = 4, 3, 2
-NEEDS = {  # per feature, its settings
-    "pairwise": ("pairwise:cosine", "pairwise:correlation", "pairwise:euclidean"),
-    "view-embeddings": ("view-embeddings",),
-    "sequential": ("sequential",),
-    "norm": ("norm:2",),
-    "embedding": ("embedding",),
-    "patches": ("patches:3x3",),
-    "parts": ("parts:4",),
-    "caption": ("caption:cosine", "caption:embedding"),
-    "boundary": ("boundary:1/300",),
-    "adversarial": (f"adversarial:0.03/2/{CLASSES}",),
-    "neighbours": ("neighbours:2/4",),
-    "gradient": ("gradient:0.5/2/4/3", "gradient:0.5/2/4/3/momentum"),
-    "caption-gradient": ("caption-gradient:0.07/1/4/3", "caption-gradient:0.07/1/4/3/both"),
+NEEDS: dict[str, tuple[Measure, ...]] = {  # per kind of measure, its settings
+    "pairwise": tuple(map(PairwiseSimilarity, METRICS)),
+    "view-embeddings": (ViewEmbeddings(),),
+    "sequential": (SequentialSimilarity(),),
+    "norm": (LpNorm(),),
+    "embedding": (Embedding(),),
+    "patches": (CenterSimilarity(),),
+    "parts": (PartEnergies(4),),
+    "caption:cosine": (CaptionSimilarity(),),
+    "caption:embedding": (CaptionEmbedding(),),
+    "boundary": (BoundaryDistance(1, 300),),
+    "adversarial": (AdversarialLogits(0.03, 2, CLASSES),),
+    "neighbours": (NeighbourDensity(2, 4),),
+    "gradient": (ViewsGradient(0.5, 2, 4, 3), ViewsGradient(0.5, 2, 4, 3, momentum=True)),
+    "caption-gradient": (CaptionGradient(0.07, 1, 4, 3), CaptionGradient(0.07, 1, 4, 3, both=True)),
 }
 RECIPES: dict[str, dict[str, Any]] = {name: {} for name in AUGMENTATIONS} | {
     "all of SimCLR": {"rotation": 10.0, "blur": 0.5, "solarize": 0.2},
@@ -94,16 +105,16 @@ def encoder(name: str) -> Encoder:
 def ask(
     asked: Encoder,
     augmentation: Any,
-    needs: tuple[str, ...],
+    needs: tuple[Measure, ...],
     precision: str = "bfloat16",
     *,
     side: int = 48,
     outputs: tuple[str, ...] = ("backbone", "projection"),
 ) -> dict[str, Any]:
     """Features of a few images by the extractor's own way, before the host waits for them."""
-    only = tuple(output for need in needs if (output := parse_need(need)[0].output) is not None)
+    only = tuple(measure.output for measure in needs if measure.output is not None)
     rule = None
-    if "sequential" in needs:
+    if SequentialSimilarity() in needs:
         only, rule = ("backbone",), StoppingRule((0.0,) * (VIEWS - 2), (1.0,) * (VIEWS - 2))
     plan = QueryPlan(needs, tuple(dict.fromkeys(only)) or outputs, views=VIEWS, precision=precision, rule=rule)
     bank = Bank(torch.zeros(IMAGES, 3, side, side, dtype=torch.uint8), torch.arange(IMAGES), ("a picture",) * IMAGES)
@@ -120,8 +131,8 @@ def ask(
     return work.columns["e"]
 
 
-def check(columns: Mapping[str, torch.Tensor], needs: tuple[str, ...]) -> None:
-    assert {column.partition(".")[2] for column in columns} == set(needs)
+def check(columns: Mapping[str, torch.Tensor], needs: tuple[Measure, ...]) -> None:
+    assert {column.partition(".")[2] for column in columns} == {measure.name for measure in needs}
     for column, values in columns.items():
         assert len(values) == IMAGES, column
         assert values.dtype == (torch.float64 if column.endswith("sequential") else torch.float32), column
@@ -163,15 +174,15 @@ FAMILIES = ("conv4", "keras-conv4", "resnet18", "vgg11-bn", "vit-tiny", "clip-vi
 
 
 def test_every_feature_and_objective_is_here() -> None:
-    assert set(NEEDS) == set(FEATURES)
+    assert set(NEEDS) == set(MEASURES)
     assert set(OBJECTIVES) <= set(STEPS)
     assert set(FAMILIES) <= set(ENCODERS)
-    assert all(consumes(need) == FEATURES[name].consumes for name, needs in NEEDS.items() for need in needs)
+    assert all(measure.kind == name for name, needs in NEEDS.items() for measure in needs)
 
 
 @pytest.mark.parametrize("name", mostly(FAMILIES, ENCODERS))
 def test_every_encoder_answers_on_the_device(name: str) -> None:
-    needs = ("pairwise:cosine", "norm:2", "patches:3x1")
+    needs = (PairwiseSimilarity(), LpNorm(), CenterSimilarity(3, 1))
     with fake_cuda():
         check(ask(encoder(name), recipe("supervised"), needs), needs)
 
@@ -182,7 +193,7 @@ def test_every_recipe_draws_on_the_device(name: str, precision: str) -> None:
     with fake_cuda() as numbers:
         asked = averaged(encoder("conv4"), 2)
         numbers.read = numbers.sent = 0
-        check(ask(asked, recipe(name), ("pairwise:cosine",), precision), ("pairwise:cosine",))
+        check(ask(asked, recipe(name), (PairwiseSimilarity(),), precision), (PairwiseSimilarity(),))
         reads, sent = WAITS.get(name, (7, 11))
         assert numbers.read <= reads
         assert numbers.sent <= sent
@@ -278,7 +289,7 @@ def test_every_objective_trains_on_the_device(name: str, precision: str) -> None
         assert {tensor.device.type for tensor in kept(trainer)} == {"cuda"}
         assert trainer.optimizer.state
         asked = for_queries(trainer.encoder(), CUDA)
-        needs = ("embedding",)
+        needs = (Embedding(),)
         check(ask(asked, recipe("supervised"), needs, side=32, outputs=asked.outputs), needs)
 
 
@@ -312,9 +323,9 @@ def test_a_tensor_of_the_host_is_found() -> None:
     with fake_cuda():
         left = Encoder(_Left(), {}, channelwise((0.5,), 3), channelwise((0.5,), 3)).to(CUDA)
         with pytest.raises(FakeTensorDeviceMismatchError, match="cuda:0 and cpu|cpu and cuda:0|same device"):
-            ask(left, recipe("supervised"), ("norm:2",))
+            ask(left, recipe("supervised"), (LpNorm(),))
         with pytest.raises(HostDetourError, match="indices on cpu for a tensor on cuda"):
-            ask(encoder("conv4"), _OnTheHost(), ("pairwise:cosine",))
+            ask(encoder("conv4"), _OnTheHost(), (PairwiseSimilarity(),))
         trainer = trained("supervised")
         (batch, *_) = trainer.data.epoch(0)
         assert batch.targets is not None

@@ -9,21 +9,21 @@ from typing import Any
 
 import numpy as np
 import yaml
-from pipelines.config.demands import Asking
 
 from mi_core.encoders.folding import for_queries
 from mi_core.encoders.remote.meter import Spent
+from mi_core.features.lp_norm import LpNorm
+from mi_core.features.pairwise_similarity import PairwiseSimilarity
 from pipelines.audit.run import with_nonce
 from pipelines.config.run_config import RunConfig
 from pipelines.encoders.access import spent
 from pipelines.encoders.adopt import REPEATED
 from pipelines.encoders.stored import describe
-from pipelines.extract.features import load_features
 from pipelines.plan.load import parse
-from pipelines.plan.views import recipe_of
 from pipelines.run.folder import RunFolder
 from tests.conftest import small_config
 from tests.endpoints import FaultyServer
+from tests.pipelines.columns import columns
 
 ROLES = ("target-member", "target-nonmember")
 AUDITED = 120
@@ -66,6 +66,5 @@ def charged(folder: Path, server: FaultyServer) -> Spent:
 
 def features(config: RunConfig, folder: Path, output: str, epoch: int) -> dict[str, np.ndarray]:
     place = RunFolder(str(folder)).seed(0)
-    recipe = recipe_of(config, config.attacks[0])
-    needs = ["pairwise:cosine", "norm:2"]
-    return dict(load_features(config, place, Asking("target", recipe=recipe), epoch, output, needs, ROLES).values)
+    needs = [PairwiseSimilarity(), LpNorm()]
+    return dict(columns(config, place, "target", epoch, output, needs, ROLES).values)

@@ -12,6 +12,12 @@ from mi_core.attacks import regression
 from mi_core.attacks.base import NotApplicable
 from mi_core.attacks.combined import Combined, CombinedParameters
 from mi_core.checks import ConfigError, ShapeError
+from mi_core.features.caption_similarity import CaptionSimilarity
+from mi_core.features.lp_norm import LpNorm
+from mi_core.features.neighbour_density import NeighbourDensity
+from mi_core.features.pairwise_similarity import PairwiseSimilarity
+from mi_core.features.part_energy import PartEnergies
+from mi_core.features.patch_similarity import CenterSimilarity
 from mi_core.folds import FOLDS, stratified_folds
 from mi_core.metrics.delong import auc
 from mi_core.records import Features, LabelledFeatures
@@ -188,13 +194,36 @@ def test_embeddings_that_are_all_alike_are_not_applicable() -> None:
 
 
 def test_parameters() -> None:
-    assert Combined().needs == ("pairwise:cosine", "norm:1", "norm:2", "patches:3x3")
+    assert Combined().needs == (PairwiseSimilarity(), LpNorm(1), LpNorm(2), CenterSimilarity())
     assert Combined().queries_per_sample(10) == 20
-    assert Combined(CombinedParameters(grid="", parts="32")).needs[-1] == "parts:32"
-    assert Combined(CombinedParameters(grid="", caption=True)).needs[-1] == "caption:cosine"
+    assert Combined(CombinedParameters(grid="", parts="32")).needs[-1] == PartEnergies(32, 2)
+    assert Combined(CombinedParameters(grid="", caption=True)).needs[-1] == CaptionSimilarity()
     with pytest.raises(ConfigError, match="ask for one of them"):
         CombinedParameters(parts="32", caption=True)
     with pytest.raises(ConfigError, match="penalty"):
         CombinedParameters(penalty=0)
-    with pytest.raises(ConfigError, match="odd numbers"):
-        CombinedParameters(grid="2x2")
+    assert CombinedParameters(parts="32/4", neighbours="2/5").measures()[-2:] == (
+        PartEnergies(32, 4),
+        NeighbourDensity(2, 5),
+    )
+
+
+@pytest.mark.parametrize(
+    ("field", "text", "expected"),
+    [
+        ("grid", "2x2", "odd numbers"),
+        ("grid", "3", "rows x columns"),
+        ("grid", "ax3", "rows x columns"),
+        ("parts", "0", "parts = 0"),
+        ("parts", "many", "128 in the paper"),
+        ("parts", "128/0", "ratio = 0"),
+        ("parts", "128/x", "128 in the paper"),
+        ("neighbours", "20", "allowed: neighbours/images of the bank, as 20/128"),
+        ("neighbours", "a/4", "allowed: neighbours/images of the bank, as 20/128"),
+        ("neighbours", "1/2/3", "allowed: neighbours/images of the bank, as 20/128"),
+        ("neighbours", "6/5", "neighbours = 6"),
+    ],
+)
+def test_what_is_written_in_a_config(field: str, text: str, expected: str) -> None:
+    with pytest.raises(ConfigError, match=expected):
+        CombinedParameters(**{field: text})

@@ -16,6 +16,7 @@ from mi_core.attacks.encodermi import (
 )
 from mi_core.attacks.pairwise import PairwiseParameters
 from mi_core.checks import ConfigError
+from mi_core.features.pairwise_similarity import PairwiseSimilarity
 from mi_core.metrics.delong import auc
 from mi_core.records import Features, LabelledFeatures
 
@@ -82,7 +83,7 @@ def test_two_views_and_constant_similarities_are_enough() -> None:
 
 
 def test_metrics_and_settings() -> None:
-    assert EncoderMIThreshold(PairwiseParameters("euclidean")).needs == ("pairwise:euclidean",)
+    assert EncoderMIThreshold(PairwiseParameters("euclidean")).needs == (PairwiseSimilarity("euclidean"),)
     assert EncoderMIVector().queries_per_sample(10) == 10
     training = EncoderMIVector()._training()
     assert (NetworkParameters().hidden, training.learning_rate, training.epochs) == (256, 1e-4, 300)

@@ -124,11 +124,11 @@ def test_condensed_features_give_the_same_fit(statistic: str) -> None:
     cosines = np.tanh(np.random.default_rng(0).normal(0.5, 0.1, (120, 45))).astype(np.float32)
     values = {"pairwise:cosine": cosines, "norm:2": reference.features.values["norm:2"]}
     attack, again = (LiRA(LiRAParameters(statistic=statistic)) for _ in range(2))
-    whole = Features(reference.features.ids, {need: values[need] for need in attack.needs})
+    whole = Features(reference.features.ids, {measure.name: values[measure.name] for measure in attack.needs})
     attack.fit(LabelledFeatures(whole, reference.member))
     condensed = attack.condensed(whole)
     again.fit(LabelledFeatures(condensed, reference.member))
-    assert condensed.values[attack.needs[0]].size == 120
+    assert condensed[attack.needs[0]].size == 120
     for name, array in attack.state().items():
         np.testing.assert_array_equal(again.state()[name], array)
 

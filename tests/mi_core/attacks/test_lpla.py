@@ -9,6 +9,7 @@ from scipy.stats import norm
 from mi_core.attacks.base import NotApplicable
 from mi_core.attacks.lpla import LpLA, LpLAParameters
 from mi_core.checks import ConfigError, NumericError
+from mi_core.features.lp_norm import LpNorm
 from mi_core.records import Features, LabelledFeatures
 
 
@@ -51,7 +52,7 @@ def test_what_it_refuses() -> None:
         LpLA().fit(LabelledFeatures(features(np.arange(8.0)), np.arange(8) == 0))
     with pytest.raises(ConfigError, match="p = -1"):
         LpLAParameters(p=-1)
-    assert LpLA(LpLAParameters(p=1)).needs == ("norm:1",)
+    assert LpLA(LpLAParameters(p=1)).needs == (LpNorm(1),)
     assert LpLA().queries_per_sample(10) == 1
 
 

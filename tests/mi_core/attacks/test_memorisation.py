@@ -10,7 +10,7 @@ import pytest
 from mi_core.attacks.memorisation import CLIPMem, CLIPMemParameters, MemorisationAttack, SSLMem
 from mi_core.attacks.shadows import shadow_row
 from mi_core.checks import ConfigError, NumericError
-from mi_core.features import compute
+from mi_core.features.pairwise_similarity import pairwise_similarity
 from mi_core.records import Features, LabelledFeatures
 
 SAMPLES = [f"pool/{row}" for row in range(12)]
@@ -76,7 +76,7 @@ def clip_alignment_by_the_paper(images: np.ndarray, text: np.ndarray, others: np
 def with_cosines(features: Features) -> Features:
     import torch
 
-    cosines = compute("pairwise:cosine", torch.from_numpy(features.values["view-embeddings"])).numpy()
+    cosines = pairwise_similarity(torch.from_numpy(features.values["view-embeddings"])).numpy()
     return Features(features.ids, {"pairwise:cosine": cosines}, population=features.population)
 
 

@@ -22,7 +22,7 @@ from mi_core.augmentations.clip import CLIPAugmentation
 from mi_core.augmentations.simclr import SimCLRAugmentation
 from mi_core.augmentations.views import make_views
 from mi_core.encoders.checkpoint import Encoder
-from mi_core.features import compute
+from mi_core.features.pairwise_similarity import pairwise_similarity
 from mi_core.metrics.memorisation import Memorisation
 from mi_core.objectives.clip import CLIP, CLIPParameters
 from mi_core.objectives.vicreg import VICRegParameters
@@ -121,7 +121,7 @@ def features(encoder: Encoder, data: Data, names: list[str], setting: Setting) -
     with torch.inference_mode():
         embeddings = encoder(data.views.flatten(0, 1))["projection"].reshape(count, views, -1)
         if setting.method is SSLMem:
-            return Features(np.array(names), {"pairwise:cosine": compute("pairwise:cosine", embeddings).numpy()})
+            return Features(np.array(names), {"pairwise:cosine": pairwise_similarity(embeddings).numpy()})
         assert encoder.text is not None
         values = {"view-embeddings": embeddings.numpy(), "caption:embedding": encoder.text(data.captions).numpy()}
         return Features(np.array(names), values)

@@ -18,6 +18,7 @@ from mi_core.defenses.defended import answers
 from mi_core.defenses.output_noise import OutputNoise, OutputNoiseParameters, standard_noise
 from mi_core.encoders.averaging import ask_anew, averaged
 from mi_core.encoders.checkpoint import Encoder
+from mi_core.features.embedding import Embedding
 from mi_core.metrics.delong import auc
 from mi_core.querying.extractor import Extractor
 from mi_core.querying.plan import QueryPlan
@@ -117,7 +118,7 @@ def test_fresh_noise_is_fresh_within_a_request_too_and_starts_the_same() -> None
 def asked_in(parts: int) -> torch.Tensor:
     """What is read off 24 images, each asked 3 times, that come in so many calls to one encoder."""
     encoder = averaged(noisy(mode="fresh"), 3)
-    plan = QueryPlan(needs=("embedding",), outputs=("backbone",), views=2)
+    plan = QueryPlan(needs=(Embedding(),), outputs=("backbone",), views=2)
     extractor = Extractor({"e": encoder}, plan, SimCLRAugmentation(), torch.device("cpu"))
     streams, names = torch.arange(24), [f"x/{row}" for row in range(24)]
     rows = torch.arange(24).tensor_split(parts)

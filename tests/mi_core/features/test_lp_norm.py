@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from mi_core.checks import ConfigError, ShapeError
-from mi_core.features.lp_norm import lp_norm, parse_order
+from mi_core.features.lp_norm import LpNorm, lp_norm
 
 
 @pytest.mark.parametrize("order", [0, 0.5, 1, 2, 3, 5, float("inf")])
@@ -27,9 +27,9 @@ def test_equals_the_formula(order: float) -> None:
 def test_bad_input() -> None:
     with pytest.raises(ConfigError, match="norm order = -1"):
         lp_norm(torch.zeros(2, 3), -1)
-    with pytest.raises(ConfigError, match="order 'two', allowed"):
-        parse_order("two")
+    with pytest.raises(ConfigError, match="norm order = -1"):
+        LpNorm(-1)
     with pytest.raises(ConfigError, match="norm order = nan"):
-        parse_order("nan")
+        LpNorm(float("nan"))
     with pytest.raises(ShapeError, match="embeddings has shape"):
         lp_norm(torch.zeros(2, 3, 4), 2)

@@ -12,13 +12,13 @@ from mi_core.encoders import build_backbone
 from mi_core.encoders.checkpoint import Encoder, channelwise, seeded
 from mi_core.encoders.folding import for_queries
 from mi_core.encoders.projection import projection_head
-from mi_core.features import FEATURES, asked, bank_of
-from mi_core.features.neighbour_density import neighbour_density, parse_neighbours
+from mi_core.features.lp_norm import LpNorm
+from mi_core.features.neighbour_density import NeighbourDensity, neighbour_density
 from mi_core.querying.bank import Bank
 from mi_core.querying.extractor import Extractor
 from mi_core.querying.plan import QueryPlan
 
-NEED = "neighbours:2/5"
+NEED = NeighbourDensity(neighbours=2, bank=5)
 
 
 def generator(seed: int) -> torch.Generator:
@@ -52,7 +52,7 @@ def test_the_extractor_asks_for_images_as_they_are_and_once_for_the_bank() -> No
     bank = Bank(images[8:], torch.arange(6))  # asked for whole, of which the first 5 count
     extractor = Extractor(
         {"e": model},
-        QueryPlan((NEED, "norm:2"), outputs, batch_views=6),
+        QueryPlan((NEED, LpNorm()), outputs, batch_views=6),
         SimCLRAugmentation(),
         torch.device("cpu"),
         bank=bank,
@@ -68,18 +68,15 @@ def test_the_extractor_asks_for_images_as_they_are_and_once_for_the_bank() -> No
 
 
 def test_it_is_a_set_of_queries_of_its_own_with_a_bank() -> None:
-    assert (asked(NEED), bank_of([NEED]), FEATURES["neighbours"].queries("2/5", 10)) == (NEED, 5, 1)
+    assert (NEED.query, NEED.bank, NEED.query_count(10)) == ("neighbours:2/5", 5, 1)
     assert not QueryPlan((NEED,), ("backbone",)).searches
 
 
 def test_mistakes_are_named() -> None:
-    for text in ("20", "a/4", "1/2/3", ""):
-        with pytest.raises(ConfigError, match="allowed: neighbours/images of the bank, as neighbours:20/128"):
-            parse_neighbours(text)
     with pytest.raises(ConfigError, match="neighbours = 6"):
-        parse_neighbours("6/5")
+        NeighbourDensity(6, 5)
     with pytest.raises(ConfigError, match="bank = 0"):
-        parse_neighbours("1/0")
+        NeighbourDensity(1, 0)
     with pytest.raises(ShapeError):
         neighbour_density(torch.ones(2, 3), torch.ones(4, 2), 1)
     with pytest.raises(ConfigError, match="nearest = 5"):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from mi_core.checks import ConfigError, ShapeError
-from mi_core.features.patch_similarity import center_similarity, parse_grid, patches
+from mi_core.features.patch_similarity import CenterSimilarity, center_similarity, patches
 
 
 def test_patches_are_disjoint_and_cover_the_image() -> None:
@@ -33,10 +33,10 @@ def test_the_middle_against_the_others() -> None:
     assert torch.equal(center_similarity(torch.zeros(1, 3, 2)), torch.zeros(1, 2))
 
 
-@pytest.mark.parametrize("text", ["2x3", "1x1", "3", "ax3", "3x0"])
-def test_grids_without_a_middle(text: str) -> None:
-    with pytest.raises(ConfigError, match="patches = "):
-        parse_grid(text)
+@pytest.mark.parametrize(("rows", "columns"), [(2, 3), (1, 1), (3, 0), (3, -1), (-3, -1)])
+def test_grids_without_a_middle(rows: int, columns: int) -> None:
+    with pytest.raises(ConfigError, match=f"patches = '{rows}x{columns}', allowed: odd numbers"):
+        CenterSimilarity(rows, columns)
 
 
 def test_bad_images() -> None:

@@ -17,16 +17,23 @@ from mi_core.encoders import build_backbone
 from mi_core.encoders.checkpoint import Encoder, channelwise, seeded
 from mi_core.encoders.projection import projection_head
 from mi_core.encoders.tokens import feature_map
+from mi_core.features import Measure
+from mi_core.features.adversarial import AdversarialLogits
+from mi_core.features.boundary_distance import BoundaryDistance
+from mi_core.features.caption_similarity import CaptionEmbedding, CaptionSimilarity
+from mi_core.features.embedding import Embedding, ViewEmbeddings
 from mi_core.features.hop_skip_jump import hop_skip_jump
-from mi_core.features.part_energy import part_energies
-from mi_core.features.patch_similarity import center_similarity, patches
+from mi_core.features.lp_norm import LpNorm
+from mi_core.features.pairwise_similarity import PairwiseSimilarity
+from mi_core.features.part_energy import PartEnergies, part_energies
+from mi_core.features.patch_similarity import CenterSimilarity, center_similarity, patches
 from mi_core.features.pgd import targeted_pgd
 from mi_core.querying.extractor import Extractor
 from mi_core.querying.plan import QueryPlan
 from mi_core.streams import stream_keys
 
 AUGMENTATION = SimCLRAugmentation(crop_scale=(0.3, 1.0), rotation=10)
-NEEDS = ("pairwise:cosine", "norm:2", "embedding")
+NEEDS = (PairwiseSimilarity(), LpNorm(), Embedding())
 IDS = [f"pool/{row:03d}" for row in range(30)]
 
 
@@ -53,7 +60,7 @@ def test_views_are_drawn_at_the_size_that_the_encoder_takes() -> None:
     images, streams, ids = inputs()
     model = encoder()
     model.size = 20
-    found = extractor(model, needs=("pairwise:cosine", "embedding"))(images, streams, ids)["e"]
+    found = extractor(model, needs=(PairwiseSimilarity(), Embedding()))(images, streams, ids)["e"]
     views = make_views(images, streams, AUGMENTATION, views=4, size=20)
     embedded = torch.nn.functional.normalize(model(views.flatten(0, 1))["backbone"], dim=1).unflatten(0, (30, 4))
     expected = (embedded[:, 0] * embedded[:, 1]).sum(dim=1)
@@ -104,8 +111,8 @@ def test_several_encoders_share_the_views_but_not_the_results() -> None:
     assert not np.allclose(both["one"]["projection.norm:2"], both["two"]["projection.norm:2"])
 
 
-@pytest.mark.parametrize(("needs", "queries"), [(NEEDS, 5), (("pairwise:cosine",), 4), (("norm:2", "norm:1"), 1)])
-def test_queries_are_counted_as_they_are_spent(needs: tuple[str, ...], queries: int) -> None:
+@pytest.mark.parametrize(("needs", "queries"), [(NEEDS, 5), ((PairwiseSimilarity(),), 4), ((LpNorm(2), LpNorm(1)), 1)])
+def test_queries_are_counted_as_they_are_spent(needs: tuple[Measure, ...], queries: int) -> None:
     calls = []
 
     class Counting(nn.Module):
@@ -146,7 +153,7 @@ def test_a_faulty_encoder_is_stopped_naming_the_sample(fault: str, error: type[E
     images, streams, ids = inputs()
     images[:, :, 0, 0] = 0
     images[23, :, 0, 0] = 255
-    made = extractor(_Faulty(fault), needs=("norm:2",), outputs=("backbone",), batch_views=1)
+    made = extractor(_Faulty(fault), needs=(LpNorm(),), outputs=("backbone",), batch_views=1)
     with pytest.raises(error, match="pool/023"):
         made(images, streams, ids)
 
@@ -156,7 +163,7 @@ def test_an_output_that_is_not_there_is_named() -> None:
     with pytest.raises(ShapeError, match="no output 'projection'; it has backbone"):
         extractor(_Faulty("none"))(images, streams, ids)
     with pytest.raises(ConfigError, match="views = 0"):
-        QueryPlan(("norm:2",), ("backbone",), views=0)
+        QueryPlan((LpNorm(),), ("backbone",), views=0)
 
 
 def test_patches_parts_and_captions_in_one_pass() -> None:
@@ -164,13 +171,13 @@ def test_patches_parts_and_captions_in_one_pass() -> None:
     model = encoder()
     model.text = Lengths()
     needs = (
-        "patches:3x3",
-        "parts:5",
-        "parts:3/4",
-        "caption:cosine",
-        "caption:embedding",
-        "embedding",
-        "pairwise:cosine",
+        CenterSimilarity(),
+        PartEnergies(5),
+        PartEnergies(3, 4),
+        CaptionSimilarity(),
+        CaptionEmbedding(),
+        Embedding(),
+        PairwiseSimilarity(),
     )
     made = extractor(model, needs=needs)
     assert made.plan.queries_per_image == 9 + 6 + 4 + 1 + 4
@@ -184,7 +191,7 @@ def test_patches_parts_and_captions_in_one_pass() -> None:
         whole, parts = global_and_parts(images, streams, 5, size=12, part_size=6)
         embedded = model(parts.flatten(0, 1))["backbone"].unflatten(0, (30, 5))
         energies = part_energies(embedded, feature_map(model.backbone, (whole - 0.5) / 0.5), streams)
-        np.testing.assert_allclose(found["backbone.parts:5"], energies, atol=1e-4)
+        np.testing.assert_allclose(found["backbone.parts:5/2"], energies, atol=1e-4)
         whole, parts = global_and_parts(images, streams, 3, size=12, part_size=3)
         embedded = model(parts.flatten(0, 1))["backbone"].unflatten(0, (30, 3))
         energies = part_energies(embedded, feature_map(model.backbone, (whole - 0.5) / 0.5), streams)
@@ -193,10 +200,10 @@ def test_patches_parts_and_captions_in_one_pass() -> None:
         cosines = torch.cosine_similarity(model(clean)["projection"], texts, dim=1)
         np.testing.assert_allclose(found["projection.caption:cosine"], cosines, atol=1e-5)
         np.testing.assert_allclose(found["projection.caption:embedding"], texts, atol=1e-6)
-    assert "projection.parts:5" not in found
+    assert "projection.parts:5/2" not in found
     assert "backbone.caption:cosine" not in found
     with pytest.raises(ConfigError, match="caption:cosine is read off the output 'projection', the outp"):
-        QueryPlan(("caption:cosine",), ("backbone",))
+        QueryPlan((CaptionSimilarity(),), ("backbone",))
     small = extractor(model, needs=needs, batch_views=25)(images, streams, ids, captions)["e"]
     for column, values in found.items():
         np.testing.assert_allclose(small[column], values, atol=1e-4, err_msg=column)
@@ -220,7 +227,7 @@ def classifier(seed: int, classes: int = 3) -> Encoder:
 def test_distances_and_crafted_images_of_a_classifier() -> None:
     images, streams, ids = inputs()
     target, shadow = classifier(1), classifier(2)
-    needs = ("boundary:2/400", "adversarial:0.05/3/3", "embedding", "view-embeddings")
+    needs = (BoundaryDistance(2, 400), AdversarialLogits(0.05, 3, 3), Embedding(), ViewEmbeddings())
     made = extractor(target, needs=needs, outputs=("logits",))
     made.crafter = shadow
     assert made.plan.queries_per_image == 400 + 3 + 1 + 4
@@ -253,7 +260,7 @@ def test_distances_and_crafted_images_of_a_classifier() -> None:
 
 def test_what_attacks_on_classifiers_lack_is_named() -> None:
     images, streams, ids = inputs()
-    asks = {"needs": ("adversarial:0.05/3/3",), "outputs": ("logits",)}
+    asks = {"needs": (AdversarialLogits(0.05, 3, 3),), "outputs": ("logits",)}
     with pytest.raises(ConfigError, match="give a shadow with the output logits"):
         extractor(classifier(1), **asks)(images, streams, ids)
     made = extractor(classifier(1, classes=5), **asks)
@@ -261,13 +268,13 @@ def test_what_attacks_on_classifiers_lack_is_named() -> None:
     with pytest.raises(ConfigError, match="encoder e tells 5 classes; set classes of baseline-c to that"):
         made(images, streams, ids)
     with pytest.raises(ShapeError, match="encoder e has no output 'logits'"):
-        extractor(needs=("boundary:1/200",), outputs=("logits",))(images, streams, ids, labels=[0] * 30)
+        extractor(needs=(BoundaryDistance(1, 200),), outputs=("logits",))(images, streams, ids, labels=[0] * 30)
 
 
 def test_captions_that_are_missing() -> None:
     images, streams, ids = inputs()
     model = encoder()
-    asks = {"needs": ("caption:cosine",), "outputs": ("projection",)}
+    asks = {"needs": (CaptionSimilarity(),), "outputs": ("projection",)}
     with pytest.raises(ConfigError, match="the encoder e has no text tower"):
         extractor(model, **asks)(images, streams, ids, ["x"] * 30)
     model.text = Lengths()
@@ -280,7 +287,7 @@ def test_captions_that_are_missing() -> None:
 def test_parts_need_a_feature_map() -> None:
     images, streams, ids = inputs()
     with pytest.raises(ConfigError, match="gives no feature map"):
-        extractor(bad(lambda x: x.flatten(1)), needs=("parts:2",), outputs=("backbone",))(images, streams, ids)
+        extractor(bad(lambda x: x.flatten(1)), needs=(PartEnergies(2),), outputs=("backbone",))(images, streams, ids)
 
 
 def bad(function: Any) -> Encoder:

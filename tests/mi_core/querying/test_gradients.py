@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from itertools import permutations
 
 import numpy as np
@@ -19,13 +20,8 @@ from mi_core.encoders.averaging import averaged
 from mi_core.encoders.checkpoint import Encoder, channelwise, seeded
 from mi_core.encoders.folding import for_queries
 from mi_core.encoders.projection import projection_head
-from mi_core.features.loss_gradient import (
-    GradientSetting,
-    caption_info_nce,
-    parse_gradient,
-    parse_pairs,
-    views_info_nce,
-)
+from mi_core.features.loss_gradient import CaptionGradient, ViewsGradient, caption_info_nce, views_info_nce
+from mi_core.features.lp_norm import LpNorm
 from mi_core.objectives.clip import image_text_info_nce
 from mi_core.objectives.moco import queue_info_nce
 from mi_core.querying.bank import Bank
@@ -34,8 +30,9 @@ from mi_core.querying.gradients import BankKeys, layer_groups, losses_and_gradie
 from mi_core.querying.plan import QueryPlan
 from mi_core.streams import stream_keys
 
-SETTING = GradientSetting(temperature=0.5, views=3, bank=5, layers=4)
-NEED = f"gradient:{SETTING}"
+OF_VIEWS = ViewsGradient(temperature=0.5, views=3, bank=5, layers=4)
+OF_COPY = replace(OF_VIEWS, momentum=True)
+OF_CAPTION = CaptionGradient(temperature=0.5, views=3, bank=5, layers=4)
 
 
 def generator(seed: int) -> torch.Generator:
@@ -94,14 +91,14 @@ def test_norms_are_those_of_plain_autograd_by_group(output: str) -> None:
     views = torch.rand(4, 3, 3, 12, 12, generator=generator(3))
     width = 128 if output == "backbone" else 16
     bank = BankKeys(torch.randn(5, width, generator=generator(4)))
-    found = losses_and_gradients(model, output, views, bank, SETTING)
+    found = losses_and_gradients(model, output, views, bank, OF_VIEWS)
     plain = copy.deepcopy(model).requires_grad_(True)
-    groups = layer_groups(model, output, SETTING.layers)
+    groups = layer_groups(model, output, OF_VIEWS.layers)
     for row in range(4):
         plain.zero_grad()
         answers = plain(views[row])
         keys = answers["projection"].detach() if output == "prediction" else answers[output]
-        loss = views_info_nce(answers[output], keys, bank.keys, SETTING.temperature)
+        loss = views_info_nce(answers[output], keys, bank.keys, OF_VIEWS.temperature)
         loss.backward()
         held = dict(plain.named_parameters())
         norms = [sum(float(held[name].grad.square().sum()) for name in group) ** 0.5 for group in groups]
@@ -113,16 +110,16 @@ def test_a_small_step_against_the_gradient_lowers_the_loss_by_its_square() -> No
     model = encoder()
     views = torch.rand(1, 3, 3, 12, 12, generator=generator(5))
     bank = BankKeys(torch.randn(5, 16, generator=generator(6)))
-    loss, *norms = losses_and_gradients(model, "projection", views, bank, SETTING)[0].tolist()
+    loss, *norms = losses_and_gradients(model, "projection", views, bank, OF_VIEWS)[0].tolist()
     plain = copy.deepcopy(model).requires_grad_(True)
-    value = views_info_nce(*2 * (plain(views[0])["projection"],), bank.keys, SETTING.temperature)
+    value = views_info_nce(*2 * (plain(views[0])["projection"],), bank.keys, OF_VIEWS.temperature)
     value.backward()
     step = 1e-3 / sum(norm**2 for norm in norms)
     with torch.no_grad():
         for weight in plain.parameters():
             if weight.grad is not None:
                 weight.sub_(step * weight.grad)
-        after = views_info_nce(*2 * (plain(views[0])["projection"],), bank.keys, SETTING.temperature)
+        after = views_info_nce(*2 * (plain(views[0])["projection"],), bank.keys, OF_VIEWS.temperature)
     assert loss - float(after) == pytest.approx(1e-3, rel=0.05)
 
 
@@ -132,7 +129,7 @@ def test_images_together_are_images_one_by_one() -> None:
     bank = BankKeys(torch.randn(5, 16, generator=generator(8)), torch.randn(5, 16, generator=generator(10)))
     for given in (None, texts):
         alone, many = (
-            losses_and_gradients(model, "projection", views, bank, SETTING, given, together=together)
+            losses_and_gradients(model, "projection", views, bank, OF_VIEWS, given, together=together)
             for together in (False, True)
         )
         torch.testing.assert_close(alone, many, rtol=1e-4, atol=1e-6)
@@ -156,7 +153,7 @@ def test_the_extractor_takes_the_views_and_the_bank_that_it_says() -> None:
     bank = Bank(images[6:], streams[6:], tuple("abcde"))
     augmentation = SimCLRAugmentation(crop_scale=(0.3, 1.0))
     model = encoder(text=True)
-    needs = (NEED, "norm:2", f"caption-gradient:{SETTING}")
+    needs = (OF_VIEWS, LpNorm(), OF_CAPTION)
     plan = QueryPlan(needs, ("backbone", "projection"), batch_views=12)
     ask = Extractor({"e": model}, plan, augmentation, torch.device("cpu"), bank=bank)
     found = ask(images[:6], streams[:6], ids, captions=list("uvwxyz"))["e"]
@@ -165,12 +162,12 @@ def test_the_extractor_takes_the_views_and_the_bank_that_it_says() -> None:
         answers = model(make_views(images[6:], streams[6:], augmentation, views=1)[:, 0])
         texts, bank_texts = model.text(list("uvwxyz")), model.text(list("abcde"))
     for output in ("backbone", "projection"):
-        expected = losses_and_gradients(model, output, views, BankKeys(answers[output]), SETTING)
-        np.testing.assert_allclose(found[f"{output}.{NEED}"], expected, rtol=1e-4)
+        expected = losses_and_gradients(model, output, views, BankKeys(answers[output]), OF_VIEWS)
+        np.testing.assert_allclose(found[f"{output}.{OF_VIEWS}"], expected, rtol=1e-4)
     keys = BankKeys(answers["projection"], bank_texts)
-    expected = losses_and_gradients(model, "projection", views, keys, SETTING, texts)
-    np.testing.assert_allclose(found[f"projection.caption-gradient:{SETTING}"], expected, rtol=1e-4)
-    assert f"backbone.caption-gradient:{SETTING}" not in found
+    expected = losses_and_gradients(model, "projection", views, keys, OF_CAPTION, texts)
+    np.testing.assert_allclose(found[f"projection.{OF_CAPTION}"], expected, rtol=1e-4)
+    assert f"backbone.{OF_CAPTION}" not in found
     assert plan.queries_per_image == 3 + 1 + 3
     assert not plan.searches
 
@@ -185,13 +182,13 @@ def test_keys_of_the_momentum_copy_stand_still_and_make_the_loss_that_moco_train
     model.momentum = copied
     images = torch.randint(0, 256, (8, 3, 12, 12), dtype=torch.uint8, generator=generator(12))
     streams = stream_keys(0, "train", "pool", [str(row) for row in range(8)])
-    augmentation, need = SimCLRAugmentation(crop_scale=(0.3, 1.0)), f"{NEED}/momentum"
-    plan = QueryPlan((need,), (output,))
+    augmentation = SimCLRAugmentation(crop_scale=(0.3, 1.0))
+    plan = QueryPlan((OF_COPY,), (output,))
     ask = Extractor({"e": model}, plan, augmentation, torch.device("cpu"), bank=Bank(images[3:], streams[3:]))
-    found = ask(images[:3], streams[:3], ["pool/0", "pool/1", "pool/2"])["e"][f"{output}.{need}"]
+    found = ask(images[:3], streams[:3], ["pool/0", "pool/1", "pool/2"])["e"][f"{output}.{OF_COPY}"]
     views = make_views(images[:3], streams[:3], augmentation, views=3)
     plain = copy.deepcopy(model).requires_grad_(True)
-    groups = layer_groups(plain, output, SETTING.layers)
+    groups = layer_groups(plain, output, OF_VIEWS.layers)
     with torch.no_grad():
         bank = F.normalize(
             copied(make_views(images[3:], streams[3:], augmentation, views=1)[:, 0])["projection"], dim=1
@@ -201,33 +198,27 @@ def test_keys_of_the_momentum_copy_stand_still_and_make_the_loss_that_moco_train
         plain.zero_grad()
         queries = F.normalize(plain(views[row])[output], dim=1)
         pairs = permutations(range(3), 2)
-        losses = [queue_info_nce(queries[[i]], keys[row][[j]], bank, SETTING.temperature) for i, j in pairs]
+        losses = [queue_info_nce(queries[[i]], keys[row][[j]], bank, OF_VIEWS.temperature) for i, j in pairs]
         loss = torch.stack(losses).mean()
         loss.backward()
         held = dict(plain.named_parameters())
         norms = [sum(float(held[name].grad.square().sum()) for name in group) ** 0.5 for group in groups]
         np.testing.assert_allclose(found[row], [float(loss.detach()), *norms], rtol=1e-4)
-    together = losses_and_gradients(
-        model, output, views, BankKeys(bank), parse_gradient(f"{SETTING}/momentum"), together=True
-    )
+    together = losses_and_gradients(model, output, views, BankKeys(bank), OF_COPY, together=True)
     np.testing.assert_allclose(together, found, rtol=1e-4)
 
 
 def test_mistakes_are_named() -> None:
-    assert str(parse_gradient(f"{SETTING}/momentum")) == f"{SETTING}/momentum"
     with pytest.raises(ConfigError, match="the encoder e has no momentum copy, which keys: momentum needs"):
-        Extractor(
-            {"e": encoder()}, QueryPlan((f"{NEED}/momentum",), ("backbone",)), SimCLRAugmentation(), torch.device("cpu")
-        )(torch.zeros(1, 3, 12, 12, dtype=torch.uint8), torch.arange(1), ["a"])
-    for text in ("0.5/4/256", "a/4/256/8"):
-        with pytest.raises(ConfigError, match="allowed: temperature/views/bank/layers"):
-            parse_gradient(text)
+        Extractor({"e": encoder()}, QueryPlan((OF_COPY,), ("backbone",)), SimCLRAugmentation(), torch.device("cpu"))(
+            torch.zeros(1, 3, 12, 12, dtype=torch.uint8), torch.arange(1), ["a"]
+        )
     with pytest.raises(ConfigError, match="views = 1"):
-        parse_pairs("0.5/1/256/8")
+        ViewsGradient(views=1)
     with pytest.raises(ConfigError, match="bank = 0"):
-        parse_gradient("0.5/1/0/8")
+        CaptionGradient(views=1, bank=0)
     images, streams = torch.zeros(2, 3, 12, 12, dtype=torch.uint8), torch.arange(2)
-    plan = QueryPlan((NEED,), ("backbone",))
+    plan = QueryPlan((OF_VIEWS,), ("backbone",))
     for model, bank, reason in (
         (encoder(), None, "compared with 5 further images"),
         (averaged(encoder(), 2), Bank(images, streams), "gives no gradients of its weights"),

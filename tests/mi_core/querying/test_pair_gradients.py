@@ -21,7 +21,7 @@ from mi_core.encoders import build_backbone
 from mi_core.encoders.checkpoint import Encoder, channelwise, seeded
 from mi_core.encoders.clip import OpenCLIPText
 from mi_core.encoders.folding import for_queries
-from mi_core.features.loss_gradient import GradientSetting
+from mi_core.features.loss_gradient import CaptionGradient
 from mi_core.objectives.clip import CLIP, CLIPParameters
 from mi_core.objectives.text import CaptionEncoder
 from mi_core.querying.bank import Bank
@@ -31,8 +31,8 @@ from mi_core.querying.plan import QueryPlan
 from mi_core.streams import stream_keys
 from tests.mi_core.adoption.folders import save_open_clip, save_transformers
 
-IMAGE = GradientSetting(temperature=0.2, views=2, bank=5, layers=3)
-BOTH = GradientSetting(temperature=0.2, views=2, bank=5, layers=3, both=True)
+IMAGE = CaptionGradient(temperature=0.2, views=2, bank=5, layers=3)
+BOTH = CaptionGradient(temperature=0.2, views=2, bank=5, layers=3, both=True)
 CAPTIONS = ["a photo of a cat", "red car", "a dog"]
 SMALL = CLIPParameters(projection_width=16, text_width=16, text_layers=2, text_heads=2, text_length=24)
 
@@ -184,8 +184,8 @@ def test_the_extractor_gives_the_captions_of_the_images(made: Made, tmp_path: Pa
     assert encoder.text is not None
     images = torch.randint(0, 256, (8, 3, 12, 12), dtype=torch.uint8, generator=generator(4))
     streams = stream_keys(0, "train", "pool", [str(row) for row in range(8)])
-    bank, needs = Bank(images[3:], streams[3:], tuple("abcde")), [f"caption-gradient:{one}" for one in (IMAGE, BOTH)]
-    plan = QueryPlan(tuple(needs), ("backbone", "projection"), batch_views=8)
+    bank, needs = Bank(images[3:], streams[3:], tuple("abcde")), (IMAGE, BOTH)
+    plan = QueryPlan(needs, ("backbone", "projection"), batch_views=8)
     ask = Extractor({"e": encoder}, plan, SimCLRAugmentation(), torch.device("cpu"), bank=bank)
     found = ask(images[:3], streams[:3], ["x/0", "x/1", "x/2"], captions=CAPTIONS)["e"]
     views, keys = (make_views(images, streams, SimCLRAugmentation(), views=count) for count in (2, 1))
@@ -214,7 +214,7 @@ def test_pairs_that_were_learned_by_heart_have_low_losses_and_small_gradients_in
     encoder = Encoder(module.backbone, {"projection": module.projection}, plain, plain, text=module.text_tower())
     ask = Extractor(
         {"e": for_queries(encoder, "cpu")},
-        QueryPlan(("caption-gradient:0.07/1/8/3/both",), ("projection",)),
+        QueryPlan((CaptionGradient(0.07, 1, 8, 3, both=True),), ("projection",)),
         CLIPAugmentation(crop_scale=(1.0, 1.0)),
         torch.device("cpu"),
         bank=Bank(pixels[16:], torch.arange(8), tuple(captions[16:])),
@@ -233,7 +233,7 @@ def test_a_text_tower_without_gradients_is_refused() -> None:
     encoder, images = trained_here(Path()), torch.zeros(1, 3, 12, 12, dtype=torch.uint8)
     ask = Extractor(
         {"e": encoder},
-        QueryPlan((f"caption-gradient:{BOTH}",), ("projection",)),
+        QueryPlan((BOTH,), ("projection",)),
         SimCLRAugmentation(),
         torch.device("cpu"),
     )

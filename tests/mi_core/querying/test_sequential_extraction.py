@@ -12,7 +12,9 @@ from torch import nn
 from mi_core.augmentations.simclr import SimCLRAugmentation
 from mi_core.augmentations.views import make_views
 from mi_core.checks import ConfigError, NumericError
-from mi_core.features.sequential import StoppingRule, by_views, stopped
+from mi_core.features.lp_norm import LpNorm
+from mi_core.features.pairwise_similarity import PairwiseSimilarity
+from mi_core.features.sequential import SequentialSimilarity, StoppingRule, by_views, stopped
 from mi_core.querying.extractor import Extractor
 from mi_core.querying.plan import QueryPlan
 from mi_core.streams import stream_keys
@@ -55,14 +57,14 @@ def assert_same(found: np.ndarray, expected: np.ndarray) -> None:
 
 
 def extractor(model: nn.Module, rule: StoppingRule | None, **plan: Any) -> Extractor:
-    settings = {"needs": ("sequential",), "outputs": ("backbone",), "views": VIEWS, "rule": rule} | plan
+    settings = {"needs": (SequentialSimilarity(),), "outputs": ("backbone",), "views": VIEWS, "rule": rule} | plan
     return Extractor({"e": model}, QueryPlan(**settings), AUGMENTATION, torch.device("cpu"))  # type: ignore[dict-item]
 
 
 @pytest.fixture(scope="module")
 def rule() -> StoppingRule:
     """One that stops some images after every number of views."""
-    whole = extractor(Counting(), None, needs=("pairwise:cosine",))(*inputs())["e"]["backbone.pairwise:cosine"]
+    whole = extractor(Counting(), None, needs=(PairwiseSimilarity(),))(*inputs())["e"]["backbone.pairwise:cosine"]
     low, high = np.quantile(by_views(whole)[:, :-1], [0.15, 0.85], axis=0)
     return StoppingRule(tuple(low), tuple(high))
 
@@ -108,13 +110,13 @@ def test_later_views_are_those_of_a_longer_series() -> None:
 def test_batches_change_no_decision(batch_views: int, rule: StoppingRule) -> None:
     model = Counting()
     found = extractor(model, rule, batch_views=batch_views)(*inputs())["e"]["backbone.sequential"]
-    whole = extractor(Counting(), None, needs=("pairwise:cosine",))(*inputs())["e"]["backbone.pairwise:cosine"]
+    whole = extractor(Counting(), None, needs=(PairwiseSimilarity(),))(*inputs())["e"]["backbone.pairwise:cosine"]
     assert_same(found, stopped(by_views(whole), rule))
     assert max(len(call) for call in model.calls) <= batch_views
 
 
 def test_other_needs_of_a_plan_are_answered_too(rule: StoppingRule) -> None:
-    both = extractor(Counting(), rule, needs=("sequential", "norm:2"))(*inputs())["e"]
+    both = extractor(Counting(), rule, needs=(SequentialSimilarity(), LpNorm()))(*inputs())["e"]
     alone = extractor(Counting(), rule)(*inputs())["e"]
     assert_same(both["backbone.sequential"], alone["backbone.sequential"])
     assert both["backbone.norm:2"].shape == (COUNT,)

@@ -8,20 +8,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from pipelines.config.demands import Asking, asking_of
 
 from mi_core.captions import templated_caption
+from mi_core.features.caption_similarity import CaptionEmbedding, CaptionSimilarity
+from mi_core.features.embedding import Embedding, ViewEmbeddings
 from pipelines.audit import run as audit
 from pipelines.data.draw.images import load_images
 from pipelines.data.draw.splits import Splits
 from pipelines.encoders.stored import describe
 from pipelines.errors import UserError
-from pipelines.extract.features import load_features
 from pipelines.files import storage
 from pipelines.plan.load import parse
 from pipelines.run.folder import RunFolder
 from tests.conftest import small_config
 from tests.pipelines import staged
+from tests.pipelines.columns import columns
 from tests.pipelines.tars import image_bytes, tar_bytes
 
 
@@ -72,8 +73,8 @@ def test_pairs_from_shards_to_scores(local_ray: None, tmp_path: Path) -> None:
     audit.run(chosen, str(run))
     place = RunFolder(str(run)).seed(0)
     roles = ("target-member", "target-nonmember")
-    needs = ["caption:cosine", "caption:embedding", "embedding"]
-    found = load_features(chosen, place, Asking("target"), 40, "projection", needs, roles)
+    needs = [CaptionSimilarity(), CaptionEmbedding(), Embedding()]
+    found = columns(chosen, place, "target", 40, "projection", needs, roles)
     loaded = load_images(chosen.data, Splits.load(place.path), roles)
     assert list(found.ids) == loaded.ids
     encoder = describe(place, "target").load(40)
@@ -110,11 +111,10 @@ def test_memorisation_of_pairs_from_shards_to_the_report(local_ray: None, tmp_pa
     assert (entry["attack"], entry["output"], entry["pairs"], entry["mean"]["n"]) == ("clipmem", "projection", 2, 80)
     place, roles = RunFolder(str(run)).seed(0), ("target-member", "target-nonmember")
     splits, found = Splits.load(place.path), dict[str, list[float]]()
-    needs = ["view-embeddings", "caption:embedding"]
+    needs = [ViewEmbeddings(), CaptionEmbedding()]
     for number in range(4):
-        asking = asking_of(chosen, chosen.attacks[0], f"half-{number}")
-        asked = (chosen, place, asking, 40, "projection", needs)
-        mine, others = load_features(*asked, roles), load_features(*asked, ["known-nonmember"])
+        asked = (chosen, place, f"half-{number}", 40, "projection", needs)
+        mine, others = columns(*asked, roles), columns(*asked, ["known-nonmember"])
         sides = []
         for features in (mine, others):
             views = features.values["view-embeddings"].reshape(len(features), 3, -1).astype(float)

@@ -10,17 +10,17 @@ import jsonschema
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from pipelines.config.demands import Asking, demands_of
+from pipelines.config.demands import demands_of
 
 from mi_core.attacks import ATTACKS
 from mi_core.attacks.attribute_inference import AttributeInferenceParameters, infer
+from mi_core.features.embedding import Embedding
 from mi_core.report.contents import schema
 from pipelines.audit import run as audit
 from pipelines.config.run_config import RunConfig
 from pipelines.data.draw.splits import Splits
 from pipelines.encoders.stored import describe
 from pipelines.errors import UserError
-from pipelines.extract.features import load_features
 from pipelines.extract.ledger import count_queries
 from pipelines.plan.encoders import attacked_epochs, member_roles
 from pipelines.plan.load import parse
@@ -28,6 +28,7 @@ from pipelines.plan.roles import audited_roles, reference_roles
 from pipelines.run.folder import RunFolder
 from tests.conftest import small_config
 from tests.pipelines import staged
+from tests.pipelines.columns import columns
 
 POSTERIORS = ["metric-corr", "metric-conf", "metric-loss", "metric-ent", "metric-ment", "posterior-nn", "posterior-mlp"]
 BASELINES = ["baseline-a", "baseline-b", "baseline-c"]
@@ -138,11 +139,11 @@ def test_crafted_images_come_from_the_shadow_for_target_and_shadow_alike(run: Pa
     crafted = [demand for demand in demands_of(config) if demand.asking.crafter]
     assert {demand.asking.encoder for demand in crafted} == {"contrastive-target", "contrastive-shadow"}
     assert {demand.asking.crafter for demand in crafted} == {"contrastive-shadow"}
-    need = next(need for demand in crafted for need in demand.needs["target-member"] if need.startswith("adversarial"))
+    need = next(need for demand in crafted for need in demand.needs["target-member"] if need.kind == "adversarial")
     roles = ["target-member"]
     asked = ("logits", [need], roles)
-    found = load_features(config, place, Asking("contrastive-target", crafter="contrastive-shadow"), 2, *asked)
-    assert found.values[need].shape == (60, 4)
+    found = columns(config, place, "contrastive-target", 2, *asked)
+    assert found[need].shape == (60, 4)
 
 
 @pytest.mark.slow
@@ -166,7 +167,7 @@ def test_attributes_are_inferred_from_embeddings_beside_guessing(run: Path) -> N
     for target, row in rows.items():
         epoch = attacked_epochs(config, target)[-1]
         known, tested = (
-            load_features(config, place, Asking(target), epoch, "backbone", ["embedding"], [role])
+            columns(config, place, target, epoch, "backbone", [Embedding()], [role])
             for role in ("target-member", "target-nonmember")
         )
         truth = [np.array([values[name] for name in part.ids]) for part in (known, tested)]

@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pipelines.attack.tasks import Task, tasks
-from pipelines.config.demands import Asking
 
 from mi_core.validity.conformal import conformal_p_values
 from mi_core.validity.verdict import Validity
@@ -95,9 +94,7 @@ def test_a_part_without_a_counted_sample_has_no_scores(
 
     def scored_of(config: RunConfig, task: Task, splits: Splits, fitted: Any) -> Scored:
         if set(splits.sums.shards) <= set(bare):
-            features.load_features(
-                config, task.folder, Asking("target", count=2), 0, "backbone", [], audited_roles(config), splits
-            )
+            features.columns(config, task.folder, "target", 0, "backbone", [], audited_roles(config), splits)
         table = pa.table({"id": ["a"], "member": [True], "score": [0.5], "item": ["x"]})
         return Scored(table, None, 3)
 

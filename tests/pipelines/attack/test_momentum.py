@@ -17,7 +17,7 @@ import torch
 from mi_core.checks import ConfigError
 from mi_core.encoders.checkpoint import Encoder, fingerprint
 from mi_core.encoders.folding import for_queries
-from mi_core.features.loss_gradient import GradientSetting
+from mi_core.features.loss_gradient import ViewsGradient
 from mi_core.querying.gradients import BankKeys, losses_and_gradients
 from pipelines.audit import run as audit
 from pipelines.data.draw.images import load_images
@@ -41,8 +41,7 @@ from tests.conftest import small_config
 from tests.pipelines import staged
 from tests.pipelines.banks import bank_of_ten, query_views, stored_column, with_anchors
 
-SETTING = GradientSetting(temperature=0.2, views=2, bank=10, layers=3, momentum=True)
-NEED = f"prediction.gradient:{SETTING}"
+MEASURE = ViewsGradient(temperature=0.2, views=2, bank=10, layers=3, momentum=True)
 
 
 def config(**attack: Any) -> dict[str, Any]:
@@ -91,8 +90,8 @@ def test_stored_numbers_are_those_of_the_copy_s_keys(run: Path) -> None:
         bank = BankKeys(encoder.momentum(query_views(stored, anchors[0], 1, "dice")[:, 0])["projection"])
     names = images.ids[:5]
     shown = query_views(stored, torch.from_numpy(images.images[:5]), 2, "dice")
-    found = losses_and_gradients(encoder, "prediction", shown, bank, SETTING)
-    rows = stored_column(place, NEED)
+    found = losses_and_gradients(encoder, "prediction", shown, bank, MEASURE)
+    rows = stored_column(place, f"prediction.{MEASURE}")
     np.testing.assert_allclose(found, [rows[name.partition("/")[2]] for name in names], rtol=1e-3)
 
 
@@ -193,7 +192,7 @@ def test_a_loaded_encoder_has_the_numbers_of_the_training_that_its_file_is_of(ru
     )
     assert weights.keys() == expected.keys()
     assert all(torch.equal(weights[name], expected[name]) for name in weights)
-    trained, found = stored_column(theirs, NEED), stored_column(here, NEED, 0)
+    trained, found = (stored_column(place, f"prediction.{MEASURE}", epoch) for place, epoch in ((theirs, 3), (here, 0)))
     assert len(found) == 120
     np.testing.assert_allclose([found[key] for key in found], [trained[key] for key in found], rtol=1e-3)
 

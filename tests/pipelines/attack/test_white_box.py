@@ -11,7 +11,7 @@ import torch
 
 from mi_core.encoders.folding import for_queries
 from mi_core.encoders.text_tower import TextTower
-from mi_core.features.loss_gradient import GradientSetting
+from mi_core.features.loss_gradient import CaptionGradient, ViewsGradient
 from mi_core.querying.gradients import BankKeys, losses_and_gradients
 from pipelines.audit import run as audit
 from pipelines.data.draw.images import load_images
@@ -29,7 +29,7 @@ from tests.pipelines import staged
 from tests.pipelines.banks import bank_of_ten, query_views, stored_column, with_anchors
 
 SMALL = {"attack": "white-box", "gradient_views": 2, "bank": 10, "layers": 3}
-SETTING = GradientSetting(temperature=0.5, views=2, bank=10, layers=3)
+MEASURE = ViewsGradient(temperature=0.5, views=2, bank=10, layers=3)
 PAIRS = {"loss": "caption", "outputs": ["projection"], "reference": "known"}
 
 
@@ -46,7 +46,7 @@ def run(trained_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_stored_numbers_are_those_of_encoder_bank_and_views(run: Path) -> None:
     chosen, place = parse(config(), "x"), RunFolder(str(run)).seed(0)
     splits = Splits.load(place.path)
-    rows = stored_column(place, f"projection.gradient:{SETTING}")
+    rows = stored_column(place, f"projection.{MEASURE}")
     assert len(rows) == 120
     stored = describe(place, "target")
     encoder = for_queries(stored.load(3), "cpu")
@@ -55,7 +55,7 @@ def test_stored_numbers_are_those_of_encoder_bank_and_views(run: Path) -> None:
         keys = BankKeys(encoder(query_views(stored, anchors[0], 1)[:, 0])["projection"])
     names = images.ids[:7]
     found = losses_and_gradients(
-        encoder, "projection", query_views(stored, torch.from_numpy(images.images[:7]), 2), keys, SETTING
+        encoder, "projection", query_views(stored, torch.from_numpy(images.images[:7]), 2), keys, MEASURE
     )
     expected = [rows[name.partition("/")[2]] for name in names]
     np.testing.assert_allclose(found, expected, rtol=1e-3)
@@ -82,8 +82,8 @@ def test_towers_are_a_need_of_their_own_and_configs_of_before_mean_the_image_tow
     before, image, both = (
         parse(config(**PAIRS, **more), "x") for more in ({}, {"towers": "image"}, {"towers": "both"})
     )
-    assert before.attacks[0].needs() == image.attacks[0].needs() == ("caption-gradient:0.5/2/10/3",)
-    assert both.attacks[0].needs() == ("caption-gradient:0.5/2/10/3/both",)
+    assert before.attacks[0].needs() == image.attacks[0].needs() == (CaptionGradient(0.5, 2, 10, 3),)
+    assert both.attacks[0].needs() == (CaptionGradient(0.5, 2, 10, 3, both=True),)
     assert "towers = 'both', allowed: image" in refused(config(towers="both"))
 
 
@@ -98,8 +98,8 @@ def test_pairs_through_the_stages_hold_the_norms_of_both_towers(local_ray: None,
     raw["attacks"] = raw["attacks"][:1]
     chosen, place = parse(raw, "x"), RunFolder(str(tmp_path / "run")).seed(0)
     audit.run(chosen, str(tmp_path / "run"))
-    setting = GradientSetting(temperature=0.5, views=2, bank=10, layers=3, both=True)
-    rows, splits = stored_column(place, f"projection.caption-gradient:{setting}"), Splits.load(place.path)
+    measure = CaptionGradient(temperature=0.5, views=2, bank=10, layers=3, both=True)
+    rows, splits = stored_column(place, f"projection.{measure}"), Splits.load(place.path)
     stored = describe(place, "target")
     encoder = for_queries(stored.load(3), "cpu")
     images, anchors = load_images(chosen.data, splits, ["target-member"]), load_images(chosen.data, splits, ["anchor"])
@@ -110,7 +110,7 @@ def test_pairs_through_the_stages_hold_the_norms_of_both_towers(local_ray: None,
         texts = encoder.text([caption_of[name] for name in bank[1]])
         keys = BankKeys(encoder(query_views(stored, bank[0], 1)[:, 0])["projection"], texts)
     shown = query_views(stored, torch.from_numpy(images.images[:7]), 2)
-    found = losses_and_gradients(encoder, "projection", shown, keys, setting, encoder.text.tokens(images.captions[:7]))
+    found = losses_and_gradients(encoder, "projection", shown, keys, measure, encoder.text.tokens(images.captions[:7]))
     assert found.shape == (7, 1 + 3 + 3)
     np.testing.assert_allclose(found, [rows[name.partition("/")[2]] for name in names], rtol=1e-3)
     (entry,) = storage.read_json(f"{tmp_path}/run/report.json")["attacks"]

@@ -171,7 +171,11 @@ def test_a_forger_gains_under_the_views_that_he_guessed_and_under_no_others(fini
 def test_chosen_images_are_audited_by_choice_beside_trained_references(finished_run: Path, tmp_path: Path) -> None:
     chooser = chooser_of(finished_run)
     config = chooser.audit("bursts", f"{tmp_path}/bursts")
-    assert groups_by(config) == CHOICE and all(map(config.is_trained, classifying_references(config))) and len(classifying_references(config)) == 4
+    assert (
+        groups_by(config) == CHOICE
+        and all(map(config.is_trained, classifying_references(config)))
+        and len(classifying_references(config)) == 4
+    )
     names = sorted(path.stem for path in (tmp_path / "bursts/candidates").iterdir())
     assert len(names) == 60 and len({name.partition("-")[0] for name in names}) == 3
     controls = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "bursts/controls").iterdir()}

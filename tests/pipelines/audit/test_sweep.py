@@ -11,21 +11,20 @@ import jsonschema
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from pipelines.config.demands import asking_of
 
 from mi_core.attacks.threshold import best_threshold
-from mi_core.features import of_first_views
+from mi_core.features.pairwise_similarity import PairwiseSimilarity
 from mi_core.metrics.delong import auc
 from mi_core.report.contents import schema
 from pipelines.audit import run as audit
 from pipelines.config.run_config import RunConfig
 from pipelines.data.draw.splits import Splits
-from pipelines.extract.features import load_features
 from pipelines.files import storage
 from pipelines.plan.load import parse
 from pipelines.run.folder import RunFolder
 from tests.conftest import small_config
 from tests.pipelines import staged
+from tests.pipelines.columns import columns
 
 
 def wide() -> dict[str, Any]:
@@ -114,14 +113,11 @@ def test_what_points_share_is_made_once(swept: Path) -> None:
 def test_the_first_views_are_used(swept: Path) -> None:
     """The attack at two views, recomputed from the first pair of the four views that were drawn."""
     config, place = parse(wide(), "wide.yaml"), RunFolder(str(swept)).seed(0)
-    attack = config.attacks[0]
 
     def means(encoder: str, roles: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
-        found = load_features(
-            config, place, asking_of(config, attack, encoder), 3, "projection", ["pairwise:cosine"], roles
-        )
+        found = columns(config, place, encoder, 3, "projection", [PairwiseSimilarity()], roles)
         members = set(Splits.load(place.path).ids(roles[:1]))
-        values = of_first_views("pairwise:cosine", found.values["pairwise:cosine"], 4, 2)
+        values = PairwiseSimilarity().first_views(found[PairwiseSimilarity()], 4, 2)
         return values.mean(axis=1, dtype=np.float64), np.array([name in members for name in found.ids])
 
     threshold = best_threshold(*means("shadow", ("shadow-member", "shadow-nonmember")))
@@ -242,7 +238,6 @@ def test_the_per_sample_attack_knows_which_shadow_saw_what(local_ray: None, tmp_
 def check_memorisation(config: RunConfig, run: Path, splits: Splits) -> None:
     """The table says what the shadows' features say, by a loop; report, results and page sum it up."""
     place = RunFolder(str(run)).seed(0)
-    (measuring,) = (attack for attack in config.attacks if attack.attack == "sslmem")
     roles = ("target-member", "target-nonmember")
     shown = report(run)["memorisation"]
     assert {entry["output"] for entry in shown} == {"backbone", "projection"}
@@ -252,9 +247,8 @@ def check_memorisation(config: RunConfig, run: Path, splits: Splits) -> None:
         assert set(table) == set(splits.ids(roles))
         found: dict[str, list[float]] = {name: [] for name in table}
         for number in range(4):
-            asking = asking_of(config, measuring, f"half-{number}")
-            features = load_features(config, place, asking, 1, entry["output"], ["pairwise:cosine"], roles)
-            distance = np.sqrt(2 - 2 * np.minimum(features.values["pairwise:cosine"].astype(float), 1)).mean(axis=1) / 2
+            features = columns(config, place, f"half-{number}", 1, entry["output"], [PairwiseSimilarity()], roles)
+            distance = np.sqrt(2 - 2 * np.minimum(features[PairwiseSimilarity()].astype(float), 1)).mean(axis=1) / 2
             saw = set(splits.half(roles, number, 0).ids(roles))
             for name, value in zip(features.ids.tolist(), distance - distance.mean(), strict=True):
                 found[name].append(-value if name in saw else value)

@@ -11,6 +11,9 @@ import pytest
 import yaml
 from pipelines.config.demands import demands_of
 
+from mi_core.features.embedding import Embedding
+from mi_core.features.lp_norm import LpNorm
+from mi_core.features.pairwise_similarity import PairwiseSimilarity
 from pipelines.config.reading.shipped import found
 from pipelines.config.sections.limits import ResourcesConfig
 from pipelines.errors import UserError
@@ -261,14 +264,14 @@ def test_demands_ask_each_encoder_only_what_is_needed() -> None:
     config = load(str(QUICKSTART))
     demands = {(demand.asking.encoder, demand.asking.outputs): demand.needs for demand in demands_of(config)}
     both = ("backbone", "projection")
-    all_needs = {"pairwise:cosine", "norm:2"}
-    measured = {*all_needs, "embedding"}  # for utility; from the query whose norm is attacked
+    all_needs = {PairwiseSimilarity(), LpNorm()}
+    measured = {*all_needs, Embedding()}  # for utility; from the query whose norm is attacked
     assert demands["target", both] == {"target-member": measured, "target-nonmember": measured}
     assert demands["shadow", both] == {
         "target-member": measured,  # the control
         "target-nonmember": measured,
-        "shadow-member": {"pairwise:cosine"},  # LpLA is not fitted on the shadow
-        "shadow-nonmember": {"pairwise:cosine"},
+        "shadow-member": {PairwiseSimilarity()},  # LpLA is not fitted on the shadow
+        "shadow-nonmember": {PairwiseSimilarity()},
     }
     assert "target-member" not in demands["target", ("backbone",)]
     bank, test = utility_roles(config, "target")

@@ -26,6 +26,8 @@ from mi_core.encoders.folding import for_queries
 from mi_core.encoders.remote.meter import Limits, Meter
 from mi_core.encoders.remote.parameters import IDENTITY, EndpointParameters
 from mi_core.encoders.remote.png import png_bytes
+from mi_core.features.lp_norm import LpNorm
+from mi_core.features.pairwise_similarity import PairwiseSimilarity
 from mi_core.querying.extractor import Extractor
 from mi_core.querying.plan import QueryPlan
 from mi_core.report.contents import schema
@@ -93,7 +95,7 @@ def test_an_audit_over_http_is_the_audit_itself(
     loaded = load_images(config.data, Splits.load(place.path), ROLES)
     plain = Extractor(
         {"target": Rounded(trained(trained_run)), "here": trained(trained_run)},  # type: ignore[dict-item]
-        QueryPlan(("norm:2", "pairwise:cosine"), ("backbone", "projection"), views=4),
+        QueryPlan((LpNorm(), PairwiseSimilarity()), ("backbone", "projection"), views=4),
         build(AUGMENTATIONS["simclr"], describe(place, "target").record.config["augmentation"]),
         torch.device("cpu"),
     )

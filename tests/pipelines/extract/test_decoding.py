@@ -7,16 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pipelines.config.demands import Asking
 
+from mi_core.features.pairwise_similarity import PairwiseSimilarity
 from mi_core.images import encode_png
 from pipelines.audit import run as audit
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.limits import ResourcesConfig
-from pipelines.extract.features import load_features
 from pipelines.plan.load import parse
-from pipelines.plan.views import recipe_of
 from pipelines.run.folder import RunFolder
+from tests.pipelines.columns import columns
 from tests.pipelines.tars import tar_bytes
 
 ROLES = ("target-member", "target-nonmember", "known-member", "known-nonmember")
@@ -64,8 +63,7 @@ def extracted(config: RunConfig, folder: Path) -> dict[str, np.ndarray]:
     """Similarities by sample."""
     audit.run(config, str(folder), last="extract")
     place = RunFolder(str(folder)).seed(0)
-    recipe = recipe_of(config, config.attacks[0])
-    found = load_features(config, place, Asking("target", recipe=recipe), 0, "backbone", ["pairwise:cosine"], ROLES)
+    found = columns(config, place, "target", 0, "backbone", [PairwiseSimilarity()], ROLES)
     return dict(zip(found.ids, found.values["pairwise:cosine"], strict=True))
 
 

@@ -14,18 +14,18 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from pipelines.config.demands import Asking
 
+from mi_core.features.lp_norm import LpNorm
 from pipelines.audit import run as audit
 from pipelines.audit.run import with_nonce
 from pipelines.config.run_config import RunConfig
 from pipelines.data.draw.splits import Splits
 from pipelines.errors import UserError, fault_of_user
-from pipelines.extract.features import load_features
 from pipelines.plan.load import parse
 from pipelines.run.folder import RunFolder
 from pipelines.run.registration import registered_nonce
 from tests.pipelines import staged
+from tests.pipelines.columns import columns
 from tests.pipelines.extract.test_run import assert_same, chunk_files, config_with, extraction, parquet_contents
 from tests.pipelines.tars import image_bytes, shard_bytes
 
@@ -112,7 +112,7 @@ def test_every_kind_of_bad_input_is_listed_and_the_rest_is_queried(local_ray: No
     assert set(rejected) == set(told)
     for place, word in told.items():
         assert word in rejected[place], rejected[place]
-    found = load_features(config, RunFolder(str(folder)).seed(0), Asking("target"), 0, "backbone", ["norm:2"], ROLES)
+    found = columns(config, RunFolder(str(folder)).seed(0), "target", 0, "backbone", [LpNorm()], ROLES)
     assert len(found.ids) == 28
     assert not list(tmp_path.parent.glob("evil*"))
     assert {path.name for path in tmp_path.iterdir()} == {"data", "run"}
@@ -178,5 +178,5 @@ def test_a_shard_that_goes_away_ends_the_run_and_coming_back_it_goes_on(local_ra
         audit.run(config, str(folder), last="extract")
     shutil.copy(tmp_path / "b.tar", data / "b.tar")
     audit.run(config, str(folder), last="extract")
-    found = load_features(config, RunFolder(str(folder)).seed(0), Asking("target"), 0, "backbone", ["norm:2"], ROLES)
+    found = columns(config, RunFolder(str(folder)).seed(0), "target", 0, "backbone", [LpNorm()], ROLES)
     assert len(set(found.ids.tolist())) == 60

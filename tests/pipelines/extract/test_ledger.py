@@ -13,6 +13,10 @@ import pyarrow as pa
 import pytest
 from pipelines.config.demands import Asking, demands_of
 
+from mi_core.features.embedding import Embedding
+from mi_core.features.lp_norm import LpNorm
+from mi_core.features.pairwise_similarity import PairwiseSimilarity
+from mi_core.features.patch_similarity import CenterSimilarity
 from mi_core.images import Decoder
 from pipelines.audit import run as audit
 from pipelines.config.run_config import RunConfig
@@ -214,7 +218,7 @@ def test_attacks_on_other_outputs_read_the_same_queries() -> None:
         ]
     )
     seen = [
-        (role, need.partition(":")[0])
+        (role, need.kind)
         for demand in demands_of(config)
         if demand.asking.encoder == "target"
         for role, needs in demand.needs.items()
@@ -229,8 +233,11 @@ def test_attacks_on_other_outputs_read_the_same_queries() -> None:
     }
     both = ("backbone", "projection")
     assert outputs == {
-        "norm:2": both, "embedding": both, "pairwise:cosine": ("projection",), "patches:3x3": ("backbone",),
-    }  # fmt: skip
+        LpNorm(): both,
+        Embedding(): both,
+        PairwiseSimilarity(): ("projection",),
+        CenterSimilarity(): ("backbone",),
+    }
 
 
 def test_points_of_a_sweep_ask_the_checkpoints_that_they_attack() -> None:

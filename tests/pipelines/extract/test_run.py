@@ -16,10 +16,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from pipelines.config.demands import Asking
 from safetensors.numpy import load_file, save_file
 
 from mi_core.augmentations import AUGMENTATIONS
+from mi_core.features.lp_norm import LpNorm
+from mi_core.features.pairwise_similarity import PairwiseSimilarity
 from mi_core.images import Decoder, encode_png
 from mi_core.querying.extractor import Extractor
 from mi_core.querying.plan import QueryPlan
@@ -37,17 +38,17 @@ from pipelines.extract import attempts
 from pipelines.extract import plan as extract
 from pipelines.extract.attempts import marker_path
 from pipelines.extract.commit import commit
-from pipelines.extract.features import load_features, rejected_samples
+from pipelines.extract.features import rejected_samples
 from pipelines.extract.jobs import orders_of, unpacked
 from pipelines.extract.readers import ReadOrder, Share, read_chunks
 from pipelines.extract.selections import Selection
 from pipelines.files import storage
 from pipelines.plan.load import parse
-from pipelines.plan.views import recipe_of
 from pipelines.run.folder import RunFolder
 from pipelines.run.points import Run
 from tests.conftest import background, own_processes, small_config, wait_until
 from tests.pipelines import staged
+from tests.pipelines.columns import columns
 from tests.pipelines.tars import image_bytes, shard_bytes, tar_bytes
 
 ROLES = ("target-member", "target-nonmember")
@@ -66,10 +67,7 @@ def folder(trained_run: Path, tmp_path: Path) -> Path:
 
 def features(config: RunConfig, folder: Path, output: str = "projection", epoch: int = 3) -> dict[str, np.ndarray]:
     place = RunFolder(str(folder)).seed(0)
-    recipe = recipe_of(config, config.attacks[0])
-    found = load_features(
-        config, place, Asking("target", recipe=recipe), epoch, output, ["pairwise:cosine", "norm:2"], ROLES
-    )
+    found = columns(config, place, "target", epoch, output, [PairwiseSimilarity(), LpNorm()], ROLES)
     return {"ids": found.ids, **found.values}
 
 
@@ -131,7 +129,7 @@ def test_features_equal_those_of_one_call_without_ray(finished_run: Path) -> Non
 
     plain = Extractor(
         {"3": trained.load(3)},
-        QueryPlan(("norm:2", "pairwise:cosine"), ("backbone", "projection"), views=4, batch_views=10_000),
+        QueryPlan((LpNorm(), PairwiseSimilarity()), ("backbone", "projection"), views=4, batch_views=10_000),
         build(AUGMENTATIONS["simclr"], trained.record.config["augmentation"]),
         torch.device("cpu"),
     )
@@ -282,7 +280,7 @@ def test_the_one_sample_that_kills_workers_is_found_and_listed(local_ray: None, 
     place = RunFolder(str(folder)).seed(0)
     (listed,) = rejected_samples(config, place)
     assert (listed["key"], listed["reason"]) == ("s0021", "crashed: the worker died on this sample")
-    found = load_features(config, place, Asking("target"), 0, "backbone", ["norm:2"], roles)
+    found = columns(config, place, "target", 0, "backbone", [LpNorm()], roles)
     assert len(found.ids) == 39
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,24 +12,27 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from pipelines.attack.tasks import stopping_rule
-from pipelines.config.demands import Asking, Stopping, asking_of, demands_of
+from pipelines.config.demands import Stopping, demands_of
 
 from mi_core.attacks.sequential import EncoderMISequential, SequentialParameters
+from mi_core.features.embedding import Embedding
+from mi_core.features.pairwise_similarity import PairwiseSimilarity
 from mi_core.features.sequential import by_views, stopped
 from mi_core.records import LabelledFeatures
 from mi_core.report.contents import schema
 from pipelines.audit import run as audit
 from pipelines.config.run_config import RunConfig
 from pipelines.data.draw.splits import Splits
+from pipelines.data.plans import plan_of
 from pipelines.errors import UserError
 from pipelines.extract import run as extract
-from pipelines.extract.features import load_features
+from pipelines.extract.features import read
 from pipelines.files import storage
 from pipelines.plan.load import parse
 from pipelines.plan.roles import audited_roles, roles_fitted_on_target
-from pipelines.plan.views import recipe_of
 from pipelines.run.folder import RunFolder
 from tests.conftest import small_config
+from tests.pipelines.columns import columns
 
 VIEWS = 6
 SEQUENTIAL = {"attack": "encodermi-sequential", "tolerance": 0.2, "outputs": ["projection"]}
@@ -61,21 +63,20 @@ def folder(trained_run: Path, tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def asked(config: RunConfig, folder: Path, position: int = 1, epoch: int = 3, **kept: Any) -> dict[str, np.ndarray]:
+def asked(config: RunConfig, folder: Path, position: int = 1, epoch: int = 3) -> dict[str, np.ndarray]:
     """Views asked and their statistic by sample."""
-    place, attack = RunFolder(str(folder)).seed(0), config.attacks[position]
-    asking = asking_of(config, attack, "target")
-    stopped = replace(asking, stopping=Stopping(position, "projection", epoch), **kept)
-    found = load_features(config, place, stopped, epoch, "projection", ["sequential"], audited_roles(config))
+    plan, place = plan_of(config, RunFolder(str(folder)).seed(0))
+    (judge,) = (
+        judge for judge in plan.judges if (judge.position, judge.output, judge.epoch) == (position, "projection", epoch)
+    )
+    found = read(place, judge.score.reading)
     return dict(zip(found.ids.tolist(), found.values["sequential"], strict=True))
 
 
 def seen(config: RunConfig, folder: Path, encoder: str, roles: tuple[str, ...], epoch: int = 3) -> LabelledFeatures:
     """Similarities of all views."""
-    place, recipe = RunFolder(str(folder)).seed(0), recipe_of(config, config.attacks[0])
-    found = load_features(
-        config, place, Asking(encoder, recipe=recipe), epoch, "projection", ["pairwise:cosine"], roles
-    )
+    place = RunFolder(str(folder)).seed(0)
+    found = columns(config, place, encoder, epoch, "projection", [PairwiseSimilarity()], roles)
     members = set(Splits.load(place.path).ids(roles[:1]))
     return LabelledFeatures(found, np.array([name in members for name in found.ids]))
 
@@ -102,7 +103,9 @@ def test_the_target_is_asked_what_a_rule_of_the_shadow_alone_asks(finished: Path
     for epoch in (1, 3):
         attack = EncoderMISequential(SequentialParameters(tolerance=0.2))
         attack.fit(seen(config, finished, "shadow", ("shadow-member", "shadow-nonmember"), epoch))
-        target = seen(config, finished, "target", audited_roles(config), epoch).features  # of encodermi-t, which asks for all
+        target = seen(
+            config, finished, "target", audited_roles(config), epoch
+        ).features  # of encodermi-t, which asks for all
         expected = stopped(by_views(target.values["pairwise:cosine"]), attack.stopping_rule())
         found = asked(config, finished, epoch=epoch)
         assert_same(found, dict(zip(target.ids.tolist(), expected, strict=True)))
@@ -199,7 +202,7 @@ def test_equal_attacks_ask_once_and_others_each_for_themselves() -> None:
         demand for demand in demands_of(config) if demand.asking.encoder == "target" and demand.asking.stopping is None
     ]
     assert {need for demand in plain for needs in demand.needs.values() for need in needs} == {
-        "embedding"
+        Embedding()
     }  # for utility
 
 

@@ -238,5 +238,5 @@ def samples_by_need(jobs: Sequence[ShardJob]) -> dict[tuple[SeedFolder, str, str
     for job in jobs:
         for need in job.query.needs:
             keys = job.selection.classes(job.source, job.item.name)
-            found.setdefault((job.folder, job.encoder, job.query.base, need), []).extend(keys)
+            found.setdefault((job.folder, job.encoder, job.query.base, need.name), []).extend(keys)
     return found

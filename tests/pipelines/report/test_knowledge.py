@@ -9,6 +9,7 @@ import pytest
 import yaml
 from pipelines.config.demands import demands_of
 
+from mi_core.features.patch_similarity import CenterSimilarity
 from pipelines.config.reading.fields import with_changes
 from pipelines.config.run_config import RunConfig
 from pipelines.errors import UserError
@@ -104,7 +105,7 @@ def test_what_needs_no_views_is_asked_once_however_many_recipes_there_are() -> N
         if demand.asking.encoder == "target" and demand.asking.outputs == ("backbone",)
     ]
     assert len(asked) == 3
-    assert sum("patches:3x3" in needs for demand in asked for needs in [set().union(*demand.needs.values())]) == 1
+    assert sum(CenterSimilarity() in needs for demand in asked for needs in [set().union(*demand.needs.values())]) == 1
 
 
 def test_a_shadow_is_fitted_on_what_it_was_trained_on() -> None:

@@ -25,6 +25,8 @@ from mi_core.encoders.remote.encoder import Endpoint
 from mi_core.encoders.remote.meter import Limits, Meter, Spent
 from mi_core.encoders.remote.parameters import EndpointParameters
 from mi_core.encoders.remote.png import png_bytes
+from mi_core.features.lp_norm import LpNorm
+from mi_core.features.pairwise_similarity import PairwiseSimilarity
 from mi_core.querying.extractor import Extractor
 from mi_core.querying.plan import QueryPlan
 from mi_core.streams import stream_keys
@@ -246,7 +248,7 @@ def test_an_extractor_names_the_sample(server: FaultyServer) -> None:
     """Row 7 of a request of 4 views per image is a view of the second sample."""
     server.always = with_row(7, [float("inf")] * 8)
     endpoint = Endpoint(client_of(server))
-    plan = QueryPlan(("pairwise:cosine",), ("backbone",), views=4)
+    plan = QueryPlan((PairwiseSimilarity(),), ("backbone",), views=4)
     extractor = Extractor({"target": endpoint}, plan, SimCLRAugmentation(), torch.device("cpu"))
     names = ["pool/a", "pool/b", "pool/c"]
     pixels = (images(3) * 255).to(torch.uint8)
@@ -256,7 +258,7 @@ def test_an_extractor_names_the_sample(server: FaultyServer) -> None:
 
 def test_views_are_drawn_at_the_size_of_the_endpoint(server: FaultyServer) -> None:
     endpoint = Endpoint(client_of(server, size=6))
-    plan = QueryPlan(("pairwise:cosine", "norm:2"), ("backbone",), views=2)
+    plan = QueryPlan((PairwiseSimilarity(), LpNorm()), ("backbone",), views=2)
     extractor = Extractor({"target": endpoint}, plan, SimCLRAugmentation(), torch.device("cpu"))
     pixels = (images(2, side=12) * 255).to(torch.uint8)
     found = extractor(pixels, stream_keys(0, "train", "pool", ["a", "b"]), ["pool/a", "pool/b"])

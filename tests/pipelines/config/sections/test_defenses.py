@@ -11,20 +11,20 @@ import jsonschema
 import numpy as np
 import pytest
 import torch
-from pipelines.config.demands import Asking
 
+from mi_core.features.embedding import Embedding
+from mi_core.features.pairwise_similarity import PairwiseSimilarity
 from mi_core.report.contents import schema
 from pipelines.audit import run as audit
 from pipelines.config.run_config import RunConfig
 from pipelines.encoders.stored import describe
 from pipelines.errors import UserError
-from pipelines.extract.features import load_features
 from pipelines.plan.checks import build
 from pipelines.plan.load import parse
 from pipelines.plan.utility import utility_roles
-from pipelines.plan.views import recipe_of
 from pipelines.run.folder import RunFolder
 from tests.conftest import small_config
+from tests.pipelines.columns import columns
 
 STOPPED = {"defense": "early-stopping", "epoch": 1, "label": "stopped"}
 LAST = {"defense": "early-stopping", "epoch": 3, "label": "nothing"}
@@ -105,11 +105,8 @@ def test_a_defense_that_does_nothing_changes_nothing(trained_run: Path, tmp_path
     assert not torch.equal(plain.load(1)(images)["backbone"], plain.load(3)(images)["backbone"])
     assert torch.equal(describe(place, "target+stopped").load(1)(images)["backbone"], plain.load(1)(images)["backbone"])
     roles = ("target-member", "target-nonmember")
-    recipe = recipe_of(config, config.attacks[0])
     found = [
-        load_features(config, place, Asking(name, recipe=recipe), 3, "backbone", ["pairwise:cosine"], roles).values[
-            "pairwise:cosine"
-        ]
+        columns(config, place, name, 3, "backbone", [PairwiseSimilarity()], roles)[PairwiseSimilarity()]
         for name in ("target", "target+nothing")
     ]
     np.testing.assert_array_equal(*found)
@@ -237,9 +234,7 @@ def test_noise_on_answers_is_averaged_away_by_whoever_asks_often(trained_run: Pa
         audit.run(config, folder.path)
         place = folder.seed(0)
         clean, found = (
-            load_features(
-                config, place, Asking(name), 3, "backbone", ["embedding"], utility_roles(config, "target")[1]
-            ).values["embedding"]
+            columns(config, place, name, 3, "backbone", [Embedding()], utility_roles(config, "target")[1])[Embedding()]
             for name in ("target", "target+noisy")
         )
         embeddings[repeats] = found - clean
