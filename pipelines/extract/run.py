@@ -28,7 +28,7 @@ from pipelines.extract import bank, ledger, preflight, stopping
 from pipelines.extract.attempts import Unpaid, begun, begun_of, settle
 from pipelines.extract.chunk_size import Sizing
 from pipelines.extract.features import rejected_samples
-from pipelines.extract.jobs import ATTEMPTS, ShardJob, jobs_of, looked_up, orders_of, places_of, remaining
+from pipelines.extract.jobs import ATTEMPTS, Place, ShardJob, jobs_of, looked_up, orders_of, places_of, remaining
 from pipelines.extract.passes import FeatureFile, Pass, passes_for, recorded_passes
 from pipelines.extract.readers import Kept, chunks_of
 from pipelines.extract.stream import removed_in_bulk, stream
@@ -110,16 +110,17 @@ def here(planned: Sequence[Planned], config: RunConfig, rule_of: stopping.RuleOf
 
 @dataclass(frozen=True)
 class PlannedPass:
-    """A pass, and the plan that it is made for: the first that has its queries."""
+    """A pass, the plan that it is made for, which is the first that has its queries, and all shards of this plan."""
 
     query: Pass
     planned: Planned
+    places: Sequence[Place]
     new: bool
 
     def jobs(self) -> list[ShardJob]:
         """Its jobs, one for each shard that has images of it."""
         plan, folder = self.planned
-        return list(jobs_of(self.query, plan.data, folder, places_of(plan.data)))
+        return list(jobs_of(self.query, plan.data, folder, self.places))
 
     def record(self) -> None:
         """Write it down, unless it is."""
@@ -139,6 +140,7 @@ def plan_passes(planned: Sequence[Planned], sizing: Sizing | None, chunk: int | 
     recorded = recorded_passes(store)
     seen: set[str] = set()
     passes: list[PlannedPass] = []
+    places: dict[str, list[Place]] = {}  # sources are listed once
     for one in planned:
         queries = {query.key: query for query in items_in(one.plan, Query) if query.key not in seen}
         seen.update(queries)
@@ -147,8 +149,12 @@ def plan_passes(planned: Sequence[Planned], sizing: Sizing | None, chunk: int | 
             new = [replace(query, chunk=int(chunk)) for query in new]
         elif new and sizing is not None:
             new = sizing(new, one.plan.data, one.folder)
-        passes += [PlannedPass(query, one, new=False) for query in earlier]
-        passes += [PlannedPass(query, one, new=True) for query in new]
+        data = one.plan.data
+        sources = str({name: source.model_dump_json() for name, source in data.sources.items()})
+        if (earlier or new) and sources not in places:
+            places[sources] = places_of(data)
+        passes += [PlannedPass(query, one, places[sources], new=False) for query in earlier]
+        passes += [PlannedPass(query, one, places[sources], new=True) for query in new]
     return passes
 
 
