@@ -91,6 +91,7 @@ class Query(Item):
     protocol: Protocol
     bank: Samples | None = None  # images that every sample is compared with
     stopping: Fit | None = None  # whose rule ends the queries of an image early
+    meaning: str = ""  # digest of captions and classes, where the measure takes them
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,6 +162,7 @@ class Judge(Item):
     epoch: int
     audited: tuple[Role, Role]  # the two roles that are told apart, possible members first
     by: str  # how these came about: by lot or by choice
+    meaning: str  # digest of classes and groups, by which intervals and tables are made
     known: Reading | None = None  # members that no attack is fitted on: they tell the true-positive rate
     last: bool = True  # of the attacked checkpoints: evidence is taken of it
     primary: bool = unkeyed(default=False)  # the verdict rests on it
@@ -203,6 +205,7 @@ class Utility(Item):
 
     encoder: Encoder
     epoch: int
+    meaning: str  # digest of the classes
     neighbours: tuple[int, ...]  # numbers of neighbours that are tried
     bank: Reading | None = None
     test: Reading | None = None
@@ -219,6 +222,7 @@ class Inference(Item):
     known: Reading
     tested: Reading
     values: int  # that the attribute has
+    meaning: str  # digest of the attribute
     last: bool = True
 
     @property
@@ -234,6 +238,7 @@ class Blind(Item):
     audited: tuple[Role, Role]
     seed: int
     decoder: str
+    meaning: str  # digest of the groups
 
 
 @dataclass(frozen=True, eq=False)
@@ -244,6 +249,7 @@ class Semantic(Item):
     seed: int
     readings: tuple[Reading, ...]
     recipe: Recipe  # of views in which references that are trained here have to recognise images
+    meaning: str  # digest of the groups
 
 
 @dataclass(frozen=True, eq=False)
