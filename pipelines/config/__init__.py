@@ -1,5 +1,7 @@
 """What to run: the sections of a config, their checks and shorthands. Reads no image.
 
+The root and two drawers, which import one way:
+
     run_config     a run: its `sections` together; shape, published, gradients: what follows from several of them
     checks         a whole run; attack_checks: its attacks; demands: the queries it needs; prospects: what it can find
     names          names, paths, roles, and mistakes in one line: what every drawer needs
