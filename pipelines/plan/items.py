@@ -53,8 +53,8 @@ class Encoder(Item):
     members: tuple[Role, ...] = ()  # what it is trained on
     outside: tuple[Role, ...] = ()  # what its provider has besides, for a defense
     start: Encoder | None = None  # the one that it starts from, or that is defended
-    images: str = ""  # digest of decoder, captions and meaning of the classes
-    nonce: str | None = None  # of the audit, so that nobody can foresee halves and orders
+    images: str = ""  # digest of decoder, captions and meaning of the classes, and of the nonce that draws a half
+    nonce: str | None = unkeyed(default=None)  # of the audit, so that no name has an effect
 
 
 @dataclass(frozen=True, eq=False)
