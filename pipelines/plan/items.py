@@ -148,9 +148,10 @@ class Fit(Item):
     Args:
         attack: method and parameters.
         seed: of its random numbers.
-        readings: of the target, of a shadow, or of each of several shadows that are trained on halves.
-        known_members: roles that count as members; of several shadows each has its own half.
+        readings: of the target, of a shadow, or of each shadow that is trained on a half.
+        known_members: roles that count as members; of shadows that are trained on halves each has its own half.
         audited: whether it is fitted on the samples that it judges, of which the candidates count as members.
+        by_halves: whether it is fitted on shadows that are trained on halves, perhaps on one alone.
     """
 
     attack: AttackConfig
@@ -158,11 +159,7 @@ class Fit(Item):
     readings: tuple[Reading, ...]
     known_members: tuple[Role, ...]
     audited: bool = False
-
-    @property
-    def by_halves(self) -> bool:
-        """Whether it is fitted on several shadows."""
-        return len(self.readings) > 1
+    by_halves: bool = False
 
 
 @dataclass(frozen=True, eq=False)
