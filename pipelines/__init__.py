@@ -4,7 +4,9 @@ A room imports itself and the rooms above it, never one below:
 
     errors     mistakes of users, as one line; console: what the user sees meanwhile
     files      files and folders, on a disk or an object store; locks
-    config     what to run: the sections of the YAML file, their checks and shorthands; reads no image
+    config     what to run: the sections of the YAML file as typed data, and their shorthands; reads no image
+    plan       what is to be done: `items` are the nouns of a run; `resolve` decides every default and every rule of a
+               threat model, once; `keys` names results by what they depend on; `checks` refuses what does not fit
     run        the run folder, the Ray session, the points of sweeps, processes and signals
     data       from sources to samples with roles
     encoders   encoders in a run folder: stored, adopted from elsewhere, or asked behind an API
@@ -19,7 +21,8 @@ A room imports itself and the rooms above it, never one below:
     bench      speed beside published code
     cli        the command line
 
-The way of an image: ``data.scan`` reads and hashes it, ``data.draw`` gives it a role, ``extract.jobs`` plans its
-queries, ``extract.readers`` streams it, ``extract.asking`` queries the encoders, ``extract.commit`` writes its
-features, ``attack.run`` turns them into a score, ``report.verdict`` into a verdict.
+The way of an image: ``data.scan`` reads and hashes it, ``data.draw`` gives it a role, ``plan.resolve`` says which
+queries it is shown in, ``extract.passes`` groups them, ``extract.readers`` streams it, ``extract.asking`` queries the
+encoders, ``extract.commit`` writes the columns, ``attack.fit`` turns them into a score, ``report.verdict`` into a
+verdict.
 """

@@ -40,7 +40,7 @@ MI_CORE = {
     "objectives": {"encoders"},
     "training": {"augmentations", "encoders", "objectives"},
     "defenses": {"encoders", "objectives", "training"},
-    "features": set(),
+    "features": {"augmentations"},
     "metrics": set(),
     "attacks": {"features", "metrics"},
     "querying": {"augmentations", "encoders", "features", "metrics"},

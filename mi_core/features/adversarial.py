@@ -8,8 +8,7 @@ import torch
 
 from mi_core.augmentations.views import clean
 from mi_core.checks import ConfigError, check_range
-from mi_core.features.measure import Measure
-from mi_core.features.oracle import Oracle
+from mi_core.features.measure import Measure, Oracle
 from mi_core.features.pgd import targeted_pgd
 from mi_core.runtime import tf32
 

@@ -9,8 +9,7 @@ import torch
 from mi_core.augmentations.views import clean
 from mi_core.checks import check_range
 from mi_core.features.hop_skip_jump import LEAST_QUERIES, hop_skip_jump
-from mi_core.features.measure import Measure
-from mi_core.features.oracle import Oracle
+from mi_core.features.measure import Measure, Oracle
 
 
 @dataclass(frozen=True)
@@ -42,10 +41,6 @@ class BoundaryDistance(Measure):
     def queries_at_once(self, views: int) -> int:
         """None: the search takes care of its own batches."""
         return 0
-
-    def shape(self, views: int, width: int) -> tuple[int, ...]:
-        """A number."""
-        return ()
 
     def answers(self, oracle: Oracle, sent: torch.Tensor | None) -> dict[str, torch.Tensor]:
         """Distances."""

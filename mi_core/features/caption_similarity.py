@@ -23,10 +23,6 @@ class CaptionSimilarity(Measure):
     output = "projection"
     captions = True
 
-    def shape(self, views: int, width: int) -> tuple[int, ...]:
-        """A number."""
-        return ()
-
     def values(self, answer: torch.Tensor, texts: torch.Tensor | None = None) -> torch.Tensor:
         """Cosines, see `caption_similarity`."""
         assert texts is not None

@@ -19,8 +19,7 @@ import torch
 import torch.nn.functional as F
 
 from mi_core.checks import check_range, check_shape
-from mi_core.features.measure import Measure
-from mi_core.features.oracle import Oracle
+from mi_core.features.measure import Measure, Oracle
 
 
 @dataclass(frozen=True)

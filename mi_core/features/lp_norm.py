@@ -29,10 +29,6 @@ class LpNorm(Measure):
     def __post_init__(self) -> None:
         check_range("norm order", self.order, 0)
 
-    def shape(self, views: int, width: int) -> tuple[int, ...]:
-        """A number."""
-        return ()
-
     def values(self, answer: torch.Tensor, texts: torch.Tensor | None = None) -> torch.Tensor:
         """Norms, see `lp_norm`."""
         return lp_norm(answer, self.order)

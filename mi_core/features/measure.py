@@ -1,4 +1,4 @@
-"""What every membership feature is: a frozen dataclass that says what it asks an encoder for, and how it is computed.
+"""What every membership feature is: a frozen dataclass that says what it asks an encoder for and how it is computed.
 
 N images, V augmented views, D width of an embedding, A images of a bank.
 """
@@ -6,16 +6,15 @@ N images, V augmented views, D width of an embedding, A images of a bank.
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 import torch
 
 from mi_core.augmentations.views import clean
-from mi_core.features.oracle import Batch, Oracle, Views
+from mi_core.features.batch import Batch, Views
 
 Consumes = Literal["image", "views", "crops", "adversarial", "search"]
 """What is made of an image before an encoder sees it: nothing (``image``), ``views`` by a recipe of augmentations,
@@ -23,8 +22,69 @@ Consumes = Literal["image", "views", "crops", "adversarial", "search"]
 the encoder's answers."""
 
 
+class Oracle(Protocol):
+    """One encoder and a batch of N images, as a measure may ask about them; `mi_core.querying` answers."""
+
+    @property
+    def name(self) -> str:
+        """The encoder, for errors."""
+
+    @property
+    def batch(self) -> Batch:
+        """The images."""
+
+    @property
+    def views(self) -> Views:
+        """How views are drawn."""
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Outputs that are read."""
+
+    @property
+    def at_once(self) -> int:
+        """Queries that go to the encoder in one call, at most."""
+
+    @property
+    def side(self) -> int | None:
+        """The only side of an image that the encoder takes; None: any."""
+
+    def embed(
+        self, images: torch.Tensor, outputs: tuple[str, ...] | None = None, ids: list[str] | None = None
+    ) -> dict[str, torch.Tensor]:
+        """Embeddings by output, (M, D) of images (M, C, S, S), or (M, V, D) of several each (M, V, C, S, S).
+
+        Args:
+            images: float32 in [0, 1].
+            outputs: default: those that are read.
+            ids: of the images, which errors name; default: those of the batch.
+        """
+
+    def feature_map(self, images: torch.Tensor) -> torch.Tensor:
+        """The feature map (N, L, D) of images (N, C, S, S) in [0, 1]. Raises ConfigError: the encoder gives none."""
+
+    def bank(self, count: int) -> Mapping[str, torch.Tensor]:
+        """Embeddings (A, D) by output of the first A = ``count`` images of the bank; asked once for all batches."""
+
+    def crafter(self) -> Callable[[torch.Tensor], torch.Tensor]:
+        """Images to the logits of the classifier that adversarial images are crafted on. Raises ConfigError: none."""
+
+    def bounds(self) -> tuple[Sequence[float], Sequence[float]]:
+        """Between which statistics an image is asked for another view, after 2, 3, ..., V - 1 of them.
+
+        Raises:
+            ConfigError: there is no such rule, or several outputs are read.
+        """
+
+    def losses(self, measure: Measure) -> dict[str, torch.Tensor]:
+        """Losses of the images and norms of their gradients by output; see `mi_core.querying.gradients`."""
+
+    def check(self, what: str, rows: torch.Tensor) -> None:
+        """Raise NumericError, now or when the batch is fetched, for rows (N, ...) that are not finite."""
+
+
 @dataclass(frozen=True)
-class Measure(ABC):
+class Measure:
     """One membership feature: N images and an encoder to one row per image.
 
     A subclass is a frozen dataclass. Its fields are the parameters of the feature: numbers, words and flags, each with
@@ -83,9 +143,9 @@ class Measure(ABC):
         """Queries of one image that are in memory together."""
         return self.query_count(views)
 
-    @abstractmethod
     def shape(self, views: int, width: int) -> tuple[int, ...]:
         """The shape of one image's row for V = ``views`` and D = ``width``, at most; () for a number."""
+        return ()
 
     def first_views(self, values: np.ndarray, drawn: int, used: int) -> np.ndarray:
         """What its rows would be if only the first ``used`` of ``drawn`` views had been queried.

@@ -12,8 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from mi_core.checks import check_range, check_shape
-from mi_core.features.measure import Measure
-from mi_core.features.oracle import Oracle
+from mi_core.features.measure import Measure, Oracle
 
 
 @dataclass(frozen=True)
@@ -39,10 +38,6 @@ class NeighbourDensity(Measure):
     def query(self) -> str:
         """Its own: the answers are compared with the bank at once."""
         return self.name
-
-    def shape(self, views: int, width: int) -> tuple[int, ...]:
-        """A number."""
-        return ()
 
     def answers(self, oracle: Oracle, sent: torch.Tensor | None) -> dict[str, torch.Tensor]:
         """Densities, see `neighbour_density`."""

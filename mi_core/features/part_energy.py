@@ -18,8 +18,7 @@ import torch
 
 from mi_core.augmentations.parts import global_and_parts
 from mi_core.checks import check_range, check_shape
-from mi_core.features.measure import Measure
-from mi_core.features.oracle import Oracle
+from mi_core.features.measure import Measure, Oracle
 from mi_core.streams import uniforms
 
 _BUMPS = 2**16  # the index of a view in whose stream bumps are drawn; views of parts stay below it

@@ -15,9 +15,8 @@ import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 
-from mi_core.checks import ConfigError, ShapeError
-from mi_core.features.measure import Measure
-from mi_core.features.oracle import Oracle
+from mi_core.checks import ShapeError
+from mi_core.features.measure import Measure, Oracle
 from mi_core.features.pairwise_similarity import pairs_within
 
 FIRST = 2  # views that make a pair
@@ -74,24 +73,15 @@ class SequentialSimilarity(Measure):
         return (2,)
 
     def answers(self, oracle: Oracle, sent: torch.Tensor | None) -> dict[str, torch.Tensor]:
-        """Views asked, and the statistic of these, (N, 2) float64.
-
-        Raises:
-            ConfigError: there is no rule of V views, or several outputs are read.
-        """
-        rule, batch, drawing = oracle.rule, oracle.batch, oracle.views
-        if rule is None or rule.views != drawing.number or len(oracle.outputs) != 1:
-            raise ConfigError(
-                f"sequential queries take one output and a rule of as many views, not {len(oracle.outputs)} and "
-                f"{'no rule' if rule is None else rule.views} for {drawing.number} views"
-            )
-        (output,), device = oracle.outputs, batch.images.device
-        low, high = (torch.tensor(bounds, dtype=torch.float64, device=device) for bounds in (rule.low, rule.high))
+        """Views asked, and the statistic of these, (N, 2) float64. Raises as `Oracle.bounds`."""
+        batch, drawing, device = oracle.batch, oracle.views, oracle.batch.images.device
+        low, high = (torch.tensor(side, dtype=torch.float64, device=device) for side in oracle.bounds())
+        (output,), most = oracle.outputs, drawing.number
         total = torch.zeros(len(batch.images), dtype=torch.float64, device=device)
-        asked = torch.full_like(total, rule.views)
+        asked = torch.full_like(total, most)
         rows = torch.arange(len(batch.images), device=device)
         seen: torch.Tensor | None = None  # (undecided, views asked, D), of length 1
-        for views in range(FIRST, rule.views + 1):
+        for views in range(FIRST, most + 1):
             number, first = (FIRST, 0) if seen is None else (1, views - 1)
             drawn = drawing.drawn(batch.images[rows], batch.streams[rows], number, first)
             ids = [batch.ids[row] for row in rows.tolist()]
@@ -100,7 +90,7 @@ class SequentialSimilarity(Measure):
             cosines = (before * last).sum(dim=2).clamp(-1, 1)
             seen = torch.cat([before, last], dim=1)
             total[rows] += log_similarity(cosines).sum(dim=1)
-            if views == rule.views:
+            if views == most:
                 break
             statistic = total[rows] / (views * (views - 1) / 2)
             undecided = (statistic > low[views - FIRST]) & (statistic < high[views - FIRST])

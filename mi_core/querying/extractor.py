@@ -22,8 +22,8 @@ from mi_core.augmentations.views import Augmentation
 from mi_core.checks import ConfigError
 from mi_core.encoders.averaging import ask_anew
 from mi_core.encoders.checkpoint import Encoder
+from mi_core.features.batch import Batch, Views
 from mi_core.features.measure import by_query
-from mi_core.features.oracle import Batch, Views
 from mi_core.querying.answers import Answers, Clock, Seconds, Work
 from mi_core.querying.bank import Bank, BankAnswers
 from mi_core.querying.batch_size import best_batch, seconds_each, seconds_of

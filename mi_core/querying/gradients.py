@@ -20,8 +20,8 @@ from mi_core.augmentations.views import make_views
 from mi_core.checks import ConfigError
 from mi_core.encoders.checkpoint import Encoder
 from mi_core.encoders.text_tower import TextTower
+from mi_core.features.batch import Batch
 from mi_core.features.loss_gradient import LossGradient, caption_info_nce, views_info_nce
-from mi_core.features.oracle import Batch
 from mi_core.querying.bank import BankAnswers
 
 _AT_ONCE = 2 * 2**30  # bytes of gradients that are in the memory of a GPU together

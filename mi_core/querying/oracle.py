@@ -1,8 +1,8 @@
-"""An encoder as measures ask it: `mi_core.features.oracle.Oracle` for a network at hand or behind an API."""
+"""An encoder as measures ask it: `mi_core.features.measure.Oracle` for a network at hand or behind an API."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -11,9 +11,9 @@ import torch
 from mi_core.checks import ConfigError
 from mi_core.encoders.checkpoint import Encoder
 from mi_core.encoders.tokens import fixed_side
+from mi_core.features.batch import Batch, Views
 from mi_core.features.loss_gradient import LossGradient
-from mi_core.features.oracle import Batch, Views
-from mi_core.features.sequential import StoppingRule
+from mi_core.features.measure import Measure
 from mi_core.querying.bank import BankAnswers
 from mi_core.querying.gradients import losses_of
 from mi_core.querying.plan import QueryPlan
@@ -49,11 +49,6 @@ class EncoderOracle:
     def at_once(self) -> int:
         """Queries that go to the encoder in one call, at most."""
         return self.plan.batch_views
-
-    @property
-    def rule(self) -> StoppingRule | None:
-        """When to stop asking for the views of an image."""
-        return self.plan.rule
 
     @property
     def side(self) -> int | None:
@@ -101,8 +96,23 @@ class EncoderOracle:
             raise ConfigError("adversarial images are crafted on a classifier; give a shadow with the output logits")
         return lambda images: beside(images)["logits"]
 
-    def losses(self, measure: LossGradient) -> dict[str, torch.Tensor]:
+    def bounds(self) -> tuple[Sequence[float], Sequence[float]]:
+        """Between which statistics an image is asked for another view, after 2, 3, ..., V - 1 of them.
+
+        Raises:
+            ConfigError: there is no such rule, or several outputs are read.
+        """
+        rule, views = self.plan.rule, self.views.number
+        if rule is None or rule.views != views or len(self.outputs) != 1:
+            raise ConfigError(
+                f"sequential queries take one output and a rule of as many views, not {len(self.outputs)} and "
+                f"{'no rule' if rule is None else rule.views} for {views} views"
+            )
+        return rule.low, rule.high
+
+    def losses(self, measure: Measure) -> dict[str, torch.Tensor]:
         """Losses of the images and norms of their gradients, by output. Raises as `losses_of`."""
+        assert isinstance(measure, LossGradient)
         texts = self.texts if measure.captions else None
         with self.banked.forward.in_precision():
             rows = losses_of(self.name, self.encoder, measure, self.batch, self.banked, texts, self.outputs)

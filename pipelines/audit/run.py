@@ -21,9 +21,9 @@ from pipelines.errors import UserError
 from pipelines.extract import run as extract
 from pipelines.files import storage
 from pipelines.plan.attack_checks import check_drawn
-from pipelines.plan.controls import audits_others, groups_by, references_of
-from pipelines.plan.encoders import attacked_epochs
-from pipelines.plan.views import outputs_of, primary_output
+from pipelines.plan.controls import audits_others
+from pipelines.plan.items import Plan
+from pipelines.plan.written import PLAN_FILE, plan_digest, plans_as_json
 from pipelines.pretrain import run as pretrain
 from pipelines.report import run as report
 from pipelines.run import registration
@@ -96,8 +96,8 @@ def run(
             with folder.timed(stage):
                 if stage == "data":
                     draw_roles(runs)
-                    runs = register(runs)
-                    config, planned = runs[0].config, plans_of(runs)
+                    runs, planned = register(runs)
+                    config = runs[0].config
                 elif stage == "report":
                     for _, place in runs:
                         registration.write_down(place, registration.LOOK, {"command": command})
@@ -119,13 +119,13 @@ def with_nonce(config: RunConfig, nonce: str | None) -> RunConfig:
     return config.model_copy(update={"queries": config.queries.model_copy(update={"nonce": nonce})})
 
 
-def register(runs: Sequence[Run]) -> list[Run]:
+def register(runs: Sequence[Run]) -> tuple[list[Run], list[Planned]]:
     """Write down what the verdicts of some runs will rest on: their images, then their plans.
 
     An audit of an encoder from elsewhere gets a nonce between the two, unless it has one.
 
     Returns:
-        The runs with the nonce in their configs, and in the files of these.
+        The runs with the nonce in their configs, and in the files of these; and their plans.
     """
     for config, folder in runs:
         registration.write_down(folder, registration.ROLES, {"roles": _roles(config, folder)})
@@ -137,11 +137,17 @@ def register(runs: Sequence[Run]) -> list[Run]:
     if nonce is not None and nonce == registration.registered_nonce(runs[0].folder):
         origin = registration.origin_of_nonce(runs[0].folder)
     settled = [Run(with_nonce(config, nonce), folder) for config, folder in runs]
-    for config, folder in settled:
+    planned: list[Planned] = []
+    for run in settled:
         if nonce != first.queries.nonce:
-            folder.settle(config.model_dump(mode="json", by_alias=True))
-        registration.write_down(folder, registration.PLAN, _plan(config, {"from": origin, "value": nonce}))
-    return settled
+            run.folder.settle(run.config.model_dump(mode="json", by_alias=True))
+        mine = plans_of([run])
+        plans = [plan for plan, _ in mine]
+        storage.write_json(f"{run.folder.path}/{PLAN_FILE}", plans_as_json(plans))
+        told = _plan(run.config, plans, {"from": origin, "value": nonce})
+        registration.write_down(run.folder, registration.PLAN, told)
+        planned += mine
+    return settled, planned
 
 
 def _roles(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
@@ -155,26 +161,24 @@ def _roles(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
     }
 
 
-def _plan(config: RunConfig, nonce: dict[str, Any]) -> dict[str, Any]:
-    """All that the verdict rests on besides the images."""
-    primary = config.attacks[config.validity.attack]
-    plan: dict[str, Any] = {
-        "primary_attack": primary.model_dump(mode="json"),
-        "output": primary_output(config),
-        "epoch": attacked_epochs(config, primary.target)[-1],
-        "threshold": f"fitted on {primary.reference}, applied unchanged to the target",
+def _plan(config: RunConfig, plans: Sequence[Plan], nonce: dict[str, Any]) -> dict[str, Any]:
+    """What a reader looks for in the plans, and their keys, which bind all of them."""
+    judges = plans[0].judges
+    primary = [judge for judge in judges if judge.primary][-1]
+    told: dict[str, Any] = {
+        "plans": plan_digest(plans),
+        "primary_attack": primary.attack.model_dump(mode="json"),
+        "output": primary.output,
+        "epoch": primary.epoch,
+        "threshold": f"fitted on {primary.attack.reference}, applied unchanged to the target",
         "nonce": {name: part for name, part in nonce.items() if part is not None},
-        "by": groups_by(config),
+        "by": primary.by,
         "factor": config.validity.factor,
-        "references": list(references_of(config, primary)),
-        "checks": ["blind classifier", *(["classifier on embeddings"] if references_of(config, primary) else [])],
-        "attacks": [
-            {**attack.model_dump(mode="json"), "output": output}
-            for attack in config.attacks
-            for output in outputs_of(config, attack)
-        ],
+        "references": list(primary.references),
+        "checks": ["blind classifier", *(["classifier on embeddings"] if primary.references else [])],
+        "attacks": [{**judge.attack.model_dump(mode="json"), "output": judge.output} for judge in judges if judge.last],
         "tool": registration.code_digest(),
     }
     if config.dp_audit is not None:
-        plan["dp_audit"] = config.dp_audit.model_dump(mode="json")
-    return plan
+        told["dp_audit"] = config.dp_audit.model_dump(mode="json")
+    return told

@@ -134,6 +134,7 @@ class Pass:
             "encoder_key": self.encoder_key,
             "queries": self.keys,
             "chunk": self.chunk,
+            "epochs": self.epochs,
             "per_image": self.queries_per_image,
             "images": {role: self.images[role] for role in self.roles},
             "count": self.count,

@@ -13,25 +13,25 @@ import uuid
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 from mi_core.encoders.remembering import Memory
 from pipelines.config.run_config import RunConfig
-from pipelines.console import count_of, say
+from pipelines.console import say
 from pipelines.data.draw.splits import Splits
 from pipelines.data.plans import Planned
 from pipelines.encoders import adopt
-from pipelines.encoders.access import Access, access_to
+from pipelines.encoders.access import access_to
 from pipelines.encoders.stored import describe
 from pipelines.errors import UserError
-from pipelines.extract import bank, ledger, preflight, stopping
+from pipelines.extract import bank, ledger, stopping
 from pipelines.extract.attempts import Unpaid, begun, begun_of, settle
 from pipelines.extract.chunk_size import Sizing
+from pipelines.extract.executors import Executor, InProcess, InRay
 from pipelines.extract.features import rejected_samples
-from pipelines.extract.jobs import ATTEMPTS, ShardJob, jobs_of, looked_up, orders_of, places_of, remaining
+from pipelines.extract.jobs import ATTEMPTS, Place, ShardJob, jobs_of, looked_up, places_of, remaining
 from pipelines.extract.passes import FeatureFile, Pass, passes_for, recorded_passes
-from pipelines.extract.readers import Kept, chunks_of
-from pipelines.extract.stream import removed_in_bulk, stream
+from pipelines.extract.readers import Kept
 from pipelines.extract.worker import EncodeChunks
 from pipelines.plan.items import Query
 from pipelines.plan.keys import items_in
@@ -63,12 +63,10 @@ def run(runs: Sequence[Run], planned: Sequence[Planned], rule_of: stopping.RuleO
     adopt.record_checks(checked)
     for one in passes:
         one.record()
-    session = uuid.uuid4().hex
     try:
         with access_to(runs) if left else nullcontext() as access:
             adopt.check_unchanged(planned, checked, access)
-            for wave in _waves(passes):
-                _query(runs, planned, wave, _Session(session, allowed, access, rule_of))
+            _answer(passes, planned, _Start(uuid.uuid4().hex, allowed, rule_of), InRay(list(runs), access))
     except Unpaid as error:
         ledger.attempts_left(config, planned, *_looked_through(config, passes))  # says what budget it needs
         raise UserError(f"{error} in this start; run the same command again, its rest covers the run") from error
@@ -88,38 +86,28 @@ def here(planned: Sequence[Planned], config: RunConfig, rule_of: stopping.RuleOf
     Raises:
         UserError: as `run`; or an encoder is behind an API, whose ledger has one writer.
     """
-    session = _Session(uuid.uuid4().hex, ATTEMPTS, None, rule_of)
     encode = EncodeChunks(gpus=config.resources.gpus_per_actor, memory=memory)
     passes = plan_passes(planned, None, config.queries.chunk)
     for one in passes:
         one.record()
-    for wave in _waves(passes):
-        jobs = [job for one in wave for job in one.jobs()]
-        todo = bank.with_banks(stopping.with_rules(_left(jobs, session), rule_of, here=True), planned)
-        with removed_in_bulk() as taken:
-            for order in orders_of(todo):
-                for row in chunks_of(order, kept.reader(order.reader)):
-                    for receipt in encode(row).to_pylist():
-                        if receipt["error"]:
-                            raise UserError(receipt["error"])
-                        taken.extend(receipt["markers"])
-        _finish(wave, jobs)
+    _answer(passes, planned, _Start(uuid.uuid4().hex, ATTEMPTS, rule_of), InProcess(encode, kept))
     for plan in planned:
         _account(config, plan)
 
 
 @dataclass(frozen=True)
 class PlannedPass:
-    """A pass, and the plan that it is made for: the first that has its queries."""
+    """A pass, the plan that it is made for, which is the first that has its queries, and all shards of this plan."""
 
     query: Pass
     planned: Planned
+    places: Sequence[Place]
     new: bool
 
     def jobs(self) -> list[ShardJob]:
         """Its jobs, one for each shard that has images of it."""
         plan, folder = self.planned
-        return list(jobs_of(self.query, plan.data, folder, places_of(plan.data)))
+        return list(jobs_of(self.query, plan.data, folder, self.places))
 
     def record(self) -> None:
         """Write it down, unless it is."""
@@ -139,6 +127,7 @@ def plan_passes(planned: Sequence[Planned], sizing: Sizing | None, chunk: int | 
     recorded = recorded_passes(store)
     seen: set[str] = set()
     passes: list[PlannedPass] = []
+    places: dict[str, list[Place]] = {}  # sources are listed once
     for one in planned:
         queries = {query.key: query for query in items_in(one.plan, Query) if query.key not in seen}
         seen.update(queries)
@@ -147,8 +136,12 @@ def plan_passes(planned: Sequence[Planned], sizing: Sizing | None, chunk: int | 
             new = [replace(query, chunk=int(chunk)) for query in new]
         elif new and sizing is not None:
             new = sizing(new, one.plan.data, one.folder)
-        passes += [PlannedPass(query, one, new=False) for query in earlier]
-        passes += [PlannedPass(query, one, new=True) for query in new]
+        data = one.plan.data
+        sources = str({name: source.model_dump_json() for name, source in data.sources.items()})
+        if (earlier or new) and sources not in places:
+            places[sources] = places_of(data)
+        passes += [PlannedPass(query, one, places[sources], new=False) for query in earlier]
+        passes += [PlannedPass(query, one, places[sources], new=True) for query in new]
     return passes
 
 
@@ -158,21 +151,13 @@ def _waves(passes: Sequence[PlannedPass]) -> list[list[PlannedPass]]:
     return [wave for wave in waves if wave]
 
 
-@dataclass
-class _Session:
-    """One start of a run: its name, attempts per chunk, access to endpoints, and what fits stopping rules."""
+@dataclass(frozen=True)
+class _Start:
+    """One start of a run: its name, the attempts per chunk that it may make, and what fits stopping rules."""
 
     name: str
     allowed: int
-    access: Access | None
     rule_of: stopping.RuleOf
-    checked: bool = False
-
-    def check(self, runs: Sequence[Run]) -> None:
-        """Run the preflight checks once, before the first query."""
-        if not self.checked:
-            preflight.run(runs)
-            self.checked = True
 
 
 def _check_copies(passes: Sequence[PlannedPass]) -> None:
@@ -190,23 +175,16 @@ def _check_copies(passes: Sequence[PlannedPass]) -> None:
             )
 
 
-def _query(runs: Sequence[Run], planned: Sequence[Planned], passes: Sequence[PlannedPass], session: _Session) -> None:
+def _answer(passes: Sequence[PlannedPass], planned: Sequence[Planned], start: _Start, executor: Executor) -> None:
     """Compute the remaining features of some passes."""
-    config, folder = runs[0]
-    jobs = [job for one in passes for job in one.jobs()]
-    todo = _left(jobs, session)
-    if len(todo) < len(jobs):
-        say("extract", f"{len(jobs) - len(todo)} of {len(jobs)} shards already done")
-    if todo:
-        session.check(runs)
-        todo = bank.with_banks(stopping.with_rules(todo, session.rule_of), planned)
-        throughput = stream(todo, config, session.access)
-        precision = sorted({job.query.precision for job in todo})
-        folder.append_manifest("extraction", asdict(throughput) | {"precision": precision})
-        rate = throughput.images / throughput.wall
-        asked = asked_in_words(todo, throughput.images)
-        say("extract", f"{asked}, {throughput.views} queries, {rate:.0f} images/s")
-    _finish(passes, jobs)
+    for wave in _waves(passes):
+        jobs = [job for one in wave for job in one.jobs()]
+        todo = _left(jobs, start)
+        if len(todo) < len(jobs):
+            say("extract", f"{len(jobs) - len(todo)} of {len(jobs)} shards already done")
+        if todo:
+            executor.answer(bank.with_banks(stopping.with_rules(todo, start.rule_of, executor.map), planned))
+        _finish(wave, jobs)
 
 
 def _finish(passes: Sequence[PlannedPass], jobs: Sequence[ShardJob]) -> None:
@@ -216,13 +194,6 @@ def _finish(passes: Sequence[PlannedPass], jobs: Sequence[ShardJob]) -> None:
         files.setdefault(job.query.tag, []).append(job.file)
     for one in passes:
         one.query.finish(files.get(one.query.tag, []))
-
-
-def asked_in_words(jobs: Sequence[ShardJob], images: int) -> str:
-    """Number of images, counted anew for every encoder, and of encoders, in words."""
-    encoders = {job.query.encoder_key for job in jobs}
-    together = f" for {len(encoders)} encoders together" if len(encoders) > 1 else ""
-    return count_of(images, "image", "images") + together
 
 
 def _looked_through(config: RunConfig, passes: Sequence[PlannedPass]) -> tuple[Counter[_Asked], Counter[_Asked]]:
@@ -240,7 +211,7 @@ def _looked_through(config: RunConfig, passes: Sequence[PlannedPass]) -> tuple[C
     return asked, left
 
 
-def _left(jobs: Sequence[ShardJob], session: _Session) -> list[ShardJob]:
+def _left(jobs: Sequence[ShardJob], start: _Start) -> list[ShardJob]:
     """The jobs that are left, with their earlier attempts and the attempts per chunk allowed from now on."""
     known = looked_up(jobs)
     settle(known)
@@ -249,9 +220,9 @@ def _left(jobs: Sequence[ShardJob], session: _Session) -> list[ShardJob]:
     return [
         replace(
             job,
-            attempts=session.allowed,
+            attempts=start.allowed,
             begun=begun_of(job, before[job.query.store, job.query.encoder_key]),
-            session=session.name,
+            session=start.name,
         )
         for job in left
     ]

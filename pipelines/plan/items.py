@@ -1,8 +1,10 @@
 """The nouns of a run. Whoever reads this file knows the program.
 
-A plan is made of these items, and each item of others: a judge of a score, a score of a fit and of readings, a reading
-of queries, a query of an encoder, images and views. An item is a pure function of its fields: its result lies under its
-key, which is a digest of them, and is there or is made. N samples have a role; of several seeds each has a plan.
+`resolve` makes a `Plan` of the config and the roles that were drawn, one for each seed. A plan is made of items, and
+each item of others: a judge of a score, a score of a fit and of readings, a reading of queries, a query of an encoder,
+samples and views. An item is a pure function of its fields. Its key is a digest of them (`keys`), its result lies under
+that key, and it is done where the result is. The stages are handed items and decide nothing: `pretrain` makes encoders,
+`extract` answers queries, `attack` fits, scores and judges, `report` tells.
 """
 
 from __future__ import annotations
@@ -19,18 +21,20 @@ from pipelines.plan.keys import Item, unkeyed
 
 @dataclass(frozen=True, eq=False)
 class Role(Item):
-    """The images of one role, as they were drawn for one seed: how many, and a digest of their ids and pixels."""
+    """The images of one role, as they were drawn for one seed; ``part_of``: the role that it is drawn from, if any."""
 
     name: str
     count: int = unkeyed()
-    digest: str = ""
+    digest: str = ""  # of their ids and pixels
     part_of: str = unkeyed(default="")
-    """The role that it is drawn from; empty: it is drawn from a source."""
 
 
 @dataclass(frozen=True, eq=False)
 class Samples(Item):
-    """Which images: those of some roles, less those of others; of each role the first by a seeded hash."""
+    """Which images: those of some roles, less those of others; of each role the first ``count`` by a seeded hash.
+
+    ``fold``: the half of them that a search judges; all.
+    """
 
     roles: tuple[Role, ...]
     seed: int
@@ -41,27 +45,16 @@ class Samples(Item):
 
 @dataclass(frozen=True, eq=False)
 class Encoder(Item):
-    """Which network: trained here, adopted from elsewhere, behind an API, or behind a defense, as its settings say.
+    """Which network. Its settings say whether it is trained here, adopted, behind an API, or behind a defense."""
 
-    Args:
-        name: in the config, from which its random numbers follow.
-        seed: of the plan.
-        settings: of its section of the config.
-        members: roles that it was trained on.
-        outside: roles that its provider has besides.
-        start: encoder that it starts from, or that is defended.
-        images: digest of all that decides what is taught besides: decoder, captions, meaning of the classes.
-        nonce: of the audit, where it is trained on a half of its roles, so that nobody can foresee the halves.
-    """
-
-    name: str
+    name: str  # in the config; its random numbers follow from name and seed
     seed: int
     settings: EncoderConfig
-    members: tuple[Role, ...] = ()
-    outside: tuple[Role, ...] = ()
-    start: Encoder | None = None
-    images: str = ""
-    nonce: str | None = None
+    members: tuple[Role, ...] = ()  # what it is trained on
+    outside: tuple[Role, ...] = ()  # what its provider has besides, for a defense
+    start: Encoder | None = None  # the one that it starts from, or that is defended
+    images: str = ""  # digest of decoder, captions and meaning of the classes
+    nonce: str | None = None  # of the audit, so that nobody can foresee halves and orders
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,65 +68,46 @@ class Views(Item):
 
 @dataclass(frozen=True, eq=False)
 class Protocol(Item):
-    """How answers are taken, the same for all queries of a plan.
+    """How answers are taken, the same for all queries of a plan."""
 
-    Args:
-        decoder: digest of how files become pixels.
-        nonce: what makes random views unforeseeable, beside the pixels.
-        precision: of the encoder's forward pass.
-        repeats: times that every query is asked.
-        stored: precision of stored features.
-        batch_views: queries in one call of the encoder, at most.
-    """
-
-    decoder: str
-    nonce: str = ""
-    precision: str = "float32"
-    repeats: int = 1
-    stored: str = "float32"
+    decoder: str  # digest of how files become pixels
+    nonce: str = ""  # makes random views unforeseeable, beside the pixels
+    precision: str = "float32"  # of the encoder's forward pass
+    repeats: int = 1  # times that every query is asked
+    stored: str = "float32"  # precision of stored features
     batch_views: int = unkeyed(default=640)
 
 
 @dataclass(frozen=True, eq=False)
 class Query(Item):
-    """One measure of some images, read off one output of one checkpoint: a column of numbers.
-
-    Args:
-        bank: images that every sample is compared with; None: none.
-        stopping: fit whose rule says how many views of an image are asked for; None: all.
-    """
+    """One measure of some images, read off one output of one checkpoint: a column of numbers."""
 
     encoder: Encoder
     epoch: int
     samples: Samples
-    views: Views | None
+    views: Views | None  # None: the images themselves are sent
     output: str
     measure: Measure
     protocol: Protocol
-    bank: Samples | None = None
-    stopping: Fit | None = None
+    bank: Samples | None = None  # images that every sample is compared with
+    stopping: Fit | None = None  # whose rule ends the queries of an image early
+    meaning: str = ""  # digest of captions and classes, where the measure takes them
 
 
 @dataclass(frozen=True, eq=False)
 class Reading(Item):
-    """What is read of one checkpoint of an encoder about some samples: the columns of some queries.
+    """What is read of one checkpoint about some samples: the columns of its queries, one per measure and queried role.
 
-    Args:
-        queries: one for each measure and each queried role.
-        samples: those that are wanted: all of the queried ones, or a part.
-        drawn, used: views that were drawn, and those of them that count, the first.
-        anchors: embeddings of further images; empty: there are none.
-        population: the same measures of images that no encoder saw; empty: none.
-        labelled: whether the true classes are read too.
+    A role that is a part of a queried one is read of the whole, so ``samples`` may be fewer than were queried.
     """
 
     queries: tuple[Query, ...]
     samples: Samples
-    drawn: int = 0
-    used: int = 0
-    anchors: tuple[Query, ...] = ()
-    population: Reading | None = None
-    labelled: bool = False
+    drawn: int = 0  # views
+    used: int = 0  # of them, the first
+    anchors: tuple[Query, ...] = ()  # embeddings of further images
+    population: Reading | None = None  # the same of images that no encoder saw
+    labelled: bool = False  # with the true classes
 
     @property
     def encoder(self) -> Encoder:
@@ -143,87 +117,51 @@ class Reading(Item):
 
 @dataclass(frozen=True, eq=False)
 class Fit(Item):
-    """An attack fitted on images whose membership is known.
+    """An attack fitted on images whose membership is known, of the target or of shadow encoders."""
 
-    Args:
-        attack: method and parameters.
-        seed: of its random numbers.
-        readings: of the target, of a shadow, or of each shadow that is trained on a half.
-        known_members: roles that count as members; of shadows that are trained on halves each has its own half.
-        audited: whether it is fitted on the samples that it judges, of which the candidates count as members.
-        by_halves: whether it is fitted on shadows that are trained on halves, perhaps on one alone.
-    """
-
-    attack: AttackConfig
+    attack: AttackConfig  # method and parameters
     seed: int
     readings: tuple[Reading, ...]
-    known_members: tuple[Role, ...]
-    audited: bool = False
-    by_halves: bool = False
+    known_members: tuple[Role, ...]  # of a single reading: the roles that count as members
+    audited: bool = False  # fitted on the samples that it judges, of which the candidates count as members
+    by_halves: bool = False  # fitted on shadows, each trained on a half of the audited samples, perhaps on one alone
 
 
 @dataclass(frozen=True, eq=False)
 class Beside(Item):
-    """The same attack on a reference encoder, which saw none of the samples or only a half of them.
+    """The same attack on a reference encoder, which saw none of the samples or only a half of them."""
 
-    Args:
-        reading: of the audited samples.
-        fit: on samples of this encoder; None: that of the target.
-        trained: whether the encoder has learned anything.
-    """
-
-    reading: Reading
-    fit: Fit | None
-    trained: bool = True
+    reading: Reading  # of the audited samples
+    fit: Fit | None  # on samples of this encoder; None: that of the target
+    trained: bool = True  # whether the encoder has learned anything
 
 
 @dataclass(frozen=True, eq=False)
 class Score(Item):
-    """A fitted attack on the audited samples: a column for the target, and one for the references.
-
-    Args:
-        fit: the attack.
-        reading: of the target.
-        beside: the reference encoders.
-        calibration: reading of the target of known non-members, by which scores are compared with those of the
-            references; None: by lot, or there are none.
-        canaries: reading of the samples whose coins are guessed; None: these are not guessed.
-    """
+    """A fitted attack on the audited samples: a column for the target, and one for the reference encoders."""
 
     fit: Fit
     reading: Reading
     beside: tuple[Beside, ...] = ()
-    calibration: Reading | None = None
-    canaries: Reading | None = None
+    calibration: Reading | None = None  # known non-members, by which scores follow those of the references
+    canaries: Reading | None = None  # samples whose coins are guessed
 
 
 @dataclass(frozen=True, eq=False)
 class Judge(Item):
-    """What the scores of an attack say: rates, the test of the candidates as a whole, the share that was used.
-
-    Args:
-        score: that is judged.
-        name: of the result in the run folder.
-        position: of the attack in the config.
-        output, epoch: of the target.
-        audited: the two roles that are told apart, possible members first.
-        by: how they came about, by lot or by choice.
-        known: reading of the target of members that no attack is fitted on; None: there are none.
-        last: whether it is the last attacked checkpoint, which evidence is taken of.
-        primary: whether the verdict rests on it, at the last checkpoint.
-        repeats: times that every query was asked.
-    """
+    """What scores say: rates, the test of the candidates as a whole, the share of them that was used."""
 
     score: Score
-    name: str
-    position: int
+    name: str  # of the result in the run folder
+    position: int  # of the attack in the config
     output: str
     epoch: int
-    audited: tuple[Role, Role]
-    by: str
-    known: Reading | None = None
-    last: bool = True
-    primary: bool = unkeyed(default=False)
+    audited: tuple[Role, Role]  # the two roles that are told apart, possible members first
+    by: str  # how these came about: by lot or by choice
+    meaning: str  # digest of classes and groups, by which intervals and tables are made
+    known: Reading | None = None  # members that no attack is fitted on: they tell the true-positive rate
+    last: bool = True  # of the attacked checkpoints: evidence is taken of it
+    primary: bool = unkeyed(default=False)  # the verdict rests on it
     repeats: int = 1
 
     @property
@@ -259,20 +197,15 @@ class Judge(Item):
 
 @dataclass(frozen=True, eq=False)
 class Utility(Item):
-    """How useful a checkpoint is: probes on labelled images, and what a classifier trained here gets right.
-
-    Args:
-        bank, test: readings of the backbone; None: there are no images for it.
-        trained, unseen: readings of the logits; None: it is no classifier trained here.
-        neighbours: numbers of neighbours that are tried.
-    """
+    """How useful a checkpoint is: probes on labelled images, and what a classifier trained here gets right."""
 
     encoder: Encoder
     epoch: int
-    neighbours: tuple[int, ...]
+    meaning: str  # digest of the classes
+    neighbours: tuple[int, ...]  # numbers of neighbours that are tried
     bank: Reading | None = None
     test: Reading | None = None
-    trained: Reading | None = None
+    trained: Reading | None = None  # logits of what a classifier was trained on
     unseen: Reading | None = None
 
 
@@ -284,7 +217,8 @@ class Inference(Item):
     epoch: int
     known: Reading
     tested: Reading
-    values: int
+    values: int  # that the attribute has
+    meaning: str  # digest of the attribute
     last: bool = True
 
     @property
@@ -295,46 +229,31 @@ class Inference(Item):
 
 @dataclass(frozen=True, eq=False)
 class Blind(Item):
-    """The control without an encoder: a classifier that sees the files and pixels of the audited samples alone."""
+    """The check without an encoder: a classifier that sees the files and pixels of the audited samples alone."""
 
     audited: tuple[Role, Role]
     seed: int
-    images: str
+    decoder: str
+    meaning: str  # digest of the groups
 
 
 @dataclass(frozen=True, eq=False)
 class Semantic(Item):
-    """The control by content: a classifier on what reference encoders see in the audited samples.
-
-    Args:
-        audited: the two roles, possible members first.
-        seed: of the plan.
-        readings: of the references.
-        recipe: views in which those that are trained here have to recognise images.
-    """
+    """The check by content: a classifier on what reference encoders see in the audited samples."""
 
     audited: tuple[Role, Role]
     seed: int
     readings: tuple[Reading, ...]
-    recipe: Recipe
+    recipe: Recipe  # of views in which references that are trained here have to recognise images
+    meaning: str  # digest of the groups
 
 
 @dataclass(frozen=True, eq=False)
 class Plan(Item):
-    """All that a run does for one seed.
-
-    Args:
-        seed: of the plan.
-        data: how images are read; its roles are drawn.
-        roles: by name, in the order of the config.
-        audited: the two roles that are told apart, possible members first.
-        encoders: to make, in the order of the config.
-        judges, utilities, inferences, blind, semantic: to compute.
-        budgeted: encoders whose queries a budget bounds.
-    """
+    """All that a run does for one seed."""
 
     seed: int
-    data: DataConfig
+    data: DataConfig  # how images are read
     roles: tuple[Role, ...]
     audited: tuple[Role, Role]
     encoders: tuple[Encoder, ...]

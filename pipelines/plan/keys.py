@@ -14,8 +14,6 @@ from pipelines.files.digest import digest
 
 VERSION = 4
 """Of what items mean: raise it where the same fields give other results."""
-LENGTH = 20
-
 
 Kind = TypeVar("Kind", bound="Item")
 
@@ -30,7 +28,7 @@ class Item:
 
     @cached_property
     def key(self) -> str:
-        """20 hex digits. Fields that have their default are left out, so that a new field moves no key."""
+        """64 hex digits. Fields that have their default are left out, so that a new field moves no key."""
         return key_of(type(self).__name__, self.fields)
 
     @property
@@ -51,7 +49,7 @@ class Item:
 
 def key_of(kind: str, parts: Mapping[str, Any]) -> str:
     """The key of an item of some kind with some fields, as `Item.fields` gives them."""
-    return digest(VERSION, kind, parts)[:LENGTH]
+    return digest(VERSION, kind, parts)
 
 
 def items_in(whole: Item, kind: type[Kind]) -> list[Kind]:

@@ -55,6 +55,12 @@ from pipelines.plan.views import crafter_of, outputs_of, outputs_on, primary_out
 
 CLASSIFIED = 10_000  # samples per role that classifiers see: enough for an interval of .01, and small for memory
 EMBEDDING = (Embedding(),)
+_MEANING = {
+    "captions",
+    "label",
+    "attributes",
+    "group_by",
+}  # of the data section: what samples mean besides their pixels
 
 
 def resolve(config: RunConfig, seed: int, roles: Mapping[str, Role]) -> Plan:
@@ -91,6 +97,7 @@ class _Resolver:
             stored=queries.feature_precision,
             batch_views=queries.batch_views,
         )
+        self.meaning = digest(config.data.model_dump(mode="json", include=_MEANING), config.data.by_shard)
         self.audited = audited_roles(config)
         self.encoders: dict[str, Encoder] = {}
         self.queries: dict[tuple[object, ...], Query] = {}
@@ -109,7 +116,7 @@ class _Resolver:
             tuple(self._judges()),
             tuple(self._utilities()),
             tuple(self._inferences()),
-            Blind((inside, outside), self.seed, self.protocol.decoder) if whole else None,
+            Blind((inside, outside), self.seed, self.protocol.decoder, self.meaning) if whole else None,
             self._semantic() if whole else None,
         )
 
@@ -153,7 +160,16 @@ class _Resolver:
         known = (name, epoch, output, measure, samples, views, how.stopping)
         if known not in self.queries:
             self.queries[known] = Query(
-                self.encoder(name), epoch, samples, views, output, measure, self.protocol, bank, how.stopping
+                self.encoder(name),
+                epoch,
+                samples,
+                views,
+                output,
+                measure,
+                self.protocol,
+                bank,
+                how.stopping,
+                self.meaning if measure.captions or measure.labels else "",
             )
         return self.queries[known]
 
@@ -247,6 +263,7 @@ class _Resolver:
             epoch,
             (inside, outside),
             groups_by(config),
+            self.meaning,
             known,
             last,
             position == config.validity.attack and output == primary_output(config),
@@ -297,6 +314,7 @@ class _Resolver:
                 yield Utility(
                     self.encoder(name),
                     epoch,
+                    self.meaning,
                     config.utility.k,
                     self._embeddings(name, epoch, "backbone", bank) if probed else None,
                     self._embeddings(name, epoch, "backbone", test, fold=config.fold) if probed else None,
@@ -315,6 +333,7 @@ class _Resolver:
                     self._embeddings(chosen.target, epoch, chosen.output, auxiliary_roles(config, chosen)),
                     self._embeddings(chosen.target, epoch, chosen.output, chosen.test, fold=config.fold),
                     len(config.data.attributes[chosen.attribute].names),
+                    self.meaning,
                     epoch == epochs[-1],
                 )
 
@@ -334,7 +353,7 @@ class _Resolver:
             for name in names
         )
         recipe = recipe_of(config, config.attacks[config.validity.attack])
-        return Semantic((inside, outside), self.seed, readings, recipe)
+        return Semantic((inside, outside), self.seed, readings, recipe, self.meaning)
 
 
 class _How:

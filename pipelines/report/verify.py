@@ -32,6 +32,7 @@ from pipelines.files.damage import DAMAGE, in_a_line, reading
 from pipelines.files.digest import digest
 from pipelines.files.ways import follow, way
 from pipelines.plan.load import load
+from pipelines.plan.written import PLAN_FILE, faults_of_plan
 from pipelines.report.bindings import (
     CONFIG,
     OF_ENCODER,
@@ -244,6 +245,8 @@ def _of_registrations(predicate: Part, folder: RunFolder) -> list[Check]:
     stated = {str(of_seed["seed"]): of_seed["roles"] for of_seed in predicate["roles"]}
     if not roles or roles[-1]["roles"] != stated:
         faults.append("the last registered roles are not those of the statement")
+    if plans:
+        faults += _guarded(lambda: faults_of_plan(folder.path, plans[-1]["plans"]), PLAN_FILE)
     late = is_after_looking(given)
     if late == predicate["verdict"].get("registered", not late):
         faults.append("verdict.registered is not what the registration says")
@@ -327,7 +330,7 @@ def _uncovered(predicate: Part, folder: RunFolder) -> Check:
     roles = [file for entry in predicate["roles"] for file in (*entry["files"], *entry["folders"])]
     files = [*roles, *predicate["results"], *(file for one in predicate["encoders"] for file in one["files"])]
     bound = {follow(folder.path, file["name"]) for file in files}
-    bound |= {f"{folder.path}/{name}" for name in (REPORT, CONFIG, FILE, "statement.json")}
+    bound |= {f"{folder.path}/{name}" for name in (REPORT, CONFIG, FILE, PLAN_FILE, "statement.json")}
     free: dict[str, None] = {}
     for path in storage.list_files(folder.path):
         parts = path.removeprefix(f"{folder.path}/").split("/")

@@ -67,6 +67,7 @@ SCAN = "scan"  # what was read of every shard stands beside the seeds, which sha
 OF_RUN = (
     MANIFEST,
     "registration.jsonl",
+    "plan.json",
     "progress.json",
     ".ray.json",
     SCAN,

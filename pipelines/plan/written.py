@@ -1,0 +1,54 @@
+"""``plan.json``: the plans of a run as they are registered, before the first query.
+
+Every item stands once, under its key, with its fields and the keys of its inputs. So anybody can take the keys anew: a
+field that is changed afterwards no longer has the key that the registration binds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pipelines.files import storage
+from pipelines.plan.items import Plan
+from pipelines.plan.keys import VERSION, Item, items_in, key_of
+
+PLAN_FILE = "plan.json"
+
+
+def plans_as_json(plans: Sequence[Plan]) -> dict[str, Any]:
+    """The content of the file: ``version``, ``plans`` (seed to key), and ``items`` (key to kind and fields)."""
+    items = {item.key: item for plan in plans for item in items_in(plan, Item)}
+    return {
+        "version": VERSION,
+        "plans": {str(plan.seed): plan.key for plan in plans},
+        "items": {key: {"kind": type(item).__name__, **item.fields} for key, item in items.items()},
+    }
+
+
+def plan_digest(plans: Sequence[Plan]) -> dict[str, str]:
+    """What a registration binds of the plans: the key of each, by seed."""
+    return {str(plan.seed): plan.key for plan in plans}
+
+
+def faults_of_plan(folder: str, registered: Mapping[str, str]) -> list[str]:
+    """What is wrong with the file of a run; nothing where it is what was registered.
+
+    Args:
+        folder: of the run.
+        registered: the key of each plan, by seed, as `plan_digest`.
+    """
+    content = storage.read_json_or(f"{folder}/{PLAN_FILE}", None)
+    if content is None:
+        return [f"{PLAN_FILE} is missing"]
+    if content["version"] != VERSION:
+        return [f"{PLAN_FILE} is of version {content['version']}, and this program reads version {VERSION}"]
+    items: Mapping[str, Mapping[str, Any]] = content["items"]
+    faults = []
+    for key, item in items.items():
+        fields = {name: value for name, value in item.items() if name != "kind"}
+        if key_of(item["kind"], fields) != key:
+            faults.append(f"{PLAN_FILE}: the {item['kind']} {key} was changed: its fields have another key")
+    if dict(content["plans"]) != dict(registered) or not set(registered.values()) <= items.keys():
+        faults.append(f"{PLAN_FILE} holds other plans than were registered")
+    return faults
