@@ -26,7 +26,7 @@ from pipelines.plan.views import primary_output, recipe_of
 from pipelines.report.knowledge import knowledge
 from pipelines.run.folder import RunFolder
 from pipelines.run.points import points
-from tests.pipelines.planned import plan_in
+from tests.pipelines.undrawn import plan_in
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 WHOLE = sorted(path for path in CONFIGS.rglob("*.yaml") if "cpu" not in path.parent.parts)

@@ -14,7 +14,7 @@ from pipelines.files import storage
 from pipelines.plan.load import parse
 from pipelines.run.folder import SeedFolder
 from tests.conftest import small_config
-from tests.pipelines.planned import plan_in
+from tests.pipelines.undrawn import plan_in
 
 
 def task_with(folder: Path, scores: np.ndarray, inside: np.ndarray) -> Task:

@@ -31,7 +31,7 @@ from pipelines.run.folder import RunFolder
 from tests.conftest import small_config
 from tests.pipelines import staged
 from tests.pipelines.columns import columns
-from tests.pipelines.planned import asked_in, plan_in
+from tests.pipelines.undrawn import asked_in, plan_in
 
 POSTERIORS = ["metric-corr", "metric-conf", "metric-loss", "metric-ent", "metric-ment", "posterior-nn", "posterior-mlp"]
 BASELINES = ["baseline-a", "baseline-b", "baseline-c"]

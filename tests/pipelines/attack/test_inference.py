@@ -9,7 +9,7 @@ from pipelines.plan.items import Inference
 from pipelines.plan.load import parse
 from pipelines.run.folder import SeedFolder
 from tests.conftest import small_config
-from tests.pipelines.planned import plan_in
+from tests.pipelines.undrawn import plan_in
 
 FOLDER = SeedFolder("run/seed-0", 0)
 

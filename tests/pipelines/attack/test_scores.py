@@ -19,7 +19,7 @@ from pipelines.report.figures import _means_of
 from pipelines.report.verdict import size_of
 from pipelines.run.folder import SeedFolder
 from tests.conftest import small_config
-from tests.pipelines.planned import plan_in
+from tests.pipelines.undrawn import plan_in
 
 SIZES = np.array([1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 31] * 5)  # 100 albums, worth 12.8
 

@@ -19,7 +19,7 @@ from pipelines.plan.load import load, parse
 from pipelines.plan.utility import utility_roles
 from pipelines.report.dp_audit import family_of
 from tests.conftest import small_config
-from tests.pipelines.planned import asked_in, plan_in
+from tests.pipelines.undrawn import asked_in, plan_in
 
 SHIPPED = Path(__file__).parents[3] / "configs" / "dp-audit.yaml"
 CONVEX = {"head": "convex", "epsilon": 1.0}
