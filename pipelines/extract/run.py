@@ -29,7 +29,7 @@ from pipelines.extract.attempts import Unpaid, begun, begun_of, settle
 from pipelines.extract.chunk_size import Sizing
 from pipelines.extract.features import rejected_samples
 from pipelines.extract.jobs import ATTEMPTS, ShardJob, jobs_of, looked_up, orders_of, places_of, remaining
-from pipelines.extract.passes import FeatureFile, Pass, passes_for, recorded_passes
+from pipelines.extract.passes import FeatureFile, Pass, grouped, recorded_passes, resumed
 from pipelines.extract.readers import Kept, chunks_of
 from pipelines.extract.stream import removed_in_bulk, stream
 from pipelines.extract.worker import EncodeChunks
@@ -136,18 +136,23 @@ def plan_passes(planned: Sequence[Planned], sizing: Sizing | None, chunk: int | 
         chunk: images per chunk, as the config says.
     """
     store = planned[0].folder.store
-    recorded = recorded_passes(store)
-    seen: set[str] = set()
-    passes: list[PlannedPass] = []
-    for one in planned:
-        queries = {query.key: query for query in items_in(one.plan, Query) if query.key not in seen}
-        seen.update(queries)
-        earlier, new = passes_for(queries, store, recorded)
+    recorded = recorded_passes(store, [one.folder.trial for one in planned])
+    wanted = [{query.key: query for query in items_in(one.plan, Query)} for one in planned]
+    earlier: dict[str, PlannedPass] = {}
+    for one, queries in zip(planned, wanted, strict=True):
+        for query in resumed(queries, store, recorded):
+            earlier.setdefault(query.tag, PlannedPass(query, one, new=False))
+    passes = list(earlier.values())
+    covered = {key for record in recorded if record.finished for key in record.keys}
+    covered.update(key for known in passes for key in known.query.keys)
+    for one, queries in zip(planned, wanted, strict=True):
+        missing = [query for key, query in queries.items() if key not in covered]
+        new = [replace(query, trial=one.folder.trial) for query in grouped(missing, store)]
+        covered.update(queries)
         if chunk != "auto":
             new = [replace(query, chunk=int(chunk)) for query in new]
         elif new and sizing is not None:
             new = sizing(new, one.plan.data, one.folder)
-        passes += [PlannedPass(query, one, new=False) for query in earlier]
         passes += [PlannedPass(query, one, new=True) for query in new]
     return passes
 
