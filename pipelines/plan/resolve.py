@@ -144,7 +144,7 @@ class _Resolver:
             self._roles(settings.outside) if isinstance(settings, DefendedConfig) else (),
             None if settings.start is None else self.encoder(settings.start),
             digest(self.protocol.decoder, data.model_dump(mode="json")["captions"], meaning),
-            self.config.queries.nonce,
+            self.config.queries.nonce if settings.half is not None else None,
         )
 
     def _query(self, name: str, epoch: int, output: str, measure: Measure, samples: Samples, how: _How) -> Query:

@@ -17,7 +17,7 @@ from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.encoders import ForeignConfig
 from pipelines.data.draw.draw import draw
 from pipelines.data.draw.splits import are_drawn
-from pipelines.data.plans import plans_of
+from pipelines.data.plans import plan_of, plans_of
 from pipelines.data.scan.scan import scan
 from pipelines.encoders import adopt
 from pipelines.extract import run as extract
@@ -67,8 +67,8 @@ def judge(config: RunConfig, folder: Path) -> Path:
     """All stages of a run without sweeps."""
     place = query(config, folder)
     config = with_nonce(config, registered_nonce(place))
-    for planned in plans_of([Run(config, place)]):
-        attack.here(planned)
+    for seed in config.seeds:
+        attack.here(plan_of(config, place.seed(seed)))
     write_down(place, LOOK, {"command": ""})
     report.run(config, place)
     return folder

@@ -152,7 +152,9 @@ def test_crafted_images_come_from_the_shadow_for_target_and_shadow_alike(run: Pa
 @pytest.mark.slow
 def test_the_ledger_counts_the_most_that_a_search_may_ask(run: Path) -> None:
     config, place = config_of(), RunFolder(str(run)).seed(0)
-    asked = [entry for entry in count_queries(plan_of(config, place)) if entry[0] == "supervised-target" and entry[2] == 12]
+    asked = [
+        entry for entry in count_queries(plan_of(config, place)) if entry[0] == "supervised-target" and entry[2] == 12
+    ]
     assert asked == [
         ("supervised-target", "target-member", 12, 2400),
         ("supervised-target", "target-nonmember", 12, 2400),
