@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from pipelines.config.demands import demands_of
 
 from mi_core.encoders import build_backbone
 from pipelines.config.run_config import RunConfig
@@ -18,6 +17,8 @@ from pipelines.data.read.samples import Sample
 from pipelines.errors import UserError
 from pipelines.plan.controls import audits_others, classifying_references, groups_by, references_of
 from pipelines.plan.encoders import members_of
+from pipelines.plan.items import Query
+from pipelines.plan.keys import items_in
 from pipelines.plan.load import load
 from pipelines.plan.roles import audited_roles, roles_fitted_on_target
 from pipelines.plan.utility import classifier_roles, utility_roles
@@ -25,6 +26,7 @@ from pipelines.plan.views import primary_output, recipe_of
 from pipelines.report.knowledge import knowledge
 from pipelines.run.folder import RunFolder
 from pipelines.run.points import points
+from tests.pipelines.undrawn import plan_in
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 WHOLE = sorted(path for path in CONFIGS.rglob("*.yaml") if "cpu" not in path.parent.parts)
@@ -73,9 +75,10 @@ def test_it_loads(path: Path) -> None:
         assert trained(config, "shadow").epochs == trained(config).epochs
         assert trained(config, "shadow").train_on == ("shadow-member",)
     assert all(references_of(config, attack) for attack in config.attacks)  # a verdict is possible
+    asked = items_in(plan_in(config), Query)
     for name, encoder in config.encoders.items():
         if isinstance(encoder, TrainedConfig):
-            assert demands_of(config), name
+            assert name in {query.encoder.name for query in asked}
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
@@ -291,7 +294,7 @@ def test_encodermis_figures_as_sweeps() -> None:
     assert [next(iter(trained(one).augmentation["crop_scale"])) for one in shared] == [1, 1, 0.2, 0.2, 0.2]
     for one in shared:  # the inferrer's views stay
         assert trained(one, "shadow").augmentation == trained(config, "shadow").augmentation
-        assert one.recipe(one.attacks[0]).settings == trained(config, "shadow").augmentation
+        assert recipe_of(one, one.attacks[0]).settings == trained(config, "shadow").augmentation
 
 
 def test_the_sequential_attack_stands_beside_fixed_numbers_of_views() -> None:

@@ -20,10 +20,12 @@ from pipelines.attack.results import Task
 from pipelines.data.draw.first import number_of
 from pipelines.data.draw.halves import seen_by
 from pipelines.data.draw.splits import Splits, having
+from pipelines.errors import UserError
 from pipelines.extract.features import read
 from pipelines.plan.items import Beside, Encoder, Judge
 
 FITTED = 2_000_000  # samples of the reference that an attack is fitted on, at most
+MOST_AUDITED = 2_000_000  # samples that an attack which is fitted on them takes
 SCALED = 100_000  # audited samples from which the scale of a reference encoder's scores is known, about
 
 _PLAIN = Scale()
@@ -78,9 +80,12 @@ def fit(task: Task, splits: Splits) -> Fitted:
 
     Raises:
         NotApplicable: the features carry nothing that the attack could read.
+        UserError: features are missing, or audited samples are too many for one process.
     """
     judge, attack = task.judge, task.judge.attack
     item, known = judge.score.fit, splits
+    if item.audited:
+        _check_size(judge, splits)
     if attack.reference_count is None and divisible(judge):
         roles = names_of(item.readings[0])
         asked = max(1, number_of(splits, roles, attack.count))
@@ -100,6 +105,16 @@ def fit(task: Task, splits: Splits) -> Fitted:
         beside = [_on_one_scale(task, splits, fitted) for fitted in beside]
     plain = Fitted(method, tuple(beside), len(reference.features), _anchors(reference.features), seconds, fault)
     return replace(plain, calibration=_calibration(task, splits, plain))
+
+
+def _check_size(judge: Judge, splits: Splits) -> None:
+    attack = judge.attack
+    asked = number_of(splits, names_of(judge.score.fit.readings[0]), attack.count)
+    if asked > MOST_AUDITED:
+        raise UserError(
+            f"attacks.{judge.position}: {attack.attack} with reference = {attack.reference!r} takes {MOST_AUDITED:,} "
+            f"audited samples at most, got {asked:,}; set its count, or fit it on an encoder"
+        )
 
 
 def _fitted_beside(task: Task, known: Splits, method: Attack, other: Beside) -> FittedBeside:

@@ -12,29 +12,23 @@ from mi_core.attacks.shadows import shadow_row
 from mi_core.features.sequential import StoppingRule
 from mi_core.records import Features, LabelledFeatures, among
 from pipelines.config.sections.encoders import TrainedConfig
-from pipelines.data.draw.first import number_of
 from pipelines.data.draw.halves import members_of
 from pipelines.data.draw.splits import Splits
-from pipelines.errors import UserError
 from pipelines.extract.features import read
 from pipelines.plan.items import Fit, Reading
 from pipelines.run.folder import SeedFolder
-
-MOST_AUDITED = 2_000_000  # samples that an attack which is fitted on them takes
 
 
 def reference_of(fit: Fit, folder: SeedFolder, splits: Splits) -> LabelledFeatures:
     """Load the reference of an attack; ``splits`` are whole, or of some shards alone.
 
     Raises:
-        UserError: features are missing, or audited samples are too many for one process.
+        UserError: features are missing.
     """
     if fit.by_halves:
         return _halves(fit, folder, splits)
     (reading,) = fit.readings
     roles, members = names_of(reading), [role.name for role in fit.known_members]
-    if fit.audited:
-        _check_size(fit, splits, roles)
     features = read(folder, reading, splits)
     member = splits.among(features.ids, members)
     if fit.audited:
@@ -48,15 +42,6 @@ def reference_of(fit: Fit, folder: SeedFolder, splits: Splits) -> LabelledFeatur
 def names_of(reading: Reading) -> list[str]:
     """The names of the roles of a reading."""
     return [role.name for role in reading.samples.roles]
-
-
-def _check_size(fit: Fit, splits: Splits, roles: Sequence[str]) -> None:
-    asked = number_of(splits, roles, fit.attack.count)
-    if asked > MOST_AUDITED:
-        raise UserError(
-            f"{fit.attack.attack} with reference = {fit.attack.reference!r} takes {MOST_AUDITED:,} audited samples at "
-            f"most, got {asked:,}; set its count, or fit it on an encoder"
-        )
 
 
 def _halves(fit: Fit, folder: SeedFolder, splits: Splits) -> LabelledFeatures:

@@ -48,7 +48,7 @@ def with_banks(jobs: Sequence[ShardJob], planned: Sequence[Planned]) -> list[Sha
 def _file(folder: SeedFolder, role: str, count: int, data: DataConfig) -> str:
     """The file of a bank, which is there or is written now."""
     splits = Splits.load(folder.path)
-    mark = digest(splits.role_digest(role), count, data.decoder().digest())[:12]
+    mark = digest(splits.role_digest(role), count, folder.seed, data.decoder().digest())[:12]
     path = f"{folder.store}/bank-{mark}.npz"
     if not storage.exists(path):
         _write(path, data, splits, role, count, folder.seed)

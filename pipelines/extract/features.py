@@ -57,7 +57,7 @@ def _measured(folder: SeedFolder, reading: Reading, splits: Splits, whole: Split
     samples, names = reading.samples, [role.name for role in reading.samples.roles]
     without = [role.name for role in samples.without]
     first = None if samples.count is None else Firsts.of(whole, names, samples.count, samples.seed)
-    reader = _Reader(folder.store, reading.queries)
+    reader = _Reader(folder, reading.queries)
     parts = []
     for source, item in splits.sums.shards:
         if not splits.size(source, item, names, without):
@@ -100,11 +100,11 @@ class _Part(NamedTuple):
 class _Reader:
     """Reads the columns of some queries of one checkpoint, one shard after the other."""
 
-    def __init__(self, store: str, queries: Sequence[Query]) -> None:
+    def __init__(self, folder: SeedFolder, queries: Sequence[Query]) -> None:
         self.encoder, self.epoch = queries[0].encoder.name, queries[0].epoch
         self.measures = list(dict.fromkeys(query.measure for query in queries))
         self.files: dict[tuple[str, str], dict[str, dict[str, Measure]]] = {}
-        for record, mine in found_in(recorded_passes(store), queries):
+        for record, mine in found_in(recorded_passes(folder.store, [folder.trial]), queries):
             columns = {column_of(query): query.measure for query in mine}
             for file in record.files:
                 paths = self.files.setdefault((file.source, file.shard), {})
@@ -193,7 +193,7 @@ def rejected_samples(plan: Plan, folder: SeedFolder) -> list[dict[str, str]]:
     """Samples of one seed that could not be queried: source, shard, key and reason, each once."""
     paths = [
         file.rejected_path(record.folder, record.content["epochs"][0], chunk)
-        for record, _ in found_in(recorded_passes(folder.store), items_in(plan, Query))
+        for record, _ in found_in(recorded_passes(folder.store, [folder.trial]), items_in(plan, Query))
         for file in record.files
         for chunk in range(file.chunks)
     ]

@@ -18,7 +18,7 @@ from pipelines.errors import UserError
 from pipelines.extract.attempts import lost_queries
 from pipelines.extract.features import read
 from pipelines.extract.jobs import ATTEMPTS
-from pipelines.extract.passes import Pass, Recorded, passes_for, recorded_passes
+from pipelines.extract.passes import Pass, Recorded, pass_of, recorded_passes, resumed
 from pipelines.plan.items import Encoder, Query, Reading
 from pipelines.plan.keys import items_in
 from pipelines.run.folder import SeedFolder
@@ -39,8 +39,8 @@ def count_queries(planned: Planned) -> Iterator[Entry]:
     splits = Splits.load(folder.path)
     queries = {query.key: query for query in items_in(plan, Query)}
     recorded = recorded_passes(folder.store)
-    passes, _ = passes_for(queries, folder.store, recorded)
-    for one in passes:
+    passes = resumed(queries, folder.store, recorded)
+    for one in [*passes, *_read_of_others(recorded, queries, folder)]:
         if one.stopping is not None:
             yield from _decided([queries[key] for key in one.keys], folder)
             continue
@@ -62,6 +62,14 @@ def count_queries(planned: Planned) -> Iterator[Entry]:
         lost = lost_queries(folder.store, encoder.key)
         if lost:
             yield encoder.name, LOST, 0, lost
+
+
+def _read_of_others(recorded: Sequence[Recorded], queries: Mapping[str, Query], folder: SeedFolder) -> Iterator[Pass]:
+    """The parts that a plan reads of passes that another run of the store made, for its own plan."""
+    for record in recorded:
+        mine = [queries[key] for key in record.keys if key in queries]
+        if record.finished and record.content["run"] != folder.run and 0 < len(mine) < len(record.keys):
+            yield pass_of(mine, folder.store)
 
 
 def _by_role(query: Pass, splits: Splits, seed: int) -> Iterator[tuple[str, int]]:
@@ -120,9 +128,12 @@ def attempts_left(config: RunConfig, planned: Sequence[Planned], asked: Spending
         for encoder in plan.encoders:
             if encoder.key in targets:  # a copy knows nothing of later checks
                 probed[encoder.key] = max(probed.get(encoder.key, 0), probe_queries(folder, encoder))
-    queries = {query.key: query for plan, _ in planned for query in items_in(plan, Query)}
     recorded = recorded_passes(store)
-    passes, _ = passes_for(queries, store, recorded)
+    passes = [
+        query
+        for plan, _ in planned
+        for query in resumed({query.key: query for query in items_in(plan, Query)}, store, recorded)
+    ]
     total: int = sum(spent for (_, name), spent in asked.items() if name in names)
     total += sum(probed.values())
     for record in _outdated(recorded, passes, set(targets)):

@@ -2,12 +2,13 @@
 
 A pass is written down before its first query, as RUN/features/TAG.json with the keys of its queries, and has a receipt
 once all its files are there. So a query is found by its key: in the files of the pass that has it. What is asked later
-adds passes with what no earlier one has. All points of a sweep and all trials of a search have one store.
+adds passes with what no earlier one has. All points of a sweep and all trials of a search have one store; what a trial
+adds is its own, since it goes when the trial ends.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
@@ -62,8 +63,9 @@ class Pass:
         crafter, crafter_epoch: encoder that adversarial images are crafted on, and its checkpoint.
         bank_role: of the images that samples are compared with.
         stopping: fit whose rule ends the queries of an image.
-        images: by role, as they were drawn; for the count of queries.
+        images: by role, each image once; for the count of queries.
         remote: whether the encoder is behind an API.
+        trial: of a search, that alone reads it; empty: whoever has its queries does.
     """
 
     store: str
@@ -91,11 +93,12 @@ class Pass:
     remote: bool = False
     stopping: Fit | None = None
     chunk: int = CHUNK
+    trial: str = ""
 
     @cached_property
     def tag(self) -> str:
         """Short name of this pass in file names."""
-        return digest(sorted(self.keys), self.chunk)[:12]
+        return digest(sorted(self.keys), self.chunk, *([self.trial] if self.trial else []))[:12]
 
     @property
     def folder(self) -> str:
@@ -130,6 +133,7 @@ class Pass:
         """Write the pass down. ``run``: the folder of the run that pays for it."""
         content = {
             "run": run,
+            "trial": self.trial,
             "encoder": self.encoder,
             "encoder_key": self.encoder_key,
             "queries": self.keys,
@@ -180,21 +184,25 @@ class Recorded:
         return _files(f"{self.folder}{_RECEIPT}")
 
 
-def recorded_passes(store: str) -> list[Recorded]:
-    """All passes of a store, in the order of their names; one request lists them, and none is read twice."""
+def recorded_passes(store: str, trials: Collection[str] = ()) -> list[Recorded]:
+    """All passes of a store, in the order of their names; one request lists them, and none is read twice.
+
+    ``trials``: of a search, whose own passes are wanted too.
+    """
     paths = set(storage.list_files(store, recursive=False))
     records = sorted(path for path in paths if path.endswith(".json") and not path.endswith(_RECEIPT))
-    return [
+    every = [
         Recorded(bare, f"{bare}{_RECEIPT}" in paths, _content(path))
         for path in records
         for bare in (path.removesuffix(".json"),)
     ]
+    return [record for record in every if record.content["trial"] in ("", *trials)]
 
 
-def remove_passes(store: str, run: str) -> None:
-    """Remove the passes that a trial paid for: their features are of use to no other. ``run``: as `Pass.record`."""
-    for record in recorded_passes(store):
-        if record.content["run"] == run:
+def remove_passes(store: str, trial: str) -> None:
+    """Remove the passes of a trial: their features are of use to no other."""
+    for record in recorded_passes(store, [trial]):
+        if record.content["trial"]:
             for path in (f"{record.folder}.json", f"{record.folder}{_RECEIPT}", record.folder):
                 storage.remove(path)
 
@@ -211,28 +219,20 @@ def _files(path: str) -> list[FeatureFile]:
     return [FeatureFile(*entry) for entry in storage.read_json(path)]
 
 
-def passes_for(queries: Mapping[str, Query], store: str, known: Sequence[Recorded]) -> tuple[list[Pass], list[Pass]]:
-    """The passes that compute some queries.
-
-    A pass that was interrupted goes on, if all that it was to compute is still wanted.
+def resumed(queries: Mapping[str, Query], store: str, known: Sequence[Recorded]) -> list[Pass]:
+    """The passes that were written down before and are wanted as a whole; one that was interrupted goes on.
 
     Args:
         queries: that are wanted, by key.
         store: folder of all passes.
-        known: passes that were written down before.
-
-    Returns:
-        Passes that were written down, and new ones for what none of these has.
+        known: passes that were written down.
     """
-    earlier: list[Pass] = []
-    covered: set[str] = set()
-    for record in known:
-        wanted = [queries[key] for key in record.keys if key in queries]
-        if len(wanted) == len(record.keys):
-            earlier.append(replace(_pass(wanted, store), chunk=record.content["chunk"]))
-        if len(wanted) == len(record.keys) or record.finished:
-            covered.update(query.key for query in wanted)
-    return earlier, grouped([query for key, query in queries.items() if key not in covered], store)
+    wanted = [(record, [queries[key] for key in record.keys if key in queries]) for record in known]
+    return [
+        replace(pass_of(mine, store), chunk=record.content["chunk"], trial=record.content["trial"])
+        for record, mine in wanted
+        if len(mine) == len(record.keys)
+    ]
 
 
 def grouped(queries: Sequence[Query], store: str) -> list[Pass]:
@@ -240,7 +240,7 @@ def grouped(queries: Sequence[Query], store: str) -> list[Pass]:
     blocks: dict[object, list[Query]] = {}
     for query in _spread(queries):
         blocks.setdefault(query.way, []).append(query.query)
-    return _by_shared_roles([_pass(block, store) for block in blocks.values()], queries, store)
+    return _by_shared_roles([pass_of(block, store) for block in blocks.values()], queries, store)
 
 
 class _Placed(NamedTuple):
@@ -324,11 +324,11 @@ def _by_shared_roles(passes: Sequence[Pass], queries: Sequence[Query], store: st
         for query in (by_key[key] for key in one.keys):
             (role,) = query.samples.roles
             blocks.setdefault(frozenset(takers[whole(role.name, one)]), []).append(query)
-        pieces += [_pass(block, store) for block in blocks.values()]
+        pieces += [pass_of(block, store) for block in blocks.values()]
     return pieces
 
 
-def _pass(queries: Sequence[Query], store: str) -> Pass:
+def pass_of(queries: Sequence[Query], store: str) -> Pass:
     """The pass that computes some queries, which differ in role, checkpoint, output and measure alone."""
     first = queries[0]
     encoder, protocol = first.encoder, first.protocol
@@ -359,10 +359,17 @@ def _pass(queries: Sequence[Query], store: str) -> Pass:
         protocol.repeats,
         protocol.stored,
         protocol.batch_views,
-        {role.name: role.count for role in roles},
+        {role.name: _shown(role, roles, first.samples.without) for role in roles},
         isinstance(encoder.settings, EndpointConfig),
         first.stopping,
     )
+
+
+def _shown(role: Role, roles: Sequence[Role], without: Sequence[Role]) -> int:
+    """Images of a role that count for it: those of a part count for the whole, where that is shown too."""
+    if role.part_of in [other.name for other in roles]:
+        return 0
+    return role.count - sum(other.count for other in without if other.part_of == role.name)
 
 
 def _once(roles: Iterable[Role]) -> list[Role]:

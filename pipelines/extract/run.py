@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 
 from mi_core.encoders.remembering import Memory
 from pipelines.config.run_config import RunConfig
+from pipelines.config.sections.data import DataConfig
 from pipelines.console import say
 from pipelines.data.draw.splits import Splits
 from pipelines.data.plans import Planned
@@ -30,7 +31,7 @@ from pipelines.extract.chunk_size import Sizing
 from pipelines.extract.executors import Executor, InProcess, InRay
 from pipelines.extract.features import rejected_samples
 from pipelines.extract.jobs import ATTEMPTS, Place, ShardJob, jobs_of, looked_up, places_of, remaining
-from pipelines.extract.passes import FeatureFile, Pass, passes_for, recorded_passes
+from pipelines.extract.passes import FeatureFile, Pass, grouped, recorded_passes, resumed
 from pipelines.extract.readers import Kept
 from pipelines.extract.worker import EncodeChunks
 from pipelines.plan.items import Query
@@ -124,24 +125,32 @@ def plan_passes(planned: Sequence[Planned], sizing: Sizing | None, chunk: int | 
         chunk: images per chunk, as the config says.
     """
     store = planned[0].folder.store
-    recorded = recorded_passes(store)
-    seen: set[str] = set()
-    passes: list[PlannedPass] = []
+    recorded = recorded_passes(store, [one.folder.trial for one in planned])
+    wanted = [{query.key: query for query in items_in(one.plan, Query)} for one in planned]
     places: dict[str, list[Place]] = {}  # sources are listed once
-    for one in planned:
-        queries = {query.key: query for query in items_in(one.plan, Query) if query.key not in seen}
-        seen.update(queries)
-        earlier, new = passes_for(queries, store, recorded)
+
+    def places_in(data: DataConfig) -> list[Place]:
+        sources = str({name: source.model_dump_json() for name, source in data.sources.items()})
+        if sources not in places:
+            places[sources] = places_of(data)
+        return places[sources]
+
+    earlier: dict[str, PlannedPass] = {}
+    for one, queries in zip(planned, wanted, strict=True):
+        for query in resumed(queries, store, recorded):
+            earlier.setdefault(query.tag, PlannedPass(query, one, places_in(one.plan.data), new=False))
+    passes = list(earlier.values())
+    covered = {key for record in recorded if record.finished for key in record.keys}
+    covered.update(key for known in passes for key in known.query.keys)
+    for one, queries in zip(planned, wanted, strict=True):
+        missing = [query for key, query in queries.items() if key not in covered]
+        new = [replace(query, trial=one.folder.trial) for query in grouped(missing, store)]
+        covered.update(queries)
         if chunk != "auto":
             new = [replace(query, chunk=int(chunk)) for query in new]
         elif new and sizing is not None:
             new = sizing(new, one.plan.data, one.folder)
-        data = one.plan.data
-        sources = str({name: source.model_dump_json() for name, source in data.sources.items()})
-        if (earlier or new) and sources not in places:
-            places[sources] = places_of(data)
-        passes += [PlannedPass(query, one, places[sources], new=False) for query in earlier]
-        passes += [PlannedPass(query, one, places[sources], new=True) for query in new]
+        passes += [PlannedPass(query, one, places_in(one.plan.data), new=True) for query in new]
     return passes
 
 

@@ -121,14 +121,10 @@ class Fit(Item):
 
     attack: AttackConfig  # method and parameters
     seed: int
-    readings: tuple[Reading, ...]  # several: of shadows, each trained on a half of the audited samples
+    readings: tuple[Reading, ...]
     known_members: tuple[Role, ...]  # of a single reading: the roles that count as members
     audited: bool = False  # fitted on the samples that it judges, of which the candidates count as members
-
-    @property
-    def by_halves(self) -> bool:
-        """Whether it is fitted on several shadows."""
-        return len(self.readings) > 1
+    by_halves: bool = False  # fitted on shadows, each trained on a half of the audited samples, perhaps on one alone
 
 
 @dataclass(frozen=True, eq=False)

@@ -233,7 +233,7 @@ class _Resolver:
         config, models = self.config, shadows_of(self.config, attack)
         if attack.reference not in config.encoders and models:
             readings = tuple(self._of_attack(attack, shadow, checkpoint, self.audited) for shadow in models)
-            return Fit(attack, self.seed, readings, ())
+            return Fit(attack, self.seed, readings, (), by_halves=True)
         if attack.reference == AUDITED:
             reading = self._of_attack(attack, name, checkpoint, self.audited, fold=config.fold)
             return Fit(attack, self.seed, (reading,), self._roles(self.audited[:1]), audited=True)

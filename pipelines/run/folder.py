@@ -123,6 +123,11 @@ class SeedFolder:
         return self.path.rpartition("/")[0].removeprefix(self._whole).lstrip("/")
 
     @property
+    def trial(self) -> str:
+        """The trial that it belongs to, as `run`; empty: it is of none."""
+        return self.run if self.run.startswith(f"{TUNED}/") else ""
+
+    @property
     def _whole(self) -> str:
         return self.root or self.path.rpartition("/")[0]
 

@@ -186,7 +186,7 @@ def measure(trial: Trial) -> Iterator[Record]:
     except (ConfigError, NumericError, ShapeError, UserError, ValueError) as error:
         yield kept({"fault": str(error), "seeds": 0, "whole": True})
     first = trial.folder.seed(seeds[0])
-    remove_passes(first.store, first.run)
+    remove_passes(first.store, first.trial)
 
 
 def _do(trial: Trial, own: RunConfig, threads: int) -> None:

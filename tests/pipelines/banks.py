@@ -14,6 +14,7 @@ from pipelines.config.sections.parameters import build
 from pipelines.data.draw.images import load_images
 from pipelines.data.draw.splits import Splits
 from pipelines.encoders.stored import StoredEncoder
+from pipelines.extract.passes import recorded_passes
 from pipelines.files import storage
 from pipelines.run.folder import SeedFolder
 from tests.conftest import small_config
@@ -43,8 +44,9 @@ def query_views(stored: StoredEncoder, pixels: torch.Tensor, count: int, nonce: 
 
 def stored_column(folder: SeedFolder, column: str, epoch: int = 3) -> dict[str, Any]:
     """The stored features of the target at an epoch, by key."""
-    paths = storage.list_files(f"{folder.path}/features/target")
-    tables = [storage.read_table(path) for path in paths if f"{epoch:04d}" in path and path.endswith(".parquet")]
+    records = [record for record in recorded_passes(folder.store) if record.content["encoder"] == "target"]
+    paths = [path for record in records for file in record.files for path in file.paths(record.folder, epoch)]
+    tables = [storage.read_table(path) for path in paths if storage.exists(path)]
     return {
         key: value
         for table in tables

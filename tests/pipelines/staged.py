@@ -9,15 +9,15 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from pipelines.attack.tasks import stopping_rule
-
 from mi_core.encoders.remembering import Memory
 from pipelines.attack import run as attack
+from pipelines.attack.reference import stopping_rule
 from pipelines.audit.run import register, with_nonce
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.encoders import ForeignConfig
 from pipelines.data.draw.draw import draw
 from pipelines.data.draw.splits import are_drawn
+from pipelines.data.plans import plan_of, plans_of
 from pipelines.data.scan.scan import scan
 from pipelines.encoders import adopt
 from pipelines.extract import run as extract
@@ -54,11 +54,12 @@ def query(config: RunConfig, folder: Path) -> RunFolder:
     config = with_nonce(config, config.queries.nonce or registered_nonce(RunFolder(str(folder))))
     runs = register([Run(config, begin(config, folder))])
     ((config, place),) = runs
+    planned = plans_of(runs)
     if any(isinstance(encoder, ForeignConfig) for encoder in config.encoders.values()):
-        adopt.run(runs)
-    pretrain.here(runs, 1)
+        adopt.run(runs, planned)
+    pretrain.here(planned, 1)
     write_down(place, START, {"command": ""})
-    extract.here(runs, stopping_rule, Memory(), Kept())
+    extract.here(planned, config, stopping_rule, Memory(), Kept())
     return place
 
 
@@ -67,7 +68,7 @@ def judge(config: RunConfig, folder: Path) -> Path:
     place = query(config, folder)
     config = with_nonce(config, registered_nonce(place))
     for seed in config.seeds:
-        attack.here(config, place.seed(seed))
+        attack.here(plan_of(config, place.seed(seed)))
     write_down(place, LOOK, {"command": ""})
     report.run(config, place)
     return folder

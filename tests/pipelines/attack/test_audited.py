@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 
 from mi_core.report.contents import schema
-from pipelines.attack import tasks
+from pipelines.attack import fit as fitting
 from pipelines.attack.fit import divisible, fit
+from pipelines.attack.results import Task, tasks
 from pipelines.attack.scores import part_path
 from pipelines.data.draw.splits import Splits
+from pipelines.data.plans import plan_of
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.plan.load import parse
@@ -44,13 +46,16 @@ def test_all_audited_samples_are_judged_and_the_control_learns_anew(run: Path) -
     assert "fitted on the audited samples before the one that is judged" in (run / "report.html").read_text()
 
 
+def tasks_of(run: Path) -> list[Task]:
+    """The attack on the audited samples, on each checkpoint and output."""
+    return tasks(plan_of(parse(small_config(attacks=[COMBINED]), "x"), RunFolder(str(run)).seed(0)))
+
+
 def test_scores_and_control_come_from_separate_fits(run: Path) -> None:
-    config = parse(small_config(attacks=[COMBINED]), "x")
-    folder = RunFolder(str(run)).seed(0)
-    task = next(one for one in tasks.tasks(config, folder) if one.epoch == 3)
+    task = next(one for one in tasks_of(run) if one.judge.epoch == 3)
     table = storage.read_table(part_path(task, 0))
-    fitted = fit(config, task, Splits.load(folder.path))
-    assert not divisible(config, task)
+    fitted = fit(task, Splits.load(task.folder.path))
+    assert not divisible(task.judge)
     (beside,) = fitted.beside
     for column, method in (("score", fitted.method), ("control", beside.method)):
         state = method.state()
@@ -61,9 +66,7 @@ def test_scores_and_control_come_from_separate_fits(run: Path) -> None:
 
 
 def test_too_many_samples_are_refused(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = parse(small_config(attacks=[COMBINED]), "x")
-    folder = RunFolder(str(run)).seed(0)
-    monkeypatch.setattr(tasks, "MOST_AUDITED", 119)
-    task = next(iter(tasks.tasks(config, folder)))
+    monkeypatch.setattr(fitting, "MOST_AUDITED", 119)
+    task = tasks_of(run)[0]
     with pytest.raises(UserError, match=r"attacks\.0: combined with reference = 'audited' takes 119 .*, got 120; set"):
-        fit(config, task, Splits.load(folder.path))
+        fit(task, Splits.load(task.folder.path))

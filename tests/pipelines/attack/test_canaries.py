@@ -6,22 +6,22 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from pipelines.attack.tasks import Task
 
 from mi_core.validity.one_run import Guesses
 from pipelines.attack.canaries import CANARIES, guessed
+from pipelines.attack.results import Task
 from pipelines.files import storage
 from pipelines.plan.load import parse
 from pipelines.run.folder import SeedFolder
 from tests.conftest import small_config
+from tests.pipelines.undrawn import plan_in
 
 
 def task_with(folder: Path, scores: np.ndarray, inside: np.ndarray) -> Task:
-    config = parse(small_config(), "small.yaml")
-    task = Task(SeedFolder(str(folder), 0), 0, config.attacks[0], "backbone", 3)
+    task = Task(plan_in(parse(small_config(), "small.yaml")).judges[0], SeedFolder(str(folder), 0))
     ids = [f"digits/{number:05d}" for number in range(len(scores))]
     table = pa.table({"id": ids, "score": scores, "inside": inside})
-    storage.write_table(f"{task.folder.attack(task.name)}/{CANARIES}", table)
+    storage.write_table(f"{task.path}/{CANARIES}", table)
     return task
 
 

@@ -10,7 +10,6 @@ import jsonschema
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from pipelines.config.demands import demands_of
 
 from mi_core.attacks import ATTACKS
 from mi_core.attacks.attribute_inference import AttributeInferenceParameters, infer
@@ -19,16 +18,20 @@ from mi_core.report.contents import schema
 from pipelines.audit import run as audit
 from pipelines.config.run_config import RunConfig
 from pipelines.data.draw.splits import Splits
+from pipelines.data.plans import plan_of
 from pipelines.encoders.stored import describe
 from pipelines.errors import UserError
 from pipelines.extract.ledger import count_queries
 from pipelines.plan.encoders import attacked_epochs, member_roles
+from pipelines.plan.items import Query
+from pipelines.plan.keys import items_in
 from pipelines.plan.load import parse
 from pipelines.plan.roles import audited_roles, reference_roles
 from pipelines.run.folder import RunFolder
 from tests.conftest import small_config
 from tests.pipelines import staged
 from tests.pipelines.columns import columns
+from tests.pipelines.undrawn import asked_in, plan_in
 
 POSTERIORS = ["metric-corr", "metric-conf", "metric-loss", "metric-ent", "metric-ment", "posterior-nn", "posterior-mlp"]
 BASELINES = ["baseline-a", "baseline-b", "baseline-c"]
@@ -136,20 +139,22 @@ def test_scores_are_those_of_the_classifiers_own_answers(run: Path) -> None:
 @pytest.mark.slow
 def test_crafted_images_come_from_the_shadow_for_target_and_shadow_alike(run: Path) -> None:
     config, place = config_of(), RunFolder(str(run)).seed(0)
-    crafted = [demand for demand in demands_of(config) if demand.asking.crafter]
-    assert {demand.asking.encoder for demand in crafted} == {"contrastive-target", "contrastive-shadow"}
-    assert {demand.asking.crafter for demand in crafted} == {"contrastive-shadow"}
-    need = next(need for demand in crafted for need in demand.needs["target-member"] if need.kind == "adversarial")
-    roles = ["target-member"]
-    asked = ("logits", [need], roles)
-    found = columns(config, place, "contrastive-target", 2, *asked)
-    assert found[need].shape == (60, 4)
+    queries = items_in(plan_of(config, place).plan, Query)
+    crafted = [query for query in queries if query.views is not None and query.views.crafter is not None]
+    assert {query.encoder.name for query in crafted} == {"contrastive-target", "contrastive-shadow"}
+    assert {query.views.crafter.name for query in crafted} == {"contrastive-shadow"}  # type: ignore[union-attr]
+    (measure,) = {query.measure for query in crafted}
+    assert measure.kind == "adversarial"
+    found = columns(config, place, "contrastive-target", 2, "logits", [measure], ["target-member"])
+    assert found[measure].shape == (60, 4)
 
 
 @pytest.mark.slow
 def test_the_ledger_counts_the_most_that_a_search_may_ask(run: Path) -> None:
     config, place = config_of(), RunFolder(str(run)).seed(0)
-    asked = [entry for entry in count_queries(config, place) if entry[0] == "supervised-target" and entry[2] == 12]
+    asked = [
+        entry for entry in count_queries(plan_of(config, place)) if entry[0] == "supervised-target" and entry[2] == 12
+    ]
     assert asked == [
         ("supervised-target", "target-member", 12, 2400),
         ("supervised-target", "target-nonmember", 12, 2400),
@@ -221,12 +226,11 @@ def test_members_of_an_encoder_are_asked_of_a_classifier_built_on_it_with_other_
     assert member_roles(config, "contrastive-shadow") == ("shadow-member",)
     attack = next(attack for attack in config.attacks if attack.attack == "baseline-a")
     assert reference_roles(config, attack) == ("shadow-member", "shadow-nonmember")
-    needs = next(
-        d.needs
-        for d in demands_of(config)
-        if d.asking.encoder == "contrastive-shadow" and d.asking.outputs == ("logits",)
-    )
-    assert set(needs) >= {"shadow-member", "shadow-nonmember"}
+    asked = asked_in(plan_in(config))["contrastive-shadow", "logits"]
+    assert set(asked) >= {"shadow-member", "shadow-nonmember"}
+    (fit,) = {judge.score.fit for judge in plan_in(config).judges if judge.attack == attack}
+    assert [role.name for role in fit.readings[0].samples.roles] == ["shadow-member", "shadow-nonmember"]
+    assert [role.name for role in fit.known_members] == ["shadow-member"]
 
 
 def test_which_attacks_know_the_classes() -> None:

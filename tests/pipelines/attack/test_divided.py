@@ -12,17 +12,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pipelines.attack.tasks import Task, tasks
 
 from mi_core.validity.conformal import conformal_p_values
 from mi_core.validity.verdict import Validity
 from pipelines.attack import candidates, score, scores
 from pipelines.attack.fit import Scored
+from pipelines.attack.results import Task, tasks
 from pipelines.audit import run as audit
 from pipelines.config.run_config import RunConfig
 from pipelines.data import tasks as data_tasks
 from pipelines.data.draw.draw import draw
 from pipelines.data.draw.splits import Splits
+from pipelines.data.plans import plan_of
 from pipelines.data.scan.scan import scan
 from pipelines.errors import UserError
 from pipelines.extract import features
@@ -71,7 +72,7 @@ def counted(tmp_path: Path) -> tuple[RunConfig, Task, Splits]:
     config = config.model_copy(update={"attacks": [config.attacks[0].model_copy(update={"count": 2})]})
     folder = RunFolder(str(tmp_path / "run")).seed(0)
     splits = draw(config.data, scan(config.data), 0, folder.path)
-    return config, next(iter(tasks(config, folder))), splits
+    return config, tasks(plan_of(config, folder))[0], splits
 
 
 def test_an_attack_is_divided_by_the_samples_that_it_counts(
@@ -81,32 +82,32 @@ def test_an_attack_is_divided_by_the_samples_that_it_counts(
     assert splits.count(audited_roles(config)) == 2 * SHARDS * EACH
     for most, parted in ((4, False), (3, True)):
         monkeypatch.setattr(score, "ONE_PART", most)
-        assert score.is_divided(config, task) is parted
+        assert score.is_divided(task) is parted
 
 
 def test_a_part_without_a_counted_sample_has_no_scores(
     counted: tuple[RunConfig, Task, Splits], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config, task, splits = counted
-    monkeypatch.setattr(features, "_sources_of", lambda *_: ())
+    monkeypatch.setattr(features, "found_in", lambda *_: [])
     asked = set(splits.first(audited_roles(config), 2, 0))
     bare = [place for place in splits.sums.shards if not asked & set(splits.at([place]).ids(audited_roles(config)))]
 
-    def scored_of(config: RunConfig, task: Task, splits: Splits, fitted: Any) -> Scored:
+    def scored_of(task: Task, splits: Splits, fitted: Any) -> Scored:
         if set(splits.sums.shards) <= set(bare):
-            features.columns(config, task.folder, "target", 0, "backbone", [], audited_roles(config), splits)
+            features.read(task.folder, task.judge.score.reading, splits)
         table = pa.table({"id": ["a"], "member": [True], "score": [0.5], "item": ["x"]})
         return Scored(table, None, 3)
 
     fitted: Any = None
     monkeypatch.setattr(score, "score", scored_of)
     full = next(place for place in splits.sums.shards if place not in bare)
-    parts = [score._score(config, task, fitted, number, [place]) for number, place in enumerate((bare[0], full))]
+    parts = [score._score(task, fitted, number, [place]) for number, place in enumerate((bare[0], full))]
     assert [part.samples for part in parts] == [0, 1]
     assert scores.parts_of(task) == [scores.part_path(task, 1)]
-    assert score._score(config, task, fitted, 1, [full]) == parts[1]  # when the run is started again
+    assert score._score(task, fitted, 1, [full]) == parts[1]  # when the run is started again
     with pytest.raises(UserError, match=r"attacks\.0: no sample that mean-cosine counts was queried"):
-        score._finish(config, task, fitted, parts[:1], 0.0)
+        score._finish(task, fitted, parts[:1], 0.0)
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["samples", "groups"])
@@ -185,10 +186,10 @@ def test_answers_follow_from_the_samples_that_are_drawn(
     config, _, parts = both
     shutil.copytree(parts, tmp_path / "run")
     folder = RunFolder(str(tmp_path / "run")).seed(0)
-    task = next(iter(tasks(config, folder)))
+    task = tasks(plan_of(config, folder))[0]
     monkeypatch.setattr(scores, "MOST_JUDGED", 100)
     monkeypatch.setattr(scores.judged, "__defaults__", (100,))
-    told = candidates.of_samples(config, folder, task, 0.5, bound=True)
+    told = candidates.of_samples(task, 0.5, config.validity.fdr, bound=True)
     every = scores.judged(task, (*scores.SCORE_COLUMNS, "member"), 1000)
     column = scores.image_score_column(every.column_names)
     drawn = scores.judged(task, (column, "member"))
@@ -207,8 +208,8 @@ def test_that_metrics_are_of_some_samples_is_told(both: tuple[RunConfig, Path, P
     shutil.copytree(whole, tmp_path / "run")
     folder = RunFolder(str(tmp_path / "run"))
     assert not [one for one in caveats(config, folder) if "hash of their ids" in one]
-    task = next(iter(tasks(config, folder.seed(0))))
-    path = Path(folder.seed(0).attack(task.name)) / "result.json"
+    task = tasks(plan_of(config, folder.seed(0)))[0]
+    path = Path(task.path) / "result.json"
     result = json.loads(path.read_text())
     judged = len(pq.read_table(scores.scores_folder(task)))
     assert result["scored"] == judged

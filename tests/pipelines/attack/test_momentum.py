@@ -22,15 +22,18 @@ from mi_core.querying.gradients import BankKeys, losses_and_gradients
 from pipelines.audit import run as audit
 from pipelines.data.draw.images import load_images
 from pipelines.data.draw.splits import Splits
+from pipelines.data.plans import plan_of, plans_of
 from pipelines.encoders import adopt
 from pipelines.encoders.adopt import try_out
 from pipelines.encoders.stored import describe, momentum_path
 from pipelines.errors import UserError
 from pipelines.extract import run as extract
-from pipelines.extract.passes import missing_passes
+from pipelines.extract.passes import recorded_passes
 from pipelines.files import storage
 from pipelines.plan.checks import build as checked
 from pipelines.plan.controls import passed_over, references_of
+from pipelines.plan.items import Query
+from pipelines.plan.keys import items_in
 from pipelines.plan.load import parse
 from pipelines.pretrain import run as pretrain
 from pipelines.report.bindings import encoder_of
@@ -113,14 +116,15 @@ def test_a_training_of_an_earlier_version_claims_no_copy_and_is_refused_before_a
     stored = describe(folder.seed(0), "target")
     Path(momentum_path(stored.folder, 1)).unlink()
     Path(f"{stored.folder}/encoder.json").unlink()  # as if it was begun before copies were kept, and cut off
-    shutil.rmtree(f"{folder.seed(0).path}/features")
+    shutil.rmtree(folder.seed(0).store)
     runs = [Run(parse(config(), "x"), folder)]
-    pretrain.run(runs)
+    planned = plans_of(runs)
+    pretrain.run(runs, planned)
     assert not describe(folder.seed(0), "target").record.momentum
     assert describe(folder.seed(0), "shadow").record.momentum
     with pytest.raises(UserError, match="holds no momentum copy of target, which keys: momentum needs; choose another"):
-        extract.run(runs, lambda *_: pytest.fail("no rule is fitted"))
-    assert not storage.exists(f"{folder.seed(0).path}/features/target/layers.json")
+        extract.run(runs, planned, lambda *_: pytest.fail("no rule is fitted"))
+    assert not storage.list_files(folder.seed(0).store)
 
 
 def test_encoders_without_a_copy_are_refused() -> None:
@@ -179,7 +183,7 @@ def loaded(run: Path, trained_run: Path, tmp_path_factory: pytest.TempPathFactor
     own = parse(loaded_config(path, keys="own"), "x")
     begun = staged.begin(own, folder)
     shutil.copytree(trained_run / "seed-0/encoders/shadow", folder / "seed-0/encoders/shadow")
-    adopt.run([Run(own, begun)])
+    adopt.run([Run(own, begun)], plans_of([Run(own, begun)]))
     path.unlink()
     return staged.judge(parse(loaded_config(path), "x"), folder)
 
@@ -210,18 +214,24 @@ def test_its_report_tells_the_copy_and_the_control_and_a_statement_binds_it(load
     assert "momentum" not in parts["fresh"]
 
 
-def test_features_are_those_of_this_copy(loaded: Path, tmp_path: Path) -> None:
-    """Files of equal encoders with different copies share no features."""
-    chosen = parse(loaded_config(Path("moco.pth")), "x")
-    folder = shutil.copytree(loaded, tmp_path / "run")
-    place = RunFolder(str(folder)).seed(0)
+def test_features_are_those_of_this_copy(loaded: Path) -> None:
+    """A file of other weights is another encoder, which shares no features; a record of other weights is refused."""
+    place = RunFolder(str(loaded)).seed(0)
     stored = describe(place, "target")
     copied = stored.load(0, momentum=True).momentum
     assert copied is not None
     assert stored.record.momentum_fingerprint == fingerprint(copied)
-    assert not missing_passes(chosen, place)
-    storage.write_json(f"{stored.folder}/encoder.json", stored.record.as_json() | {"momentum_fingerprint": "another"})
-    assert {query.asking.encoder for query in missing_passes(chosen, place)} == {"target"}
+    made, other = (
+        plan_of(parse(loaded_config(path), "x"), place).plan for path in (loaded.parent / "moco.pth", Path("other.pth"))
+    )
+    keys = [{(query.encoder.name, query.key) for query in items_in(plan, Query)} for plan in (made, other)]
+    assert {name for name, _ in keys[0] & keys[1]} == {"shadow"}
+    assert {name for name, _ in keys[0] - keys[1]} == {name for name, _ in keys[1] - keys[0]} == {"target", "fresh"}
+    recorded = {key for record in recorded_passes(place.store) for key in record.keys}
+    assert {key for _, key in keys[0]} <= recorded
+    jobs = {job.name: job for job in adopt.adoptions(plan_of(parse(loaded_config(Path("other.pth")), "x"), place))}
+    with pytest.raises(UserError, match="was made from other inputs; redo with --force pretrain"):
+        jobs["target"].is_done()
 
 
 def test_fresh_weights_are_their_own_copy(loaded: Path) -> None:
@@ -243,7 +253,7 @@ def test_a_file_without_the_copy_is_refused_before_a_query(run: Path, local_ray:
     with pytest.raises(UserError, match=told):
         audit.run(chosen, str(tmp_path / "run"))
     folder = RunFolder(str(tmp_path / "run")).seed(0)
-    assert not storage.exists(f"{folder.path}/features")
+    assert not storage.list_files(folder.store)
     with pytest.raises(ConfigError, match="encoders.target has no momentum copy"):
         describe(folder, "target").load(0, momentum=True)
     with pytest.raises(UserError, match=told):

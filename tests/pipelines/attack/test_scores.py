@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from pipelines.attack.tasks import Task
 
 from mi_core.metrics.membership import tpr_at_fpr
 from mi_core.validity.power import fpr_floor, power_as_json
 from pipelines.attack import scores
+from pipelines.attack.results import Task
 from pipelines.attack.scores import Units, judged, part_path, rows_of, units_of
 from pipelines.files import storage
 from pipelines.plan.load import parse
@@ -19,12 +19,17 @@ from pipelines.report.figures import _means_of
 from pipelines.report.verdict import size_of
 from pipelines.run.folder import SeedFolder
 from tests.conftest import small_config
+from tests.pipelines.undrawn import plan_in
 
 SIZES = np.array([1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 31] * 5)  # 100 albums, worth 12.8
 
 
+def bare_task(folder: Path) -> Task:
+    return Task(plan_in(parse(small_config(), "small.yaml")).judges[0], SeedFolder(str(folder), 0))
+
+
 def task_with(folder: Path, columns: dict[str, np.ndarray]) -> Task:
-    task = Task(SeedFolder(str(folder), 0), 0, parse(small_config(), "small.yaml").attacks[0], "backbone", 3)
+    task = bare_task(folder)
     storage.write_table(part_path(task, 0), pa.table(columns))
     return task
 
@@ -86,7 +91,7 @@ def test_of_many_samples_some_are_judged_that_their_ids_choose(tmp_path: Path, m
 
 def test_an_attack_that_does_not_apply_has_no_means(tmp_path: Path) -> None:
     """It has a result and no scores, at each checkpoint."""
-    task = Task(SeedFolder(str(tmp_path), 0), 0, parse(small_config(), "small.yaml").attacks[0], "backbone", 3)
+    task = bare_task(tmp_path)
     assert scores.parts_of(task) == []
     assert _means_of(task) is None
     read = task_with(

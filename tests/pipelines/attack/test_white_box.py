@@ -16,6 +16,7 @@ from mi_core.querying.gradients import BankKeys, losses_and_gradients
 from pipelines.audit import run as audit
 from pipelines.data.draw.images import load_images
 from pipelines.data.draw.splits import Splits
+from pipelines.data.plans import plans_of
 from pipelines.encoders.stored import describe
 from pipelines.errors import UserError
 from pipelines.extract import bank
@@ -25,6 +26,7 @@ from pipelines.plan.checks import build as checked
 from pipelines.plan.controls import passed_over, references_of
 from pipelines.plan.load import parse
 from pipelines.run.folder import RunFolder
+from pipelines.run.points import Run
 from tests.pipelines import staged
 from tests.pipelines.banks import bank_of_ten, query_views, stored_column, with_anchors
 
@@ -70,12 +72,14 @@ def test_it_is_judged_like_any_attack(run: Path) -> None:
 
 def test_a_resumed_run_asks_nothing_and_too_few_anchors_are_told(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     chosen, folder = parse(config(), "x"), RunFolder(str(run))
-    before = storage.list_files(f"{run}/seed-0/features")
-    extract.run([audit.Run(chosen, folder)], lambda *_: pytest.fail("no rule is fitted"))
-    assert storage.list_files(f"{run}/seed-0/features") == before
+    before = storage.list_files(f"{run}/features")
+    runs = [Run(chosen, folder)]
+    extract.run(runs, plans_of(runs), lambda *_: pytest.fail("no rule is fitted"))
+    assert before
+    assert storage.list_files(f"{run}/features") == before
     splits = Splits.load(folder.seed(0).path)
     with pytest.raises(UserError, match=r"data\.roles\.anchor has 12 images, .* compares samples with 13; add some"):
-        bank._write(f"{run}/other.npz", chosen, splits, "anchor", 13, 0)
+        bank._write(f"{run}/other.npz", chosen.data, splits, "anchor", 13, 0)
 
 
 def test_towers_are_a_need_of_their_own_and_configs_of_before_mean_the_image_tower() -> None:

@@ -12,15 +12,28 @@ import pytest
 
 from pipelines.audit import run as audit
 from pipelines.config.run_config import RunConfig
+from pipelines.config.sections.data import DataConfig
+from pipelines.data.plans import plan_of
 from pipelines.extract import chunk_size as chunk_sizes
-from pipelines.extract import plan as extract
-from pipelines.extract.chunk_size import BYTES, LEAST, MOST, PER_ACTOR, SECONDS, Cost, chunk_size, cost_of
-from pipelines.extract.passes import CHUNK, QueryPass, passes_path, recorded_passes
-from pipelines.files import storage
+from pipelines.extract.chunk_size import (
+    BYTES,
+    LEAST,
+    MOST,
+    PER_ACTOR,
+    SECONDS,
+    Cost,
+    Sizing,
+    chunk_size,
+    cost_of,
+)
+from pipelines.extract.passes import CHUNK, Pass, recorded_passes
+from pipelines.plan.items import Query
+from pipelines.plan.keys import items_in
 from pipelines.plan.load import parse
 from pipelines.run.folder import RunFolder, SeedFolder
 from pipelines.run.points import Run
 from tests.conftest import small_config
+from tests.pipelines.planned import recorded_now
 
 MANY = 10**8
 
@@ -69,59 +82,74 @@ def test_large_files_make_small_chunks() -> None:
     assert chunk_size(MANY, 8, BYTES, lambda: None) == CHUNK
 
 
-def decided(size: int) -> extract.Sized:
-    def sized(passes: Sequence[QueryPass], config: RunConfig, folder: SeedFolder) -> list[QueryPass]:
-        return [replace(query, chunk=size) for query in passes]
+class Decided(Sizing):
+    """Decides for the same chunk everywhere, and counts how many passes it decides for."""
 
-    return sized
+    def __init__(self, size: int) -> None:
+        super().__init__(config_with().resources)
+        self.size, self.passes = size, 0
+
+    def __call__(self, passes: Sequence[Pass], data: DataConfig, folder: SeedFolder) -> list[Pass]:
+        self.passes += len(passes)
+        return [replace(query, chunk=self.size) for query in passes]
 
 
-def files(runs: Sequence[Run], sizing: extract.Sized | None = None) -> list[tuple[str, int]]:
-    extract.plan_passes(runs, sizing)
-    jobs, _ = extract.plan(runs)
-    return [(job.path(job.query.epochs[0], 0), job.chunk) for job in jobs]
+def files(runs: Sequence[Run], sizing: Sizing | None = None) -> list[tuple[str, int]]:
+    jobs = [job for planned in recorded_now(runs, sizing) for job in planned.jobs()]
+    return sorted((job.path(job.query.epochs[0], 0), job.chunk) for job in jobs)
 
 
 def test_what_was_decided_stays(folder: Path) -> None:
-    """A resumed run asks nothing again where it would decide otherwise today; a number in the config counts."""
-    run = Run(config_with(), RunFolder(str(folder)))
-    first = files([run], decided(70))
+    """A resumed run asks nothing again where it would decide otherwise today, or a number is given meanwhile."""
+    run = Run(config_with(chunk="auto"), RunFolder(str(folder)))
+    first = files([run], Decided(70))
     assert {chunk for _, chunk in first} == {70}
-    assert files([run], decided(50)) == first
-    (stated,) = {chunk for _, chunk in files([run._replace(config=config_with(chunk=20))])}
-    assert stated == 20
+    later = Decided(50)
+    assert files([run], later) == first
+    assert later.passes == 0
+    assert files([run._replace(config=config_with(chunk=20))]) == first
     assert files([run]) == first
 
 
 def test_a_number_that_was_asked_for_stays_where_none_is(folder: Path) -> None:
     run = Run(config_with(chunk=20), RunFolder(str(folder)))
-    first = files([run], decided(70))
+    first = files([run], Decided(70))
     assert {chunk for _, chunk in first} == {20}
-    assert files([run._replace(config=config_with())], decided(70)) == first
+    assert files([run._replace(config=config_with(chunk="auto"))], Decided(70)) == first
 
 
-def test_points_of_a_sweep_take_over_the_chunks(folder: Path, tmp_path: Path) -> None:
-    shutil.copytree(folder, tmp_path / "point")
-    runs = [Run(config_with(), RunFolder(str(place))) for place in (folder, tmp_path / "point")]
-    both = files(runs, decided(70))
-    assert {chunk for _, chunk in both} == {70}
-    _, distinct = extract.plan(runs)
-    assert 2 * len(distinct) == len(both)
-    for of_run in runs:
-        entries = storage.read_json(passes_path(of_run.folder.seed(0), "target"))
-        assert {entry["chunk"] for entry in entries} == {70}
+def test_points_of_a_sweep_share_the_passes(folder: Path) -> None:
+    """A point that asks for the same adds none, and one that asks for more adds that, whenever it comes."""
+    point = RunFolder(str(folder / "sweep" / "count" / "7"), str(folder))
+    shutil.copytree(folder / "seed-0", folder / "sweep" / "count" / "7" / "seed-0")
+    run = Run(config_with(chunk="auto"), RunFolder(str(folder)))
+    alone, both = Decided(70), Decided(70)
+    first = files([run], alone)
+    assert files([run, run._replace(folder=point)], both) == first
+    assert both.passes == 0
+    fewer = parse(small_config(attacks=[{"attack": "encodermi-t", "count": 7}]), "small.yaml")
+    more = recorded_now([run, Run(fewer, point)], Decided(70))[len({path.split("/epoch-")[0] for path, _ in first}) :]
+    assert more
+    assert all(one.new and one.query.count == 7 and one.planned.folder == point.seed(0) for one in more)
+    wanted = {query.key for of in (run, Run(fewer, point)) for query in queries_of(of)}
+    records = recorded_passes(run.folder.seed(0).store)
+    assert sorted(key for record in records for key in record.keys) == sorted(wanted)
+    assert {record.content["chunk"] for record in records} == {70}
+
+
+def queries_of(run: Run) -> list[Query]:
+    return items_in(plan_of(run.config, run.folder.seed(0)).plan, Query)
 
 
 def test_the_cost_of_an_image_is_found_without_asking_for_one(folder: Path) -> None:
     run = Run(config_with(), RunFolder(str(folder)))
-    (planned,) = extract.plan_passes([run])
-    target = [query for query in planned.passes if query.asking.encoder == "target"]
-    one = cost_of(target[:1], run.config, planned.folder, 0)
+    planned = next(planned for planned in recorded_now([run]) if planned.query.encoder == "target")
+    one = cost_of([planned.query], run.config.data, planned.planned.folder, run.config.resources)
     assert one is not None
     assert 0 < one.seconds < 60
     assert 60 < one.bytes < 1000  # PNG files of 8 x 8
-    assert not list((folder / "seed-0" / "features").rglob("epoch-*"))
-    assert not list((folder / "seed-0" / "features").rglob("attempts"))
+    assert not list((folder / "features").rglob("epoch-*"))
+    assert not list((folder / "features").rglob("attempts"))
 
 
 def test_a_run_of_many_chunks_times_some_images_first(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,11 +158,9 @@ def test_a_run_of_many_chunks_times_some_images_first(folder: Path, monkeypatch:
     monkeypatch.setattr(chunk_sizes, "PER_ACTOR", 2)
     run = Run(config_with(), RunFolder(str(folder)))
     audit.run(run.config, str(folder), last="extract")
-    place = run.folder.seed(0)
     chunks = {
-        (tuple(sorted(entry["roles"])), entry["chunk"])
-        for name in run.config.encoders
-        for entry in recorded_passes(place, name)
+        (tuple(sorted(record.content["images"])), record.content["chunk"])
+        for record in recorded_passes(run.folder.seed(0).store)
     }
     assert all(4 < size <= 60 for _, size in chunks)  # 120 images for one actor: these encoders take microseconds
     assert len(chunks) == 2  # of the target's roles, and of the shadow's

@@ -11,20 +11,16 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pipelines.config.demands import Asking, demands_of
 
-from mi_core.features.embedding import Embedding
 from mi_core.features.lp_norm import LpNorm
-from mi_core.features.pairwise_similarity import PairwiseSimilarity
-from mi_core.features.patch_similarity import CenterSimilarity
 from mi_core.images import Decoder
 from pipelines.audit import run as audit
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.queries import Recipe
+from pipelines.data.plans import plan_of
 from pipelines.data.read.samples import Item
 from pipelines.errors import UserError
 from pipelines.extract import attempts
-from pipelines.extract import plan as extract
 from pipelines.extract import run as extraction
 from pipelines.extract.attempts import (
     DECODING,
@@ -39,16 +35,20 @@ from pipelines.extract.attempts import (
 from pipelines.extract.features import rejected_samples
 from pipelines.extract.jobs import ShardJob
 from pipelines.extract.ledger import LOST, count_queries
-from pipelines.extract.passes import QueryPass
+from pipelines.extract.passes import Pass, recorded_passes
 from pipelines.extract.selections import Selection
 from pipelines.extract.worker import EncodeChunks
 from pipelines.files import storage
-from pipelines.plan.encoders import queried_epochs
+from pipelines.plan.items import Query
+from pipelines.plan.keys import items_in
 from pipelines.plan.load import parse
+from pipelines.plan.resolve import resolve, roles_in_config
 from pipelines.report import run as report
 from pipelines.run.folder import RunFolder, SeedFolder
 from pipelines.run.points import Run
 from tests.conftest import small_config
+from tests.pipelines import planned
+from tests.pipelines.columns import seed_0
 
 NEEDED = 2 * (120 * 4 + 240)  # of two checkpoints: views of 120 audited images, and each of 240 images itself
 
@@ -58,17 +58,15 @@ def config_with(**sections: Any) -> RunConfig:
 
 
 def asked_of_target(config: RunConfig, folder: Path) -> dict[str, int]:
-    place = RunFolder(str(folder)).seed(0)
     found: dict[str, int] = {}
-    for encoder, role, _, queries in count_queries(config, place):
+    for encoder, role, _, queries in count_queries(plan_of(config, seed_0(folder))):
         if encoder == "target":
             found[role] = found.get(role, 0) + queries
     return found
 
 
 def jobs_of(config: RunConfig, folder: Path) -> list[ShardJob]:
-    jobs, _ = extract.plan([Run(config, RunFolder(str(folder)))])
-    return [job for job in jobs if job.encoder == "target"]
+    return [job for job in planned.jobs_of(config, folder) if job.encoder == "target"]
 
 
 @pytest.fixture
@@ -83,7 +81,7 @@ def test_a_budget_is_never_exceeded(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=told):
         audit.run(short, str(folder), last="extract")
     assert not list(folder.rglob("epoch-*/**/*.parquet"))
-    assert not list(folder.rglob("layers.json"))  # so that fewer views may be tried in the same folder
+    assert not recorded_passes(seed_0(folder).store)  # so that fewer views may be tried in the same folder
     shutil.copytree(folder, tmp_path / "swept")
     swept = config_with(budget={"queries": NEEDED + 100}, sweep={"queries.views": [2, 4]})
     with pytest.raises(UserError, match="the attacks need"):  # points are paid for together
@@ -111,7 +109,7 @@ def test_what_an_interruption_lost_is_paid_for_before_it_is_asked_again(folder: 
         audit.run(config, str(folder), last="extract")
     enough = config_with(budget={"queries": NEEDED + lost})
     audit.run(enough, str(folder), last="extract")
-    assert rejected_samples(enough, RunFolder(str(folder)).seed(0)) == []
+    assert rejected_samples(*plan_of(enough, seed_0(folder))) == []
     asked = asked_of_target(enough, folder)
     assert asked.pop(LOST) == 2 * job.queries_of(job.size(1))
     assert sum(asked.values()) == NEEDED
@@ -138,8 +136,30 @@ def test_a_chunk_is_begun_no_more_often_than_the_budget_bears(
 
 def lost_once(folder: Path, *, attempts: int) -> ShardJob:
     """A job on whose only chunk a worker was lost; it needs no run."""
-    asking = Asking("target", ("backbone",), Recipe("simclr", {}))
-    query = QueryPass(asking, asking.recipe, (0,), ("candidate",), ("norm:2",), 2, 1, "float32", "base")
+    query = Pass(
+        store=f"{folder}/features",
+        encoder="target",
+        encoder_key="an encoder",
+        keys=("a query",),
+        epochs=(0,),
+        roles=("candidate",),
+        without=(),
+        count=None,
+        outputs=("backbone",),
+        measures=(LpNorm(),),
+        columns=frozenset({"backbone.norm:2"}),
+        recipe=Recipe("simclr", {}),
+        views=2,
+        crafter=None,
+        crafter_epoch=0,
+        bank_role=None,
+        nonce="",
+        precision="float32",
+        repeats=1,
+        feature_precision="float32",
+        batch_views=1,
+        images={"candidate": 2},
+    )
     source = config_with().data.sources["digits"]
     selection = Selection.given_as({"a": None, "b": None})
     job = ShardJob(SeedFolder(str(folder), 0), query, "pool", source, Item("part"), selection, 8, Decoder(8))
@@ -181,11 +201,9 @@ def test_a_run_that_lost_a_node_says_what_budget_it_needs(monkeypatch: pytest.Mo
     def lose(*_: Any) -> None:
         raise Unpaid("a worker was lost, and budget.queries bears no further attempt")
 
-    wave = SimpleNamespace(passes=[1], only=lambda stopped: wave)
+    query = SimpleNamespace(stopping=None, remote=False, measures=())
     for place, name, value in (
-        (extraction, "plan_passes", lambda *_: [wave]),
-        (extraction, "all_places", lambda *_: []),
-        (extraction, "_check_copies", lambda *_: None),
+        (extraction, "plan_passes", lambda *_: [SimpleNamespace(query=query, record=lambda: None)]),
         (extraction, "_query", lose),
         (extraction.ledger, "attempts_left", attempts_left),
         (extraction.adopt, "to_check", lambda *_: []),
@@ -196,56 +214,31 @@ def test_a_run_that_lost_a_node_says_what_budget_it_needs(monkeypatch: pytest.Mo
     monkeypatch.setattr(extraction, "_looked_through", lambda *_: (Counter(), Counter()))
     told = "in this start; run the same command again, its rest covers" if covered else "raise the budget to 12"
     with pytest.raises(UserError, match=told):
-        extraction.run([Run(config, RunFolder("nowhere"))], lambda *_: None)
+        extraction.run([Run(config, RunFolder("nowhere"))], [], lambda *_: None)
 
 
 def test_markers_of_one_session_prove_deaths(folder: Path) -> None:
     job = jobs_of(config_with(), folder)[0]
     for number, session in enumerate(("a", "b", "b", "b", "c"), start=1):
         storage.write_atomic(marker_path(job, 0, str(number), QUERYING), b"10 " + session.encode())
-    found = attempts.begun(job.folder, job.encoder)
+    found = attempts.begun(job.query.store, job.query.encoder_key)
     assert begun_of(job, found) == {0: (5, 2)}
-    assert lost_queries(job.folder, job.encoder) == 50
-
-
-def test_attacks_on_other_outputs_read_the_same_queries() -> None:
-    config = config_with(
-        attacks=[
-            {"attack": "lpla", "reference": "known", "outputs": ["projection"]},
-            {"attack": "encodermi-t", "outputs": ["projection"]},
-            {"attack": "feature-mi", "reference": "known", "outputs": ["backbone"]},
-            {"attack": "patch-similarity", "outputs": ["backbone"]},
-        ]
-    )
-    seen = [
-        (role, need.kind)
-        for demand in demands_of(config)
-        if demand.asking.encoder == "target"
-        for role, needs in demand.needs.items()
-        for need in needs
-    ]
-    assert len(set(seen)) == len(seen)
-    outputs = {
-        need: demand.asking.outputs
-        for demand in demands_of(config)
-        if demand.asking.encoder == "target" and "target-member" in demand.needs
-        for need in demand.needs["target-member"]
-    }
-    both = ("backbone", "projection")
-    assert outputs == {
-        LpNorm(): both,
-        Embedding(): both,
-        PairwiseSimilarity(): ("projection",),
-        CenterSimilarity(): ("backbone",),
-    }
+    assert lost_queries(job.query.store, job.query.encoder_key) == 50
 
 
 def test_points_of_a_sweep_ask_the_checkpoints_that_they_attack() -> None:
     base = small_config()
     base["encoders"]["shadow"] |= {"epochs": 4, "checkpoints": [1, 2, 3]}
     config = parse(base, "small.yaml")
-    assert queried_epochs(config, "target") == (1, 3)
-    assert queried_epochs(config, "shadow") == (1, 2, 3, 4)
+    assert asked_epochs(config) == {"target": {1, 3}, "shadow": {1, 2, 3, 4}}
     last = config.model_copy(update={"checkpoints": "last"})
-    assert queried_epochs(last, "target") == (3,)
-    assert queried_epochs(last, "shadow") == (3, 4)  # beside the target's last, and its own, whose utility is measured
+    # the shadow's are those beside the target's last, and its own, whose utility is measured
+    assert asked_epochs(last) == {"target": {3}, "shadow": {3, 4}}
+
+
+def asked_epochs(config: RunConfig) -> dict[str, set[int]]:
+    """The checkpoints that a run queries, by encoder."""
+    found: dict[str, set[int]] = {}
+    for query in items_in(resolve(config, 0, roles_in_config(config)), Query):
+        found.setdefault(query.encoder.name, set()).add(query.epoch)
+    return found

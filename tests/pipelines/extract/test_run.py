@@ -31,11 +31,11 @@ from pipelines.config.sections.parameters import build
 from pipelines.config.sections.sources import SourceConfig
 from pipelines.data.draw.images import load_images
 from pipelines.data.draw.splits import Splits
+from pipelines.data.plans import plan_of
 from pipelines.data.read.sources import Source
 from pipelines.encoders.stored import describe
 from pipelines.errors import UserError
 from pipelines.extract import attempts
-from pipelines.extract import plan as extract
 from pipelines.extract.attempts import marker_path
 from pipelines.extract.commit import commit
 from pipelines.extract.features import rejected_samples
@@ -45,10 +45,10 @@ from pipelines.extract.selections import Selection
 from pipelines.files import storage
 from pipelines.plan.load import parse
 from pipelines.run.folder import RunFolder
-from pipelines.run.points import Run
 from tests.conftest import background, own_processes, small_config, wait_until
 from tests.pipelines import staged
-from tests.pipelines.columns import columns
+from tests.pipelines.columns import columns, seed_0
+from tests.pipelines.planned import jobs_of
 from tests.pipelines.tars import image_bytes, shard_bytes, tar_bytes
 
 ROLES = ("target-member", "target-nonmember")
@@ -71,6 +71,11 @@ def features(config: RunConfig, folder: Path, output: str = "projection", epoch:
     return {"ids": found.ids, **found.values}
 
 
+def rejected_of(config: RunConfig, folder: Path) -> list[dict[str, str]]:
+    """Samples of the first seed that could not be queried."""
+    return rejected_samples(*plan_of(config, seed_0(folder)))
+
+
 def extraction(folder: Path, config: RunConfig) -> list[dict[str, Any]]:
     audit.run(config, str(folder), last="extract")
     entries: list[dict[str, Any]] = RunFolder(str(folder)).manifest["extraction"]
@@ -80,7 +85,7 @@ def extraction(folder: Path, config: RunConfig) -> list[dict[str, Any]]:
 def parquet_contents(folder: Path) -> dict[str, dict[str, list[Any]]]:
     """Every feature file with its rows by key."""
     contents = {}
-    for path in sorted((folder / "seed-0" / "features").rglob("*.parquet")):
+    for path in sorted((folder / "features").rglob("*.parquet")):
         rows = sorted(pq.read_table(path).to_pylist(), key=lambda row: row["key"])
         contents[str(path.relative_to(folder))] = {name: [row[name] for row in rows] for name in rows[0]}
     return contents
@@ -88,8 +93,8 @@ def parquet_contents(folder: Path) -> dict[str, dict[str, list[Any]]]:
 
 def assert_same(one: dict[str, dict[str, list[Any]]], two: dict[str, dict[str, list[Any]]]) -> None:
     assert list(one) == list(two)
-    for name, columns in one.items():
-        for column, values in columns.items():
+    for name, rows in one.items():
+        for column, values in rows.items():
             if column in ("key", "status"):
                 assert values == two[name][column]
             else:
@@ -99,21 +104,21 @@ def assert_same(one: dict[str, dict[str, list[Any]]], two: dict[str, dict[str, l
 def test_features_are_opened_from_what_the_passes_recorded(
     finished_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No source is listed and nothing is planned; a pass that has recorded nothing has not finished."""
+    """No source is listed and nothing is planned; a pass without a receipt has not finished."""
     shutil.copytree(finished_run, tmp_path / "run")
 
     def refuse(self: Source) -> list[Any]:
         raise AssertionError("a source was listed")
 
     monkeypatch.setattr(Source, "items", refuse)
-    plan = tmp_path / "run" / "seed-0" / "features" / "target" / "layers.json"
-    before = plan.read_bytes()
+    store = tmp_path / "run" / "features"
+    before = {path: path.read_bytes() for path in store.glob("*.json")}
     assert len(features(config_with(), tmp_path / "run")["ids"]) == 120
-    assert rejected_samples(config_with(), RunFolder(str(tmp_path / "run")).seed(0)) == []
-    assert plan.read_bytes() == before
-    for record in plan.parent.glob("*.files.json"):
-        record.unlink()
-    with pytest.raises(UserError, match=r"files.json is missing; run the extract stage first"):
+    assert rejected_of(config_with(), tmp_path / "run") == []
+    assert {path: path.read_bytes() for path in store.glob("*.json")} == before
+    for receipt in store.glob("*.files.json"):
+        receipt.unlink()
+    with pytest.raises(UserError, match=r"features of target at epoch 3 are missing .*; run the extract stage first"):
         features(config_with(), tmp_path / "run")
 
 
@@ -155,7 +160,7 @@ def test_batches_chunks_and_workers_do_not_matter(finished_run: Path, folder: Pa
 
 
 def chunk_files(folder: Path) -> list[Path]:
-    return list((folder / "seed-0" / "features").rglob("*.parquet"))
+    return list((folder / "features").rglob("*.parquet"))
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs /proc to find processes")
@@ -219,8 +224,7 @@ def test_an_encoder_that_returns_nan_stops_the_run_naming_a_sample(folder: Path)
 def test_a_chunk_that_keeps_killing_its_worker_is_given_up_and_listed(folder: Path) -> None:
     """Markers of one session stand there, as after five deaths."""
     config = config_with()
-    place = RunFolder(str(folder)).seed(0)
-    job = extract.plan([Run(config, RunFolder(str(folder)))])[0][0]
+    job = jobs_of(config, folder)[0]
     for number in range(1, 7):
         storage.write_atomic(marker_path(job, 1, str(number), attempts.QUERYING), b"10 then")
     with pytest.raises(UserError, match=r"32 of \d+ samples could not be queried, more than data.max_rejected = 1.00%"):
@@ -229,7 +233,7 @@ def test_a_chunk_that_keeps_killing_its_worker_is_given_up_and_listed(folder: Pa
         staged.query(config, folder)
     lenient = config_with(data={**small_config()["data"], "max_rejected": 0.5})
     staged.query(lenient, folder)
-    listed = rejected_samples(lenient, place)
+    listed = rejected_of(lenient, folder)
     assert len(listed) == 32
     assert {(bad["source"], bad["shard"]) for bad in listed} == {("digits", job.item.name)}
     assert {bad["key"] for bad in listed} < set(job.selection.classes(job.source, job.item.name))
@@ -239,11 +243,11 @@ def test_a_chunk_that_keeps_killing_its_worker_is_given_up_and_listed(folder: Pa
 def test_interruptions_are_no_deaths(folder: Path) -> None:
     """A chunk in flight in many runs that were killed is asked all the same."""
     config = config_with()
-    job = extract.plan([Run(config, RunFolder(str(folder)))])[0][0]
+    job = jobs_of(config, folder)[0]
     for number in range(1, 8):
         storage.write_atomic(marker_path(job, 1, str(number), attempts.QUERYING), b"10 session-%d" % number)
-    place = staged.query(config, folder).seed(0)
-    assert rejected_samples(config, place) == []
+    staged.query(config, folder)
+    assert rejected_of(config, folder) == []
     assert len(features(config, folder)["ids"]) == 120
 
 
@@ -278,7 +282,7 @@ def test_the_one_sample_that_kills_workers_is_found_and_listed(local_ray: None, 
     data.write_bytes(tar_bytes(members.items()))
     assert extraction(folder, config)[-1]["rejected"] == 1
     place = RunFolder(str(folder)).seed(0)
-    (listed,) = rejected_samples(config, place)
+    (listed,) = rejected_of(config, folder)
     assert (listed["key"], listed["reason"]) == ("s0021", "crashed: the worker died on this sample")
     found = columns(config, place, "target", 0, "backbone", [LpNorm()], roles)
     assert len(found.ids) == 39
@@ -305,7 +309,7 @@ def emitted(path: Path, *wanted: tuple[int, ...], skip: frozenset[int] = frozens
 def test_the_row_of_a_chunk_does_not_grow_with_its_shard(trained_run: Path, tmp_path: Path) -> None:
     """Each row used to carry all keys of its shard: 121 kB for 10,000 of them."""
     shutil.copytree(trained_run, tmp_path / "run")
-    jobs, _ = extract.plan([(config_with(), RunFolder(str(tmp_path / "run")))])
+    jobs = jobs_of(config_with(), tmp_path / "run")
     few, many = (
         replace(jobs[0], selection=Selection.given_as({f"s{n:07d}": n for n in range(count)}))
         for count in (100, 10_000)
@@ -322,7 +326,7 @@ def test_the_row_of_a_chunk_does_not_grow_with_its_shard(trained_run: Path, tmp_
 def test_work_orders_hold_no_samples(trained_run: Path, tmp_path: Path) -> None:
     """The driver holds orders for all shards at once; readers find the samples from the roles."""
     shutil.copytree(trained_run, tmp_path / "run")
-    jobs, _ = extract.plan([(config_with(), RunFolder(str(tmp_path / "run")))])
+    jobs = jobs_of(config_with(), tmp_path / "run")
     splits = Splits.load(str(tmp_path / "run" / "seed-0"))
     for order in orders_of(jobs):
         assert all(share.selection.given is None for share in order.shares)
@@ -374,20 +378,20 @@ def test_jobs_of_the_same_samples_share_a_chunk_unless_one_has_done_it(tmp_path:
     assert [(row["chunk"], row["jobs"]) for row in rows] == [(0, [b"b"]), (2, [b"a", b"b"])]
 
 
-def test_a_commit_lists_what_was_rejected(trained_run: Path, tmp_path: Path) -> None:
+def test_a_commit_lists_what_was_rejected_and_keeps_what_is_wanted(trained_run: Path, tmp_path: Path) -> None:
     shutil.copytree(trained_run, tmp_path / "run")
-    job = extract.plan([(config_with(), RunFolder(str(tmp_path / "run")))])[0][0]
-    columns = {epoch: {"x.norm:2": np.array([1.0, 2.0])} for epoch in job.query.epochs}
-    commit(job, 1, ["a", "c", "b"], ["ok", "undecodable: cut", "ok"], columns)
+    job = jobs_of(config_with(), tmp_path / "run")[0]
+    kept = sorted(job.query.columns)[0]
+    values = {epoch: {kept: np.array([1.0, 2.0]), "x.norm:2": np.array([3.0, 4.0])} for epoch in job.query.epochs}
+    commit(job, 1, ["a", "c", "b"], ["ok", "undecodable: cut", "ok"], values)
     for path in job.paths(1):
-        table = storage.read_table(path)
-        assert table.to_pydict() == {
+        assert storage.read_table(path).to_pydict() == {
             "key": ["a", "c", "b"],
             "status": ["ok", "undecodable: cut", "ok"],
-            "x.norm:2": [1.0, None, 2.0],
+            kept: [1.0, None, 2.0],
         }
     assert storage.read_json(job.rejected_path(1)) == [
         {"source": "digits", "shard": job.item.name, "key": "c", "reason": "undecodable: cut"}
     ]
-    commit(job, 0, ["d"], ["ok"], columns={epoch: {"x.norm:2": np.array([1.0])} for epoch in job.query.epochs})
+    commit(job, 0, ["d"], ["ok"], columns={epoch: {kept: np.array([1.0])} for epoch in job.query.epochs})
     assert not storage.exists(job.rejected_path(0))

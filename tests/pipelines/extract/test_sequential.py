@@ -11,8 +11,6 @@ import jsonschema
 import numpy as np
 import pyarrow as pa
 import pytest
-from pipelines.attack.tasks import stopping_rule
-from pipelines.config.demands import Stopping, demands_of
 
 from mi_core.attacks.sequential import EncoderMISequential, SequentialParameters
 from mi_core.features.embedding import Embedding
@@ -20,6 +18,7 @@ from mi_core.features.pairwise_similarity import PairwiseSimilarity
 from mi_core.features.sequential import by_views, stopped
 from mi_core.records import LabelledFeatures
 from mi_core.report.contents import schema
+from pipelines.attack.reference import stopping_rule
 from pipelines.audit import run as audit
 from pipelines.config.run_config import RunConfig
 from pipelines.data.draw.splits import Splits
@@ -27,12 +26,16 @@ from pipelines.data.plans import plan_of
 from pipelines.errors import UserError
 from pipelines.extract import run as extract
 from pipelines.extract.features import read
+from pipelines.extract.passes import recorded_passes
 from pipelines.files import storage
+from pipelines.plan.items import Judge, Query
+from pipelines.plan.keys import items_in
 from pipelines.plan.load import parse
-from pipelines.plan.roles import audited_roles, roles_fitted_on_target
+from pipelines.plan.resolve import resolve, roles_in_config
+from pipelines.plan.roles import audited_roles
 from pipelines.run.folder import RunFolder
 from tests.conftest import small_config
-from tests.pipelines.columns import columns
+from tests.pipelines.columns import columns, seed_0
 
 VIEWS = 6
 SEQUENTIAL = {"attack": "encodermi-sequential", "tolerance": 0.2, "outputs": ["projection"]}
@@ -63,19 +66,23 @@ def folder(trained_run: Path, tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
+def judge_of(config: RunConfig, folder: Path, position: int, epoch: int) -> Judge:
+    """One attack on the projection."""
+    plan, _ = plan_of(config, seed_0(folder))
+    wanted = (position, "projection", epoch)
+    (judge,) = (judge for judge in plan.judges if (judge.position, judge.output, judge.epoch) == wanted)
+    return judge
+
+
 def asked(config: RunConfig, folder: Path, position: int = 1, epoch: int = 3) -> dict[str, np.ndarray]:
     """Views asked and their statistic by sample."""
-    plan, place = plan_of(config, RunFolder(str(folder)).seed(0))
-    (judge,) = (
-        judge for judge in plan.judges if (judge.position, judge.output, judge.epoch) == (position, "projection", epoch)
-    )
-    found = read(place, judge.score.reading)
+    found = read(seed_0(folder), judge_of(config, folder, position, epoch).score.reading)
     return dict(zip(found.ids.tolist(), found.values["sequential"], strict=True))
 
 
 def seen(config: RunConfig, folder: Path, encoder: str, roles: tuple[str, ...], epoch: int = 3) -> LabelledFeatures:
     """Similarities of all views."""
-    place = RunFolder(str(folder)).seed(0)
+    place = seed_0(folder)
     found = columns(config, place, encoder, epoch, "projection", [PairwiseSimilarity()], roles)
     members = set(Splits.load(place.path).ids(roles[:1]))
     return LabelledFeatures(found, np.array([name in members for name in found.ids]))
@@ -90,7 +97,8 @@ def assert_same(one: dict[str, np.ndarray], two: dict[str, np.ndarray]) -> None:
 
 
 def rules(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in (folder / "seed-0/features/target/rules").iterdir()}
+    """All stopping rules by the tag of their pass."""
+    return {path.parent.name: path.read_bytes() for path in (folder / "features").glob("*/rule.json")}
 
 
 def report(folder: Path) -> dict[str, Any]:
@@ -119,10 +127,10 @@ def test_the_target_is_asked_what_a_rule_of_the_shadow_alone_asks(finished: Path
 def test_known_samples_are_asked_for_all_views_and_not_again(finished: Path) -> None:
     config, place = config_with(), RunFolder(str(finished)).seed(0)
     known = set(Splits.load(place.path).ids(["known-member", "known-nonmember"]))
-    found = asked(config, finished, 2, without=("known-member", "known-nonmember"))
+    found = asked(config, finished, 2)
     assert not known & set(found)
     assert len(found) + len(known) == 120
-    files = (finished / "seed-0/features/target/epoch-0003").rglob("*.parquet")
+    files = (finished / "features").glob("*/epoch-0003/**/*.parquet")
     tables = [storage.read_table(str(path)) for path in files]
     rows = sum(len(table) for table in tables if "projection.sequential" in table.column_names)
     assert rows == 120 + 96  # of the attack with a shadow, and of this one
@@ -137,8 +145,7 @@ def test_queries_are_counted_as_they_were_made(finished: Path) -> None:
     for entry in found["attacks"]:
         if entry["attack"] == "encodermi-sequential":
             position = 1 if entry["reference"] == "shadow" else 2
-            without = roles_fitted_on_target(config, config.attacks[position])
-            views = [row[0] for row in asked(config, finished, position, entry["epoch"], without=without).values()]
+            views = [row[0] for row in asked(config, finished, position, entry["epoch"]).values()]
             assert entry["queries"]["evaluation"] == sum(views)
             assert entry["queries"]["mean_per_sample"] == pytest.approx(np.mean(views))
             assert entry["queries"]["per_sample"] == VIEWS
@@ -158,12 +165,18 @@ def test_batches_and_chunks_change_no_decision(queries: dict[str, Any], finished
 @pytest.mark.slow
 def test_what_was_lost_is_asked_again_by_the_same_rule(finished: Path, tmp_path: Path) -> None:
     """Committed features of the target are gone, then its rules too: they come back as they were."""
-    for lost in (("epoch-*/**/*.parquet",), ("epoch-*/**/*.parquet", "rules/*")):
+    for lost in (("epoch-*/**/*.parquet",), ("epoch-*/**/*.parquet", "rule.json")):
         folder = tmp_path / str(len(lost))
         shutil.copytree(finished, folder)
-        for pattern in lost:
-            for path in (folder / "seed-0/features/target").glob(pattern):
-                path.unlink()
+        of_target = [
+            Path(record.folder)
+            for record in recorded_passes(seed_0(folder).store)
+            if record.content["encoder"] == "target"
+        ]
+        gone = [path for place in of_target for pattern in lost for path in place.glob(pattern)]
+        assert any(path.name == "rule.json" for path in gone) == ("rule.json" in lost)
+        for path in gone:
+            path.unlink()
         audit.run(config_with(), str(folder), last="extract")
         assert rules(folder) == rules(finished)
         assert_same(asked(config_with(), finished), asked(config_with(), folder))
@@ -174,7 +187,7 @@ def test_the_truth_about_the_target_changes_no_rule(finished: Path, tmp_path: Pa
     """Members and non-members of the target change places; the rules fitted then are those that were followed."""
     folder = tmp_path / "run"
     shutil.copytree(finished, folder)
-    place = RunFolder(str(folder)).seed(0)
+    place = seed_0(folder)
     drawn = Splits.load(place.path)
     swapped = {"target-member": "target-nonmember", "target-nonmember": "target-member"}
     given = drawn.table.set_column(
@@ -184,26 +197,26 @@ def test_the_truth_about_the_target_changes_no_rule(finished: Path, tmp_path: Pa
     )
     Splits.of(given, drawn.roles).save(place.path)
     assert set(Splits.load(place.path).ids(["target-member"])) == set(drawn.ids(["target-nonmember"]))
-    followed = [storage.read_json(str(path)) for path in (finished / "seed-0/features/target/rules").iterdir()]
+    followed = [json.loads(rule) for rule in rules(finished).values()]
+    assert len(followed) == 4
     for epoch in (1, 3):
-        rule = stopping_rule(config_with(), place, Stopping(1, "projection", epoch))
+        rule = stopping_rule(judge_of(config_with(), folder, 1, epoch).score.fit, place)
         assert {"low": list(rule.low), "high": list(rule.high)} in followed
 
 
 def test_equal_attacks_ask_once_and_others_each_for_themselves() -> None:
     config = config_with(attacks=[SEQUENTIAL, SEQUENTIAL, {**SEQUENTIAL, "tolerance": 0.1}])
-    asking = [
-        (demand.asking.stopping.position, demand.asking.stopping.epoch)
-        for demand in demands_of(config)
-        if demand.asking.stopping
+    queries = [
+        query
+        for query in items_in(resolve(config, 0, roles_in_config(config)), Query)
+        if query.encoder.name == "target"
     ]
-    assert sorted(asking) == [(0, 1), (0, 3), (2, 1), (2, 3)]
-    plain = [
-        demand for demand in demands_of(config) if demand.asking.encoder == "target" and demand.asking.stopping is None
-    ]
-    assert {need for demand in plain for needs in demand.needs.values() for need in needs} == {
-        Embedding()
-    }  # for utility
+    stopped_by = {query.stopping.key: query for query in queries if query.stopping is not None}.values()
+    rules = [(query.stopping.attack.parameters().tolerance, query.epoch) for query in stopped_by]
+    assert sorted(rules) == [(0.1, 1), (0.1, 3), (0.2, 1), (0.2, 3)]
+    asked = [(query.stopping.key, query.samples.roles[0].name) for query in queries if query.stopping is not None]
+    assert len(set(asked)) == len(asked) == 2 * len(rules)
+    assert {query.measure for query in queries if query.stopping is None} == {Embedding()}  # for utility
 
 
 def test_a_budget_is_checked_for_the_most_that_may_be_asked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

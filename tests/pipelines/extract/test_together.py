@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +17,17 @@ import pytest
 from pipelines.config.run_config import RunConfig
 from pipelines.data.read.sources import Source
 from pipelines.extract import attempts
-from pipelines.extract import plan as extract
 from pipelines.extract.attempts import QUERYING, begun, lost_queries, marker_path, settle
 from pipelines.extract.features import matrix
 from pipelines.extract.jobs import ShardJob, looked_up, orders_of
-from pipelines.extract.passes import QueryPass, missing_passes, recorded_passes, split
+from pipelines.extract.passes import recorded_passes
 from pipelines.extract.readers import chunks_of
 from pipelines.extract.worker import EncodeChunks
 from pipelines.files import many, storage
 from pipelines.plan.load import parse
-from pipelines.run.folder import RunFolder, SeedFolder
-from pipelines.run.points import Run
 from tests.conftest import S3_REQUESTS, small_config
+from tests.pipelines.columns import seed_0
+from tests.pipelines.planned import jobs_of
 
 LAST = small_config() | {"checkpoints": "last"}
 
@@ -43,8 +43,7 @@ def folder(trained_run: Path, tmp_path: Path) -> Path:
 
 
 def planned(config: RunConfig, folder: str) -> list[ShardJob]:
-    jobs, _ = extract.plan([Run(config, RunFolder(folder))])
-    return [replace(job, session="now") for job in jobs]
+    return [replace(job, session="now") for job in jobs_of(config, folder)]
 
 
 def rows_of(jobs: Sequence[ShardJob]) -> list[pa.Table]:
@@ -60,12 +59,17 @@ def encoded(jobs: Sequence[ShardJob], encode: EncodeChunks) -> list[dict[str, An
 
 
 def contents(folder: Path) -> dict[str, pa.Table]:
-    files = (folder / "seed-0" / "features").rglob("*.parquet")
+    files = (folder / "features").rglob("*.parquet")
     return {str(path.relative_to(folder)): pq.read_table(path) for path in files}
 
 
 def total(receipts: Sequence[dict[str, Any]], name: str) -> int:
     return sum(receipt[name] for receipt in receipts)
+
+
+def markers_of(job: ShardJob) -> tuple[str, str]:
+    """Where the attempts of a job stand: the store, and the key of its encoder."""
+    return job.query.store, job.query.encoder_key
 
 
 def test_the_features_are_those_of_encoders_asked_alone(folder: Path, tmp_path: Path) -> None:
@@ -147,9 +151,9 @@ def test_a_job_on_whose_chunk_workers_died_is_asked_alone(folder: Path, tmp_path
         for column in table.column_names[2:]:
             np.testing.assert_allclose(table[column].to_pylist(), ours[name][column].to_pylist(), atol=1e-5)
     assert total(receipts, "rows") == sum(job.selection.count for job in jobs)
-    assert begun(suspect.folder, suspect.encoder)[marker_path(suspect, 0, "1", QUERYING).rpartition(".")[0]] == (2, 1)
-    assert lost_queries(suspect.folder, "target") == 10 + suspect.queries_of(suspect.size(0))
-    assert lost_queries(suspect.folder, "shadow") == 0
+    assert begun(*markers_of(suspect))[marker_path(suspect, 0, "1", QUERYING).rpartition(".")[0]] == (2, 1)
+    assert lost_queries(*markers_of(suspect)) == 10 + suspect.queries_of(suspect.size(0))
+    assert lost_queries(*markers_of(next(job for job in jobs if job.encoder == "shadow"))) == 0
     (row,) = [row for row in rows_of([suspect]) if row["chunk"].to_pylist() == [0]]
     storage.create(marker_path(suspect, 0, "1", QUERYING), b"10 now")  # its receipt never came
     before = storage.stamp(suspect.path(1, 0))
@@ -166,7 +170,7 @@ def test_markers_of_commits_that_a_driver_did_not_live_to_remove_are_no_losses(f
     for job in jobs:
         if job.packed() in lost["jobs"]:
             attempts.begin(job, lost["chunk"], QUERYING)  # a worker that went no further
-    places = {(job.folder, job.encoder) for job in jobs}
+    places = set(map(markers_of, jobs))
     before = sum(lost_queries(*place) for place in places)
     settle(looked_up(jobs))
     after = sum(lost_queries(*place) for place in places)
@@ -193,50 +197,27 @@ def test_a_chunk_costs_an_object_store_two_requests(folder: Path, s3: str) -> No
         2 for _ in first
     )
     assert (len(asking) + removal) / chunks < 2.1
-    assert not [job for job in jobs if storage.list_files(attempts.markers_folder(job.folder, job.encoder, QUERYING))]
-
-
-def test_passes_are_split_by_role_where_others_ask_for_some_of_their_roles(folder: Path) -> None:
-    config, place = config_with(), RunFolder(str(folder)).seed(0)
-    new = missing_passes(config, place)
-    target, control = (next(query for query in new if query.asking.encoder == name) for name in ("target", "shadow"))
-
-    def roles(*passes: QueryPass) -> list[tuple[str, ...]]:
-        return [query.roles for query in split(passes, config)]
-
-    def asks(query: QueryPass, *names: str) -> QueryPass:
-        return replace(query, roles=names)
-
-    two, three = ("target-member", "target-nonmember"), ("target-member", "target-nonmember", "shadow-member")
-    assert roles(asks(target, *three)) == [three]
-    assert roles(asks(target, *three), asks(control, *two)) == [two, ("shadow-member",), two]
-    known = (*two, "known-member")  # a part of a role that is asked for anyway
-    assert roles(asks(target, *known), asks(control, *two)) == [known, two]
-    assert roles(asks(target, "known-member", "shadow-member"), asks(control, "shadow-member")) == [
-        ("known-member",),
-        ("shadow-member",),
-        ("shadow-member",),
-    ]
-    few = replace(target, asking=replace(target.asking, count=5))
-    assert roles(asks(few, *three), asks(control, *two)) == [three, two]
+    assert not [job for job in jobs if storage.list_files(attempts.markers_folder(*markers_of(job), QUERYING))]
 
 
 def test_splitting_asks_for_every_sample_once(folder: Path) -> None:
     """Also where an attack is added later: passes that are recorded are never split again."""
-    config, place = config_with(attacks=[{"attack": "lpla", "reference": "known"}]), RunFolder(str(folder)).seed(0)
-    asked = samples_by_need(planned(config, str(folder)))
-    recorded = {name: recorded_passes(place, name) for name in config.encoders}
+    store = seed_0(folder).store
+    asked = samples_by_column(planned(config_with(attacks=[{"attack": "lpla", "reference": "known"}]), str(folder)))
+    recorded = recorded_passes(store)
     assert all(len(names) == len(set(names)) for names in asked.values())
-    more = samples_by_need(planned(config_with(), str(folder)))
+    more = samples_by_column(planned(config_with(), str(folder)))
     assert all(len(names) == len(set(names)) for names in more.values())
-    for name, entries in recorded.items():
-        assert recorded_passes(place, name)[: len(entries)] == entries
+    assert {one.folder: one.content for one in recorded}.items() <= {
+        one.folder: one.content for one in recorded_passes(store)
+    }.items()
 
 
-def samples_by_need(jobs: Sequence[ShardJob]) -> dict[tuple[SeedFolder, str, str, str], list[str]]:
-    found: dict[tuple[SeedFolder, str, str, str], list[str]] = {}
+def samples_by_column(jobs: Sequence[ShardJob]) -> dict[tuple[str, int, str], list[str]]:
+    """The samples that are asked for, by encoder, checkpoint and column."""
+    found: dict[tuple[str, int, str], list[str]] = {}
     for job in jobs:
-        for need in job.query.needs:
-            keys = job.selection.classes(job.source, job.item.name)
-            found.setdefault((job.folder, job.encoder, job.query.base, need.name), []).extend(keys)
+        keys = job.selection.classes(job.source, job.item.name)
+        for epoch, column in product(job.query.epochs, job.query.columns):
+            found.setdefault((job.query.encoder_key, epoch, column), []).extend(keys)
     return found

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pipelines.config.demands import demands_of
 
 from mi_core.defenses.convex_head import sensitivity_bound
 from mi_core.defenses.privacy import guarantee
+from pipelines.config.roles import COINS
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.encoders import DefendedConfig
 from pipelines.errors import UserError
@@ -19,8 +19,9 @@ from pipelines.plan.load import load, parse
 from pipelines.plan.utility import utility_roles
 from pipelines.report.dp_audit import family_of
 from tests.conftest import small_config
+from tests.pipelines.undrawn import asked_in, plan_in
 
-SHIPPED = Path(__file__).parents[4] / "configs" / "dp-audit.yaml"
+SHIPPED = Path(__file__).parents[3] / "configs" / "dp-audit.yaml"
 CONVEX = {"head": "convex", "epsilon": 1.0}
 
 
@@ -68,10 +69,10 @@ def test_the_same_attack_guesses_the_coins_of_each_encoder_with_canaries() -> No
     ]
     assert promising_encoders(config) == {"target+additive-gaussian"}
     assert promising_encoders(parsed(defenses=[])) == {"target"}
-    assert parse(config.plain(), "run.yaml").dp_audits == guessing_attacks(config)  # spelled out before
+    assert guessing_attacks(parse(config.plain(), "run.yaml")) == guessing_attacks(config)  # spelled out before
     chosen = parsed(dp_audit={"attack": 1})
     assert {chosen.attacks[position].attack for position in guessing_attacks(chosen)} == {"metric-corr"}
-    assert small(config) == {("target", "logits"), ("target+additive-gaussian", "logits")}
+    assert canaries_sent(config) == {("target", "logits"), ("target+additive-gaussian", "logits")}
 
 
 def test_the_gaussian_bound_is_taken_of_gaussian_noise_alone() -> None:
@@ -88,17 +89,17 @@ def test_the_gaussian_bound_is_taken_of_gaussian_noise_alone() -> None:
     assert family_of(scaled, "target+additive-gaussian") == "approximate"
 
 
-def small(config: RunConfig) -> set[tuple[str, str]]:
+def canaries_sent(config: RunConfig) -> set[tuple[str, str]]:
     """Encoders and outputs that canaries are sent to."""
-    asked = [demand for demand in demands_of(config) if {"canary-in", "canary-out"} & set(demand.needs)]
-    assert all({"canary-in", "canary-out"} <= set(demand.needs) for demand in asked)
-    return {(demand.asking.encoder, output) for demand in asked for output in demand.asking.outputs}
+    asked = {sent: set(roles) for sent, roles in asked_in(plan_in(config)).items() if set(COINS) & set(roles)}
+    assert all(set(COINS) <= roles for roles in asked.values())
+    return set(asked)
 
 
 def test_without_the_section_no_canary_is_queried() -> None:
     config = raw()
     del config["dp_audit"]
-    assert small(parse(config, "run.yaml")) == set()
+    assert canaries_sent(parse(config, "run.yaml")) == set()
 
 
 def test_canaries_are_no_utility_data_and_hide_no_knowledge() -> None:

@@ -1,0 +1,39 @@
+"""An attack that lacks something, or would be judged on samples that it is fitted on, is refused in one line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.pipelines.mistakes import message
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        (
+            {"encoders.shadow.train_on": "known-nonmember", "encoders.shadow.batch_size": 44},
+            "attacks.0.reference = 'shadow' was trained on 'known-nonmember': call it x-member",
+        ),
+        ({"attacks.0.target": "stranger"}, "attacks.0.target = 'stranger', allowed: shadow, target"),
+        ({"queries.views": 1}, "queries.views = 1, but encodermi-t compares pairs of views and needs at least 2"),
+        (
+            {"attacks.0": {"attack": "encodermi-sequential"}, "queries.feature_precision": "float16"},
+            "queries.feature_precision = 'float16', but encodermi-sequential holds exact cosines of the target against "
+            "stored ones; leave feature_precision out",
+        ),
+        (
+            {"attacks.0": {"attack": "quantile-regression", "reference": "nonmembers", "fpr": 0.001}},
+            "attacks.0: quantile-regression needs 1998 known non-members with its fpr, not 88",
+        ),
+        (
+            {"attacks.0": {"attack": "combined", "reference": "audited", "reference_count": 9}},
+            "attacks.0.reference_count has no meaning for reference = 'audited'; leave it out",
+        ),
+    ],
+)
+def test_mistakes_are_one_line(changes: dict[str, Any], expected: str) -> None:
+    text = message(changes)
+    assert text.startswith("run.yaml: ")
+    assert expected in text
