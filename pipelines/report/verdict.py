@@ -22,10 +22,10 @@ from mi_core.validity.verdict import LOT, Validity, judge
 from pipelines.attack.blind import blind_path, telling_path
 from pipelines.attack.candidates import flagged_ids, forget_samples, of_samples
 from pipelines.attack.evidence import one_sided, test_of
-from pipelines.attack.references import groups_of, semantic_auc
 from pipelines.attack.results import Task, result_of, settings_of, tasks
 from pipelines.attack.score import ONE_PART
 from pipelines.attack.scores import groups_in, judged, rows_of, units_of
+from pipelines.attack.semantic import groups_of, semantic_auc
 from pipelines.config.roles import CALIBRATION_ROLE
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.data import DataConfig
