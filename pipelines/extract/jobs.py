@@ -1,6 +1,6 @@
 """Split a pass into jobs, one per shard, and find the jobs that remain.
 
-A feature file is named by its content: the tag of its pass, which hashes the queries, then checkpoint, source, shard and
+A feature file is named by its content: the tag of its pass, which hashes the queries, checkpoint, source, shard and
 chunk. So a file that exists is done, a missing file is to do, and writing a file twice changes nothing.
 """
 

@@ -54,7 +54,7 @@ class Encoder(Item):
     members: tuple[Role, ...] = ()  # what it is trained on
     outside: tuple[Role, ...] = ()  # what its provider has besides, for a defense
     start: Encoder | None = None  # the one that it starts from, or that is defended
-    images: str = ""  # digest of all that is taught besides: decoder, captions, classes; of a half also the nonce that draws it
+    images: str = ""  # digest of decoder, captions and classes; of a half also of the nonce that draws it
     nonce: str | None = unkeyed(default=None)  # of the audit: given, no name of an image has an effect
 
 
@@ -125,7 +125,7 @@ class Fit(Item):
     readings: tuple[Reading, ...]
     known_members: tuple[Role, ...]  # the roles that count as members; none where each shadow has its own half
     audited: bool = False  # fitted on the samples that it judges, of which the candidates count as members
-    by_halves: bool = False  # fitted on shadows, each trained on a half of the audited samples, perhaps on one alone
+    by_halves: bool = False  # fitted on shadows (or one), each trained on a half of the audited samples
 
 
 @dataclass(frozen=True, eq=False)
