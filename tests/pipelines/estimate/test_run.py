@@ -21,6 +21,7 @@ from pipelines.config.sections.encoders import EndpointConfig
 from pipelines.config.sections.sources import SourceConfig
 from pipelines.data.draw.draw import draw
 from pipelines.data.look import evenly
+from pipelines.data.plans import plan_of, plans_of
 from pipelines.data.read.samples import Item
 from pipelines.data.read.sources import Source
 from pipelines.data.scan.scan import scan
@@ -31,13 +32,12 @@ from pipelines.estimate import view as estimate_view
 from pipelines.estimate.measure import Chunk, QueryCost, Samples, Shard, SourceSample, sample_shard, sizes_of
 from pipelines.estimate.measure import key as source_key
 from pipelines.estimate.run import Estimate, cluster, estimate
-from pipelines.extract import plan as extract
 from pipelines.extract.jobs import shared
 from pipelines.extract.ledger import count_queries
+from pipelines.extract.run import plan_passes
 from pipelines.extract.telemetry import STEPS
 from pipelines.files import storage
 from pipelines.plan.load import parse
-from pipelines.pretrain import run as pretrain
 from pipelines.run.folder import RunFolder
 from pipelines.run.points import Run, runs_of
 from tests.conftest import small_config
@@ -54,18 +54,16 @@ def config_with(**sections: Any) -> RunConfig:
 
 
 def asked_by_planning(runs: list[Run]) -> dict[str, float]:
-    """The oracle: roles are drawn of all images, encoders described, queries and decodes of every shard added up."""
+    """The oracle: roles are drawn of all images, and queries and decodes of every shard of every pass added up."""
     found = scan(runs[0][0].data, f"{runs[0][1].path}/scan/all")
     for config, folder in runs:
         for seed in config.seeds:
             draw(config.data, found, seed, folder.seed(seed).path)
-        for job in pretrain.training_jobs(config, folder):
-            outline._describe(job)
-    _, first = extract.plan(runs)
+    jobs = [job for planned in plan_passes(plans_of(runs), None, "auto") for job in planned.jobs()]
     asked: dict[str, float] = {}
-    for one in first.values():
-        asked[one.encoder] = asked.get(one.encoder, 0) + one.queries
-    asked["decodes"] = sum(jobs[0].selection.count for order in shared(first.values()) for jobs in order)
+    for job in jobs:
+        asked[job.encoder] = asked.get(job.encoder, 0) + job.queries
+    asked["decodes"] = sum(some[0].selection.count for order in shared(jobs) for some in order)
     return asked
 
 
@@ -117,7 +115,7 @@ def test_queries_are_those_that_the_run_then_makes(
 ) -> None:
     config, found, _ = estimated
     ledger: dict[str, list[int]] = {}
-    for encoder, _, images, queries in count_queries(config, RunFolder(str(finished_run)).seed(0)):
+    for encoder, _, images, queries in count_queries(plan_of(config, RunFolder(str(finished_run)).seed(0))):
         entry = ledger.setdefault(encoder, [0, 0])
         entry[0] += images
         entry[1] += queries
@@ -138,7 +136,7 @@ def test_an_estimate_leaves_nothing_behind(estimated: tuple[RunConfig, Estimate,
 def test_stored_bytes_are_those_of_the_finished_run(
     estimated: tuple[RunConfig, Estimate, Path], finished_run: Path
 ) -> None:
-    files = (finished_run / "seed-0" / "features").rglob("epoch-*/**/*.parquet")
+    files = (finished_run / "features").rglob("epoch-*/**/*.parquet")
     stored = sum(path.stat().st_size for path in files)
     assert estimated[1].stages["extract"]["gigabytes"].value * 1e9 == pytest.approx(stored, rel=0.3)
 
