@@ -41,6 +41,7 @@ from pipelines.plan.load import parse
 from pipelines.run.folder import RunFolder
 from pipelines.run.points import Run, runs_of
 from tests.conftest import small_config
+from tests.pipelines.banks import with_anchors
 from tests.pipelines.tars import image_bytes, tar_bytes
 
 SHORT = 0.5  # seconds of timing
@@ -59,10 +60,13 @@ def asked_by_planning(runs: list[Run]) -> dict[str, float]:
     for config, folder in runs:
         for seed in config.seeds:
             draw(config.data, found, seed, folder.seed(seed).path)
-    jobs = [job for planned in plan_passes(plans_of(runs), None, "auto") for job in planned.jobs()]
+    passes = plan_passes(plans_of(runs), None, "auto")
+    jobs = [job for planned in passes for job in planned.jobs()]
     asked: dict[str, float] = {}
+    for planned in passes:
+        asked[planned.query.encoder] = asked.get(planned.query.encoder, 0) + planned.query.bank_queries
     for job in jobs:
-        asked[job.encoder] = asked.get(job.encoder, 0) + job.queries
+        asked[job.encoder] += job.queries
     asked["decodes"] = sum(some[0].selection.count for order in shared(jobs) for some in order)
     return asked
 
@@ -74,6 +78,8 @@ def asked_by_outline(runs: list[Run], folder: Path) -> dict[str, float]:
     for one in passes:
         queries = one.images * one.job.query.queries_per_image
         asked[one.job.encoder] = asked.get(one.job.encoder, 0) + queries.value
+    for query in {one.job.query.tag: one.job.query for one in passes}.values():
+        asked[query.encoder] += query.bank_queries
     orders = estimate_run._orders(passes)
     asked["decodes"] = round(sum(one.images.value * shares["decode"] for order in orders for one, shares in order), 6)
     return asked
@@ -91,8 +97,10 @@ def asked_by_outline(runs: list[Run], folder: Path) -> dict[str, float]:
         {"attacks": [{"attack": "patch-similarity"}, {"attack": "encodermi-t", "count": 7}]},
         {"defenses": [{"defense": "early-stopping", "epoch": 1}, {"defense": "output-noise"}]},
         {"queries": {"views": 4, "chunk": 32, "repeats": 3}},
+        {"attacks": [{"attack": "encodermi-t"}, {"attack": "encodermi-sequential", "reference": "known"}]},
+        with_anchors({"attack": "encodermi-t"}, {"attack": "white-box", "bank": 10}),
     ],
-    ids=["plain", "seeds", "views", "sizes", "known", "halves", "count", "defenses", "repeats"],
+    ids=["plain", "seeds", "views", "sizes", "known", "halves", "count", "defenses", "repeats", "sequential", "bank"],
 )
 def test_the_outline_counts_what_planning_on_all_images_counts(sections: dict[str, Any], tmp_path: Path) -> None:
     config = config_with(**sections)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,26 +14,27 @@ from mi_core.features.embedding import Embedding
 from mi_core.features.lp_norm import LpNorm
 from mi_core.features.pairwise_similarity import PairwiseSimilarity
 from mi_core.features.patch_similarity import CenterSimilarity
-from mi_core.querying.extractor import Extractor
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.queries import Recipe
 from pipelines.data.plans import plan_of
+from pipelines.data.read.sources import Source
 from pipelines.extract.features import read
-from pipelines.extract.jobs import looked_up
+from pipelines.extract.jobs import looked_up, orders_of
 from pipelines.extract.ledger import count_queries
 from pipelines.extract.passes import Pass, grouped, recorded_passes, remove_passes
+from pipelines.extract.readers import chunks_of
 from pipelines.extract.run import PlannedPass
+from pipelines.extract.worker import EncodeChunks
 from pipelines.files import storage
 from pipelines.plan.items import Encoder, Plan, Protocol, Query, Role, Samples, Views
 from pipelines.plan.keys import items_in
 from pipelines.plan.load import parse
 from pipelines.plan.resolve import resolve, roles_in_config
-from pipelines.run.folder import TUNED, RunFolder
+from pipelines.run.folder import FEATURES, TUNED, RunFolder
 from pipelines.run.points import Run
 from tests.conftest import S3_REQUESTS, small_config
 from tests.pipelines import staged
 from tests.pipelines.banks import with_anchors
-from tests.pipelines.columns import seed_0
 from tests.pipelines.planned import recorded_now
 
 AUDITED = ("target-member", "target-nonmember")
@@ -74,16 +75,14 @@ CONFIGS: dict[str, dict[str, Any]] = {
             {"attack": "patch-similarity", "outputs": ["backbone"]},
         ]
     ),
-    "recipes": small_config(
-        attacks=[MI_T, {**MI_T, "reference": "other"}, LPLA], encoders=other_shadow(**CROPS)
-    ),
+    "recipes": small_config(attacks=[MI_T, {**MI_T, "reference": "other"}, LPLA], encoders=other_shadow(**CROPS)),
     "count": small_config(attacks=[{"attack": "patch-similarity"}, {**MI_T, "count": 7}]),
     "sequential": small_config(attacks=[{**MI_T, "outputs": ["projection"]}, SEQUENTIAL]),
     "halves": small_config(
         attacks=[{"attack": "lira", "reference": "shadows"}],
         encoders={**small_config()["encoders"], "shadows": HALVES},
     ),
-    "bank": with_anchors(MI_T, {"attack": "white-box", "neighbours": 10}, LPLA),
+    "bank": with_anchors(MI_T, {"attack": "white-box", "bank": 10}, LPLA),
     "repeats": small_config(queries={"views": 4, "chunk": 32, "repeats": 3}),
 }
 
@@ -208,12 +207,12 @@ def test_what_needs_no_views_goes_with_the_first_recipe() -> None:
     first, second = (Recipe("simclr", config.encoders[name].augmentation) for name in ("shadow", "other"))
     assert first != second
     of_target = [one for one in grouped(queries_of(config), "store") if one.encoder == "target"]
-    assert [(one.recipe == first, one.roles, set(one.plan().sets)) for one in of_target] == [
-        (True, AUDITED, {"image", "views"}),
-        (True, TESTED, {"image"}),
-        (False, AUDITED, {"views"}),
-    ]
-    assert of_target[-1].recipe == second
+    assert {(one.roles, frozenset(one.plan().sets)): one.recipe for one in of_target} == {
+        (AUDITED, frozenset({"image", "views"})): first,
+        (TESTED, frozenset({"image"})): first,
+        (AUDITED, frozenset({"views"})): second,
+    }
+    assert len(of_target) == 3
 
 
 class Asks:
@@ -411,21 +410,47 @@ def test_what_was_asked_and_is_read_no_more_still_counts_each_image_once(tmp_pat
     plain = [planned for planned in passes if planned.query.stopping is None]
     finished(plain)
     assert any({"known-member", "target-member"} <= set(planned.query.roles) for planned in plain)
-    before = sum(
-        planned.query.queries_per_image * job.images
-        for planned in plain
-        for job in planned.jobs()
-        if planned.query.encoder == "target"
-    )
     fewer = run._replace(config=config_with(attacks=[LPLA]))
-    finished(recorded_now([fewer]))
-    own = counted(fewer)["target"]
-    read_now = sum(
-        planned.query.queries_per_image * job.images
-        for planned in recorded_now([fewer])
-        for job in planned.jobs()
-        if planned.query.encoder == "target"
-    )
-    stopped = [planned for planned in passes if planned.query.stopping is not None]
-    at_most = sum(planned.query.queries_per_image * job.images for planned in stopped for job in planned.jobs())
-    assert sum(own.values()) == before + read_now + at_most
+    then = recorded_now([fewer])
+    finished(then)
+    ever = {planned.query.tag: planned for planned in [*passes, *then] if planned.query.encoder == "target"}
+    assert len(ever) > len([planned for planned in then if planned.query.encoder == "target"])
+    sent = sum(planned.query.queries_per_image * job.images for planned in ever.values() for job in planned.jobs())
+    assert sum(counted(fewer)["target"].values()) == sent
+
+
+def test_planning_and_reading_cost_an_object_store_few_requests(trained_run: Path, s3: str) -> None:
+    """One to list the passes, one for each that this process has not seen; a reading opens receipts and files."""
+    place = f"{s3}/passes"
+    for path in storage.list_files(str(trained_run)):
+        storage.copy(path, f"{place}{path.removeprefix(str(trained_run))}")
+    config = config_with(checkpoints="last")
+    run = Run(config, RunFolder(place))
+    passes = recorded_now([run])
+    jobs = [job for planned in passes for job in planned.jobs()]
+    encode = EncodeChunks()
+    for order in orders_of(jobs):
+        for row in chunks_of(order, Source(order.reader).read):
+            assert not [receipt["error"] for receipt in encode(row).to_pylist() if receipt["error"]]
+    finished(passes)
+    planning = [requests_of(lambda: recorded_now([run])) for _ in range(2)]
+    assert planning == [{"listed": 1, "opened": len(passes)}, {"listed": 1, "opened": 0}]
+    place_of_seed, judge = run.folder.seed(0), plan_of(config, run.folder.seed(0)).plan.judges[0]
+    files = {
+        path
+        for job in jobs
+        if job.encoder == "target" and job.query.roles == AUDITED
+        for chunk in range(job.chunks)
+        for path in job.paths(chunk)
+    }
+    reading = [requests_of(lambda: read(place_of_seed, judge.score.reading)) for _ in range(2)]
+    assert reading == [{"listed": 1, "opened": len(files) + 1}, {"listed": 1, "opened": len(files)}]
+
+
+def requests_of(act: Callable[[], object]) -> dict[str, int]:
+    """Requests that list a folder, and those that read a file of features."""
+    S3_REQUESTS.clear()
+    act()
+    asked = [request for request in S3_REQUESTS if request.startswith("GET")]
+    listed = sum("/passes/" not in request for request in asked)
+    return {"listed": listed, "opened": sum(f"/{FEATURES}/" in request for request in asked)}
