@@ -192,8 +192,8 @@ def _in_order(parts: Sequence[_Part]) -> Features:
 def rejected_samples(plan: Plan, folder: SeedFolder) -> list[dict[str, str]]:
     """Samples of one seed that could not be queried: source, shard, key and reason, each once."""
     paths = [
-        file.rejected_path(record.folder, min(query.epoch for query in mine), chunk)
-        for record, mine in found_in(recorded_passes(folder.store, [folder.trial]), items_in(plan, Query))
+        file.rejected_path(record.folder, record.content["epochs"][0], chunk)
+        for record, _ in found_in(recorded_passes(folder.store, [folder.trial]), items_in(plan, Query))
         for file in record.files
         for chunk in range(file.chunks)
     ]

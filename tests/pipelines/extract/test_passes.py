@@ -18,7 +18,7 @@ from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.queries import Recipe
 from pipelines.data.plans import plan_of
 from pipelines.data.read.sources import Source
-from pipelines.extract.features import read
+from pipelines.extract.features import read, rejected_samples
 from pipelines.extract.jobs import looked_up, orders_of
 from pipelines.extract.ledger import count_queries
 from pipelines.extract.passes import Pass, grouped, recorded_passes, remove_passes
@@ -400,6 +400,18 @@ def test_a_point_counts_what_it_reads_of_the_passes_of_the_run(tmp_path: Path) -
     at_last = counted(last)
     assert at_last["target"] == dict.fromkeys(AUDITED, 60 * 5) | dict.fromkeys(TESTED, 60)
     assert at_last["shadow"] == {role: queries // 2 for role, queries in each["shadow"].items()}
+
+
+def test_a_point_lists_what_was_rejected_at_a_checkpoint_that_it_does_not_attack(tmp_path: Path) -> None:
+    run = drawn(config_with(), tmp_path / "run")
+    last = point_of(run, config_with(checkpoints="last"), "sweep/last/1")
+    passes = recorded_now([run, last])
+    finished(passes)
+    job = passes[0].jobs()[0]
+    entry = {"source": job.source, "shard": job.item.name, "key": "0001", "reason": "undecodable"}
+    storage.write_json(job.rejected_path(0), [entry])
+    for of in (run, last):
+        assert rejected_samples(*plan_of(of.config, of.folder.seed(0))) == [entry]
 
 
 def test_what_was_asked_and_is_read_no_more_still_counts_each_image_once(tmp_path: Path) -> None:
