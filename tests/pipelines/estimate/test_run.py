@@ -170,7 +170,7 @@ def test_every_stage_is_in_the_total_and_money_follows_prices(estimated: tuple[R
     assert found.stages["pretrain"]["images"] == Range.exact(2 * 60 * 3.0)
     asked = found.encoders["target"]["queries"].value
     assert content["total"]["money"]["value"] == pytest.approx(0.5 * sum(one.value for one in hours) + 0.01 * asked)
-    assert set(content["seconds_per_image"]) == {"target: clean, views", "shadow: views", "target: clean"}
+    assert set(content["seconds_per_image"]) == {"target: image, views", "shadow: views", "target: image"}
     for cost in found.seconds_per_image.values():
         assert cost.chunks >= 3
         assert all(cost.seconds["digits"][step].value > 0 for step in ("decode", "forward", "commit"))
