@@ -137,6 +137,7 @@ class Pass:
             "encoder": self.encoder,
             "encoder_key": self.encoder_key,
             "queries": self.keys,
+            "epochs": self.epochs,
             "chunk": self.chunk,
             "epochs": self.epochs,
             "per_image": self.queries_per_image,
