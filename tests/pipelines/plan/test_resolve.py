@@ -50,9 +50,7 @@ def shipped(name: str) -> RunConfig:
         "clip-audit": ["candidates", "controls"],
         "audit-encoder": ["candidates", "controls"],
     }
-    return load(
-        str(ROOT / "configs" / f"{name}.yaml"), [f"data.sources.{one}.path=x" for one in paths.get(name, ())]
-    )
+    return load(str(ROOT / "configs" / f"{name}.yaml"), [f"data.sources.{one}.path=x" for one in paths.get(name, ())])
 
 
 def plan_of(name: str) -> Plan:
@@ -248,7 +246,9 @@ def test_attacks_per_sample_are_fitted_on_all_halves_at_once(name: str, epoch: i
     population = {"rmia": ("known-nonmember",)}
     for judge in plan.judges:
         fit, beside = judge.score.fit, population.get(judge.attack.attack)
-        assert [short(one) for one in fit.readings] == [Read(one, epoch, "projection", PAIRS, AUDITED) for one in halves]
+        assert [short(one) for one in fit.readings] == [
+            Read(one, epoch, "projection", PAIRS, AUDITED) for one in halves
+        ]
         assert (fit.by_halves, fit.known_members, fit.audited) == (True, (), False)
         assert short(judge.score.reading) == Read("target", epoch, "projection", PAIRS, AUDITED)
         assert beside_of(judge) == [(Read("shadow", epoch, "projection", PAIRS, AUDITED), None, True)]
@@ -256,7 +256,9 @@ def test_attacks_per_sample_are_fitted_on_all_halves_at_once(name: str, epoch: i
         assert [None if one.population is None else names(one.population.samples.roles) for one in read] == (
             [beside] * 10
         )
-        assert {one.population.encoder == one.encoder for one in read if one.population} == ({True} if beside else set())
+        assert {one.population.encoder == one.encoder for one in read if one.population} == (
+            {True} if beside else set()
+        )
         assert (judge.known, judge.score.calibration, judge.by) == (None, None, "lot")
     if name == "shadows-digits":
         online, offline = plan.judges[:2]
