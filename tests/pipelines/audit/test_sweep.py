@@ -115,10 +115,8 @@ def test_what_points_share_is_made_once(swept: Path) -> None:
         assert record.content["run"] == "" or record.content["epochs"] == [3]  # points ask the last checkpoint alone
     assert by_run.keys() == {"", "sweep/attacks.-.p/0", "sweep/known/6"}  # another norm, and other known images
     assert sum(len(record.keys) for record in recorded) == len(set().union(*by_run.values()))  # each query once
-    plans = {
-        point.folder.seed(0).run: plan_of(point.config, point.folder.seed(0)).plan for point in swept_points(swept)
-    }
-    of_point = {run: {query.key for query in items_in(plan, Query)} for run, plan in plans.items()}
+    planned = [plan_of(point.config, point.folder.seed(0)) for point in swept_points(swept)]
+    of_point = {folder.run: {query.key for query in items_in(plan, Query)} for plan, folder in planned}
     assert of_point["sweep/attacks.-.views/2"] < by_run[""]
     assert of_point["sweep/attacks.-.reference_count/5"] < by_run[""]
     for run in ("sweep/attacks.-.p/0", "sweep/known/6"):

@@ -246,9 +246,8 @@ def test_attacks_per_sample_are_fitted_on_all_halves_at_once(name: str, epoch: i
     population = {"rmia": ("known-nonmember",)}
     for judge in plan.judges:
         fit, beside = judge.score.fit, population.get(judge.attack.attack)
-        assert [short(one) for one in fit.readings] == [
-            Read(one, epoch, "projection", PAIRS, AUDITED) for one in halves
-        ]
+        fitted = [Read(one, epoch, "projection", PAIRS, AUDITED) for one in halves]
+        assert [short(one) for one in fit.readings] == fitted
         assert (fit.by_halves, fit.known_members, fit.audited) == (True, (), False)
         assert short(judge.score.reading) == Read("target", epoch, "projection", PAIRS, AUDITED)
         assert beside_of(judge) == [(Read("shadow", epoch, "projection", PAIRS, AUDITED), None, True)]
@@ -256,9 +255,7 @@ def test_attacks_per_sample_are_fitted_on_all_halves_at_once(name: str, epoch: i
         assert [None if one.population is None else names(one.population.samples.roles) for one in read] == (
             [beside] * 10
         )
-        assert {one.population.encoder == one.encoder for one in read if one.population} == (
-            {True} if beside else set()
-        )
+        assert all(one.population is None or one.population.encoder == one.encoder for one in read)
         assert (judge.known, judge.score.calibration, judge.by) == (None, None, "lot")
     if name == "shadows-digits":
         online, offline = plan.judges[:2]
@@ -458,5 +455,5 @@ plan = resolve(config, 0, roles_in_config(config))
 print(len(plan.judges), plan.key[:4] == resolve(config, 0, roles_in_config(config)).key[:4], "ray" in sys.modules,
       sorted(set(sys.modules) - before))
 """
-    ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert ran.stdout.split(maxsplit=3) == ["8", "True", "False", "[]\n"], ran.stderr
