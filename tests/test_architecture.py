@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 # A room of pipelines imports itself and the rooms before it.
 ROOMS = (
-    *("errors", "console", "files", "config", "run", "data", "encoders", "pretrain", "extract"),
+    *("errors", "console", "files", "config", "plan", "run", "data", "encoders", "pretrain", "extract"),
     *("attack", "tune", "report", "estimate", "audit", "jobs", "bench", "cli"),
 )
 DOORS = {stage: stage for stage in ("pretrain", "extract", "attack", "tune", "report", "audit")} | {"cli": ""}
@@ -203,7 +203,26 @@ def test_a_config_is_made_in_one_place() -> None:
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Call) and ast.unparse(node.func) in ("RunConfig", "RunConfig.model_validate")
     }
-    assert makers == {"pipelines/config/checks.py", "pipelines/pretrain/lanes.py"}  # the second makes one of Ray's
+    assert makers == {"pipelines/plan/checks.py", "pipelines/pretrain/lanes.py"}  # the second makes one of Ray's
+
+
+def test_plans_need_no_ray_and_no_more_of_torch_than_configs() -> None:
+    """So that a test of a rule takes milliseconds, and `check` starts nothing."""
+    for path in sources("pipelines/plan"):
+        for line, module in imports(path):
+            assert module.split(".")[0] not in ("ray", "torch"), f"{where(path, line)}: plan must not import {module}"
+    modules = [dotted(path) for path in sources("pipelines/plan")]
+    code = f"""
+import importlib, sys
+import pipelines.config.run_config
+before = set(sys.modules)
+for name in {modules!r}:
+    importlib.import_module(name)
+new = {{name.split(".")[0] for name in set(sys.modules) - before}}
+print(sorted(new & {{"ray", "torch", "torchvision", "sklearn"}}))
+"""
+    found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert found.stdout == "[]\n"
 
 
 def test_attacks_see_features_alone() -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from mi_core.adoption import hub
 from mi_core.adoption.builders import CODE
 from mi_core.adoption.foreign import Adopted, adopt
 from mi_core.adoption.model_folder import with_definition
-from mi_core.adoption.soundness import Answers, check_company, noise_in_words, noise_of, relative_differences
+from mi_core.adoption.soundness import Answers, check_company, noise_in_words, noise_of
 from mi_core.adoption.weight_sources import on_hub, read_weights_of
 from mi_core.augmentations.views import clean
 from mi_core.checks import ConfigError, ShapeError
@@ -32,7 +32,6 @@ from mi_core.querying.sanity import (
     consistency_in_words,
     unit_lengths,
 )
-from mi_core.report.words.numbers import plain
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.data import DataConfig
 from pipelines.config.sections.encoders import EndpointConfig, LoadedConfig
@@ -51,14 +50,13 @@ from pipelines.files.digest import digest
 from pipelines.plan.checks import check_adopted
 from pipelines.plan.resolve import resolve, roles_in_config
 from pipelines.plan.roles import audited_roles
-from pipelines.run.folder import SeedFolder, now
+from pipelines.run.folder import now
 from pipelines.run.once import Once
 from pipelines.run.points import Run
 from pipelines.run.ray_session import mapped
 
 REPEATED = 16  # images that an API is asked twice
 CHECKED = 4  # of them, those by whose answers it is known again
-CHANGED = 0.01  # relative difference above which other weights answer; more where answers are noisier
 
 
 @dataclass(frozen=True)
@@ -356,52 +354,3 @@ def answers_in_words(answers: Mapping[str, Any]) -> str:
 def _shown(answers: Answers) -> dict[str, Any]:
     """What a record holds of the answers of an encoder with weights; nothing where nothing has to be said."""
     return asdict(answers) if answers.words() else {}
-
-
-def check_unchanged(
-    planned: Sequence[Planned], wanted: Collection[tuple[SeedFolder, str]], access: Access | None
-) -> None:
-    """Ask encoders behind an API, adopted by an earlier start, for a few answers that are known.
-
-    Args:
-        planned: the plans in hand.
-        wanted: which of their encoders; see `to_check`.
-        access: how they are asked.
-
-    Raises:
-        UserError: an answer differs from that at the adoption by more than noise.
-    """
-    jobs = [job for one in planned for job in adoptions(one) if (job.folder, job.name) in wanted]
-    mapped(_check, [(job, access) for job in jobs], "encoders", "checking that they have not changed")
-
-
-def to_check(runs: Sequence[Run], places: Collection[tuple[SeedFolder, str]]) -> list[tuple[SeedFolder, str]]:
-    """The encoders behind an API among some, without those adopted since this start of the run."""
-    started = runs[0][1].manifest["runs"][-1]["started"]
-    records = [(folder, name, describe(folder, name).record) for folder, name in places]
-    asked = [(folder, name, record) for folder, name, record in records if "widths" in record.answers]
-    return [(folder, name) for folder, name, record in asked if record.adopted < started]
-
-
-def record_checks(places: Collection[tuple[SeedFolder, str]]) -> None:
-    """Write down that some encoders will be asked whether they are still the same."""
-    for folder, name in places:
-        images = min(CHECKED, describe(folder, name).record.answers["noise"]["n"])
-        checks = [*probe_ledger.recorded_checks(folder, name), {"asked": now(), "queries": images}]
-        storage.write_json(probe_ledger.checks_path(folder, name), checks)
-
-
-def _check(job: Adoption, access: Access | None) -> None:
-    stored = describe(job.folder, job.name)
-    encoder = stored.load(0, None if access is None else access.client)
-    known = safetensors.torch.load(storage.read_bytes(f"{stored.folder}/{ANSWERS}"))
-    images = clean(torch.from_numpy(job.images(CHECKED).images))
-    answers = encoder(images, cached=False)
-    largest = max(float(relative_differences(known[output], answers[output]).max()) for output in known)
-    allowed = max(CHANGED, 4 * stored.record.answers["noise"]["largest"])
-    if not largest <= allowed:
-        raise UserError(
-            f"encoders.{job.name}.endpoint: its answers have changed since adoption, by {plain(largest, 2)} of the "
-            f"embedding's length (noise: at most {plain(allowed, 2)}), so other weights answer now; serve the former "
-            "ones, or redo with --force pretrain"
-        )

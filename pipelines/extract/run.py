@@ -21,7 +21,7 @@ from pipelines.config.sections.data import DataConfig
 from pipelines.console import say
 from pipelines.data.draw.splits import Splits
 from pipelines.data.plans import Planned
-from pipelines.encoders import adopt
+from pipelines.encoders import unchanged
 from pipelines.encoders.access import access_to
 from pipelines.encoders.stored import describe
 from pipelines.errors import UserError
@@ -58,15 +58,15 @@ def run(runs: Sequence[Run], planned: Sequence[Planned], rule_of: stopping.RuleO
     config = runs[0].config
     passes = plan_passes(planned, Sizing(config.resources), config.queries.chunk)
     asked, left = _looked_through(config, passes)
-    checked = adopt.to_check(runs, left)
+    checked = unchanged.to_check(runs, left)
     _check_copies(passes)
     allowed = ledger.attempts_left(config, planned, asked, left)
-    adopt.record_checks(checked)
+    unchanged.record_checks(checked)
     for one in passes:
         one.record()
     try:
         with access_to(runs) if left else nullcontext() as access:
-            adopt.check_unchanged(planned, checked, access)
+            unchanged.check_unchanged(planned, checked, access)
             _answer(passes, planned, _Start(uuid.uuid4().hex, allowed, rule_of), InRay(list(runs), access))
     except Unpaid as error:
         ledger.attempts_left(config, planned, *_looked_through(config, passes))  # says what budget it needs

@@ -10,6 +10,8 @@ from mi_core.records import Features
 from pipelines.config.run_config import RunConfig
 from pipelines.data.plans import plan_of
 from pipelines.extract.features import read
+from pipelines.extract.passes import recorded_passes
+from pipelines.files import storage
 from pipelines.plan.items import Query, Reading, Samples
 from pipelines.plan.keys import items_in
 from pipelines.run.folder import RunFolder, SeedFolder
@@ -18,6 +20,13 @@ from pipelines.run.folder import RunFolder, SeedFolder
 def seed_0(folder: Path) -> SeedFolder:
     """The folder of the first seed of a run."""
     return RunFolder(str(folder)).seed(0)
+
+
+def feature_files(folder: Path, encoder: str) -> list[str]:
+    """The files of features of an encoder, committed by any start of a run."""
+    records = [record for record in recorded_passes(f"{folder}/features") if record.content["encoder"] == encoder]
+    paths = [path for record in records for path in storage.list_files(record.folder)]
+    return [path for path in paths if path.endswith(".parquet")]
 
 
 def queries(

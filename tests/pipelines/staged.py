@@ -17,7 +17,7 @@ from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.encoders import ForeignConfig
 from pipelines.data.draw.draw import draw
 from pipelines.data.draw.splits import are_drawn
-from pipelines.data.plans import plan_of, plans_of
+from pipelines.data.plans import plan_of
 from pipelines.data.scan.scan import scan
 from pipelines.encoders import adopt
 from pipelines.extract import run as extract
@@ -52,9 +52,8 @@ def begin(config: RunConfig, folder: Path) -> RunFolder:
 def query(config: RunConfig, folder: Path) -> RunFolder:
     """The stages up to extraction; loading an encoder takes Ray."""
     config = with_nonce(config, config.queries.nonce or registered_nonce(RunFolder(str(folder))))
-    runs = register([Run(config, begin(config, folder))])
+    runs, planned = register([Run(config, begin(config, folder))])
     ((config, place),) = runs
-    planned = plans_of(runs)
     if any(isinstance(encoder, ForeignConfig) for encoder in config.encoders.values()):
         adopt.run(runs, planned)
     pretrain.here(planned, 1)

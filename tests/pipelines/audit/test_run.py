@@ -167,9 +167,9 @@ def test_a_changed_config_is_refused_and_nothing_lost(finished_run: Path, tmp_pa
 def test_a_run_folder_that_is_deleted_is_told_in_one_line(
     local_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def deleted(runs: Any) -> None:
+    def deleted(runs: Any, planned: Any) -> None:
         shutil.rmtree(tmp_path / "run")
-        pretrain.run(runs)
+        pretrain.run(runs, planned)
 
     monkeypatch.setitem(audit.STAGE_RUNS, "pretrain", deleted)
     with pytest.raises(UserError, match="run was deleted while the run was going on"):

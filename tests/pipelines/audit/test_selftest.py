@@ -26,7 +26,7 @@ from pipelines.data.scan.scan import scan
 from pipelines.errors import UserError
 from pipelines.plan.controls import classifying_references, groups_by, references_of
 from pipelines.plan.dp_audit import promising_encoders
-from pipelines.plan.encoders import members_of
+from pipelines.plan.encoders import is_trained, members_of
 from pipelines.plan.load import load, parse
 from pipelines.run.folder import RunFolder
 from tests.conftest import small_config
@@ -173,7 +173,7 @@ def test_chosen_images_are_audited_by_choice_beside_trained_references(finished_
     config = chooser.audit("bursts", f"{tmp_path}/bursts")
     assert (
         groups_by(config) == CHOICE
-        and all(map(config.is_trained, classifying_references(config)))
+        and all(is_trained(config, name) for name in classifying_references(config))
         and len(classifying_references(config)) == 4
     )
     names = sorted(path.stem for path in (tmp_path / "bursts/candidates").iterdir())

@@ -19,9 +19,14 @@ from mi_core.report.contents import schema
 from pipelines.audit import run as audit
 from pipelines.config.run_config import RunConfig
 from pipelines.data.draw.splits import Splits
+from pipelines.data.plans import plan_of
+from pipelines.extract.passes import recorded_passes
 from pipelines.files import storage
+from pipelines.plan.items import Query
+from pipelines.plan.keys import items_in
 from pipelines.plan.load import parse
 from pipelines.run.folder import RunFolder
+from pipelines.run.points import Point, points
 from tests.conftest import small_config
 from tests.pipelines import staged
 from tests.pipelines.columns import columns
@@ -53,6 +58,12 @@ def swept(trained_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = staged.prepare(wide(), trained_run, tmp_path_factory.mktemp("runs") / "wide")
     audit.run(parse(wide(), "wide.yaml"), str(folder))
     return folder
+
+
+def swept_points(folder: Path) -> list[Point]:
+    """The points that are no run of their own."""
+    run = RunFolder(str(folder))
+    return [point for point in points(parse(wide(), "wide.yaml"), run) if point.folder != run]
 
 
 def report(folder: Path) -> dict[str, Any]:
@@ -95,19 +106,26 @@ def test_what_points_share_is_made_once(swept: Path) -> None:
         own, copied = (place / "seed-0" / "encoders" / name for place in (swept, point))
         assert (own / "encoder.json").read_bytes() == (copied / "encoder.json").read_bytes()
         assert not (copied / "state").exists()  # it was not trained there
-    features = sorted(
-        path.relative_to(swept) for path in (swept / "seed-0" / "features").rglob("epoch-0003/**/*.parquet")
-    )
-    assert not list((point / "seed-0" / "features").glob("*/epoch-0001"))  # points ask the last checkpoint alone
-    same = [path for path in features if (point / path).is_file()]
-    assert len(same) > len(features) / 2
-    assert all((point / path).read_bytes() == (swept / path).read_bytes() for path in same)
-    config = parse(wide(), "wide.yaml")
+    recorded = recorded_passes(f"{swept}/features")  # of all points: they have no features of their own
+    assert not list((swept / "sweep").rglob("features"))
+    by_run: dict[str, set[str]] = {}
+    for record in recorded:
+        by_run.setdefault(record.content["run"], set()).update(record.keys)
+        assert record.finished
+        assert record.content["run"] == "" or record.content["epochs"] == [3]  # points ask the last checkpoint alone
+    assert by_run.keys() == {"", "sweep/attacks.-.p/0", "sweep/known/6"}  # another norm, and other known images
+    assert sum(len(record.keys) for record in recorded) == len(set().union(*by_run.values()))  # each query once
+    planned = [plan_of(point.config, point.folder.seed(0)) for point in swept_points(swept)]
+    of_point = {folder.run: {query.key for query in items_in(plan, Query)} for plan, folder in planned}
+    assert of_point["sweep/attacks.-.views/2"] < by_run[""]
+    assert of_point["sweep/attacks.-.reference_count/5"] < by_run[""]
+    for run in ("sweep/attacks.-.p/0", "sweep/known/6"):
+        assert of_point[run] - by_run[""] == by_run[run]
+        assert len(by_run[run]) < len(of_point[run]) / 2
     asked = sum(entry["queries"] for entry in report(swept)["queries"]["entries"])
     extraction = RunFolder(str(swept)).manifest["extraction"]
     made = sum(entry["views"] for entry in extraction)
     assert asked <= made < asked * 1.2  # another draw of known images asks a few more
-    assert config.name == "small"
 
 
 def test_the_first_views_are_used(swept: Path) -> None:

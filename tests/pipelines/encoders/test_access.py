@@ -134,8 +134,8 @@ def test_an_audit_over_http_is_the_audit_itself(
     sent = server.asked  # a finished run asks nothing, another start with lost features only whether it is the same
     audit.run(config, str(folder))
     assert server.asked == sent
-    for lost in ("features/target", "attacks"):
-        shutil.rmtree(folder / "seed-0" / lost)
+    for lost in ("features", "seed-0/attacks"):
+        shutil.rmtree(folder / lost)
     audit.run(config, str(folder))
     assert server.asked == sent + CHECKED
     again = json.loads((folder / "report.json").read_text())
@@ -151,7 +151,7 @@ def test_a_cap_stops_the_run_and_raising_it_goes_on(server: FaultyServer, folder
     chunks = {"views": 4, "chunk": 8, "batch_views": 32}
     costs = {"price_per_image": 0.01, "max_spend": 0.01 * (PROBE + 200), "batch": 16, "concurrency": 1}
     (folder / "config.yaml").unlink()
-    shutil.rmtree(folder / "seed-0/features", ignore_errors=True)
+    shutil.rmtree(folder / "features", ignore_errors=True)
     poor = config_of(server, costs, queries=chunks, resources=two)
     (folder / "config.yaml").write_text(yaml.safe_dump(poor.model_dump(mode="json", by_alias=True)))
     audit.run(poor, str(folder), last="pretrain")
@@ -163,7 +163,7 @@ def test_a_cap_stops_the_run_and_raising_it_goes_on(server: FaultyServer, folder
     server.always = None
     assert server.in_flight == 0
     assert PROBE < server.asked <= PROBE + 200
-    assert list((folder / "seed-0/features").rglob("*.parquet"))
+    assert list((folder / "features").rglob("*.parquet"))
     sent = server.asked
     rich = config_of(server, costs | {"max_spend": 100, "batch": 32, "concurrency": 2}, queries=chunks, resources=two)
     audit.run(rich, str(folder), last="extract")

@@ -250,7 +250,7 @@ def test_a_sweep_adopts_it_once_and_its_probe_is_counted(
 def test_it_resumes_without_the_weights_file(audited: Path, folders: dict[str, Path], tmp_path: Path) -> None:
     """What was adopted is in the run folder; damage to it is noticed."""
     shutil.copytree(audited, tmp_path / "run")
-    shutil.rmtree(tmp_path / "run/seed-0/features")
+    shutil.rmtree(tmp_path / "run/features")
     shutil.rmtree(tmp_path / "run/seed-0/attacks")
     moved = folders["simclr.pth"].rename(folders["simclr.pth"].with_suffix(".away"))
     try:
@@ -293,7 +293,7 @@ def test_what_does_not_fit_ends_before_any_query(
     fault = fault_of_user(caught.value)
     assert fault is not None
     assert re.search(message, fault)
-    assert not (tmp_path / "run/seed-0/features").exists()
+    assert not (tmp_path / "run/features").exists()
 
 
 @pytest.mark.parametrize(

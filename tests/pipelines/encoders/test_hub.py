@@ -24,7 +24,9 @@ from mi_core.checks import ConfigError
 from mi_core.encoders import build_backbone
 from pipelines.cli.flags import Flags
 from pipelines.config.sections.encoders import LoadedConfig
-from pipelines.encoders.adopt import Adoption, _commits, adopt_untried, origin
+from pipelines.data.draw.draw import draw
+from pipelines.data.scan.scan import scan
+from pipelines.encoders.adopt import Adoption, _adopt, _commits, origin
 from pipelines.encoders.stored import describe
 from pipelines.errors import UserError
 from pipelines.plan.load import load
@@ -130,9 +132,7 @@ def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> N
         hub.read("hf://org/name/f")
 
 
-def test_the_record_says_the_commit_and_the_encoder_is_that_of_the_file(
-    served: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_record_says_the_commit_and_the_encoder_is_that_of_the_file(served: list[str], tmp_path: Path) -> None:
     target = LoadedConfig.model_validate(
         {
             "load": "checkpoint:conv4",
@@ -143,10 +143,10 @@ def test_the_record_says_the_commit_and_the_encoder_is_that_of_the_file(
     )
     data = load("quickstart").data
     folder = RunFolder(str(tmp_path / "run")).seed(0)
-    adopt_untried(Adoption("target", target, data, folder, "x", ("target-member",)), target, 8)
+    draw(data, scan(data, f"{tmp_path}/scan"), 0, folder.path)
+    _adopt(Adoption("target", target, data, folder, "x", ("target-member",)), None, None)
     record = describe(folder, "target").record
     assert record.source == {"commit": OLD, "sha256": hashlib.sha256(weights(0)).hexdigest()}
-    monkeypatch.setattr("pipelines.encoders.adopt.consistency_in_words", str)  # this encoder was not tried out
     assert OLD in origin(target, record)["weights"]
     torch.manual_seed(0)
     referee = build_backbone("conv4", 1, 8).eval()

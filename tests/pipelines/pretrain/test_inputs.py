@@ -9,6 +9,7 @@ import pytest
 
 from pipelines.config.run_config import RunConfig
 from pipelines.data.draw.draw import draw
+from pipelines.data.plans import plan_of
 from pipelines.data.scan.scan import scan
 from pipelines.plan.load import parse
 from pipelines.pretrain.run import training_jobs
@@ -39,7 +40,7 @@ def inputs(tmp_path: Path) -> Any:
     draw(config.data, scan(config.data, f"{tmp_path}/scan"), 0, f"{tmp_path}/seed-0")
 
     def of(config: RunConfig) -> dict[str, str]:
-        return {job.name: job.inputs for job in training_jobs(config, RunFolder(str(tmp_path)))}
+        return {job.name: job.inputs for job in training_jobs(plan_of(config, RunFolder(str(tmp_path)).seed(0)), 0)}
 
     return of
 

@@ -23,6 +23,7 @@ from mi_core.encoders.checkpoint import fingerprint
 from mi_core.report.contents import schema
 from pipelines.audit import run as audit
 from pipelines.config.run_config import RunConfig
+from pipelines.data.plans import plan_of
 from pipelines.encoders.record import EncoderRecord
 from pipelines.encoders.stored import describe
 from pipelines.errors import UserError
@@ -33,7 +34,7 @@ from pipelines.plan.load import parse
 from pipelines.pretrain import board as progress
 from pipelines.pretrain import lanes
 from pipelines.pretrain import run as pretrain
-from pipelines.pretrain.run import _Bases, _inputs, _save_all, _tell_of_emulation, _train_all, training_jobs
+from pipelines.pretrain.run import _Bases, _save_all, _tell_of_emulation, _train_all, training_jobs
 from pipelines.pretrain.worker import TrainingJob
 from pipelines.run.folder import RunFolder
 from tests.conftest import background, own_processes, small_config, wait_until
@@ -103,7 +104,7 @@ def test_arithmetic_that_this_cpu_only_emulates_is_told(
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: cpu)
     said: list[str] = []
     monkeypatch.setattr(pretrain, "say", lambda _, text: said.append(text))
-    jobs = list(training_jobs(config_with(3, [1]), RunFolder(str(trained_run))))
+    jobs = list(training_jobs(plan_of(config_with(3, [1]), RunFolder(str(trained_run)).seed(0)), 0))
     _tell_of_emulation(
         [dataclasses.replace(job, config=job.config.model_copy(update={"precision": precision})) for job in jobs]
     )
@@ -193,7 +194,7 @@ def test_two_phases_and_a_linear_layer(local_ray: None, tmp_path: Path) -> None:
     other = phases(save_every=1)
     other["encoders"]["base"]["optimizer"] = {"learning_rate": 0.001}
     same, changed = (
-        {name: _inputs(parse(raw, "phases.yaml"), place, name) for name in stored}
+        {job.name: job.inputs for job in training_jobs(plan_of(parse(raw, "phases.yaml"), place), 0)}
         for raw in (phases(save_every=1), other)
     )
     assert {name: encoder.record.inputs for name, encoder in stored.items()} == same

@@ -63,7 +63,7 @@ def made_run(place: Path, *, leak: bool = False, **sections: Any) -> Path:
         draw(config.data, scanned, seed, folder.seed(seed).path)
         for name in config.encoders:
             _encoder(config, folder.seed(seed), name)
-    ((config, _),) = register([Run(config, folder)])
+    ((config, _),), _ = register([Run(config, folder)])
     for event in (START, LOOK):
         write_down(folder, event, {"command": "encoder-audit audit small.yaml"})
     report = _report(config, folder, 2.0 * leak)

@@ -11,7 +11,7 @@ import pytest
 from pipelines.errors import UserError
 from pipelines.files.digest import digest
 from pipelines.plan.load import parse
-from pipelines.run.folder import RunFolder, changed_keys
+from pipelines.run.folder import FEATURES, RunFolder, changed_keys
 from tests.conftest import small_config
 
 CONFIG: dict[str, Any] = {
@@ -35,9 +35,9 @@ def with_change(**sections: Any) -> dict[str, Any]:
 
 
 def work(tmp_path: Path, *names: str) -> None:
-    """Leave results in some folders of seed 0."""
+    """Leave results in some folders of seed 0, and features beside it."""
     for name in names:
-        place = tmp_path / "run" / "seed-0" / name
+        place = tmp_path / "run" / ("" if name == FEATURES else "seed-0") / name
         place.mkdir(parents=True, exist_ok=True)
         (place / "file").touch()
 
@@ -124,7 +124,7 @@ def test_an_attack_that_is_added_to_defenses_moves_results_which_is_told(tmp_pat
     with pytest.raises(UserError, match=r"changed: attacks\. Choose"):
         opened(tmp_path, another)
     opened(tmp_path, more, force="attack")
-    left = {path.parent.name for path in (tmp_path / "run" / "seed-0").rglob("file")}
+    left = {path.parent.name for path in (tmp_path / "run").rglob("file")}
     assert left == {"splits", "features"}
 
 
@@ -132,11 +132,22 @@ def test_force_clears_that_stage_and_later_ones_only(tmp_path: Path) -> None:
     folder = opened(tmp_path)
     work(tmp_path, "splits", "encoders", "features", "attacks", "attribute-inference", "utility", "validity")
     opened(tmp_path, with_change(queries={"views": 3}), force="extract")
-    left = sorted(path.parent.name for path in (tmp_path / "run" / "seed-0").rglob("file"))
+    left = sorted(path.parent.name for path in (tmp_path / "run").rglob("file"))
     assert left == ["encoders", "splits"]
     with pytest.raises(UserError, match="--force pretrain"):
         opened(tmp_path, with_change(encoders={}), force="extract")
     assert folder.manifest["runs"][-1]["forced"] == "extract"
+
+
+def test_points_and_trials_share_the_features_of_their_run() -> None:
+    run, point, trial = (
+        RunFolder(path, root).seed(3)
+        for path, root in (("a/run", ""), ("a/run/sweep/x/2", "a/run"), ("a/run/tune/search/f00", "a/run"))
+    )
+    assert run.store == point.store == trial.store == "a/run/features"
+    assert [(one.run, one.trial) for one in (run, point, trial)] == [
+        ("", ""), ("sweep/x/2", ""), ("tune/search/f00", "tune/search/f00"),
+    ]  # fmt: skip
 
 
 def test_force_clears_seeds_that_were_dropped_too(tmp_path: Path) -> None:

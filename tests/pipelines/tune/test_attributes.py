@@ -10,10 +10,11 @@ import jsonschema
 import pytest
 
 from mi_core.report.contents import schema
-from pipelines.attack.inference import inferences
+from pipelines.attack.inference import inference_path
 from pipelines.audit import run as audit
 from pipelines.config.run_config import RunConfig
 from pipelines.data.draw.splits import Splits
+from pipelines.data.plans import plan_of
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.plan.load import load, parse
@@ -65,10 +66,11 @@ def right(estimate: dict[str, Any]) -> float:
 def test_folds_part_the_images_whose_attribute_is_inferred(run: Run) -> None:
     """The adversary learns from the same images for both, so those that it is right for add up to those of the run."""
     halves = [record(run, "target", fold)["inferences"] for fold in ("search", "final")]
+    planned = plan_of(run.config, run.folder.seed(0))
     whole = [
-        storage.read_json(task.path)
-        for task in inferences(run.config, run.folder.seed(0))
-        if task.config.target == "target"
+        storage.read_json(inference_path(item, planned.folder))
+        for item in planned.plan.inferences
+        if item.settings.target == "target"
     ]
     assert [(row["attribute"], row["output"]) for row in halves[0]] == [("digit", "backbone")] * 2
     assert len({row["settings"] for row in halves[0]}) == 2

@@ -13,19 +13,23 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from pipelines.config.demands import demands_of
 
+from mi_core.querying.precision import precision_on
 from mi_core.report.contents import schema
 from pipelines.audit import run as audit
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.attributes import GroupConfig
 from pipelines.config.sections.encoders import DefendedConfig
 from pipelines.data.draw.splits import Splits
+from pipelines.data.plans import Planned
 from pipelines.encoders.stored import describe
 from pipelines.errors import UserError
+from pipelines.extract.passes import recorded_passes
 from pipelines.files import storage
 from pipelines.plan.checks import defended_of
 from pipelines.plan.controls import references_of
+from pipelines.plan.items import Query
+from pipelines.plan.keys import items_in
 from pipelines.plan.load import parse
 from pipelines.plan.roles import audited_roles
 from pipelines.plan.utility import utility_roles
@@ -36,6 +40,7 @@ from pipelines.tune import trial as trials
 from pipelines.tune.run import tried
 from pipelines.tune.trial import Trial
 from tests.conftest import background, small_config, wait_until
+from tests.pipelines.undrawn import plan_in
 
 SCALE = "defenses.0.settings.scale"
 SAMPLED = {"pairs": 4, "epochs": 60, "learning_rate": 0.5}
@@ -64,16 +69,22 @@ def config_of(tune: dict[str, Any] | None = None, **sections: Any) -> RunConfig:
 def test_a_trial_on_another_device_leaves_the_features_of_the_run_as_they_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Its own features are of the precision of its device; those of the run are planned as the run has them."""
     config, seen = config_of(resources={"gpus_per_actor": 1}), []
     trial = Trial(Run(config, RunFolder(str(tmp_path))), "target+noise", {SCALE: 0.1}, "search")
     monkeypatch.setattr(trials, "are_drawn", lambda _: True)
     monkeypatch.setattr(trials.pretrain, "here", lambda *_: None)
-    monkeypatch.setattr(trials.extract, "here", lambda runs, *_: seen.extend(runs))
+    monkeypatch.setattr(
+        trials, "plans_of", lambda runs: [Planned(plan_in(run.config), run.folder.seed(0)) for run in runs]
+    )
+    monkeypatch.setattr(trials.extract, "here", lambda planned, *_: seen.extend(planned))
     monkeypatch.setattr(trials.attack, "here", lambda *_: None)
     trials._do(trial, trial.config(), 1)
     whole, own = seen
-    assert (whole.config.resources.device, own.config.resources.device) == ("cuda", "cpu")
-    assert whole.config.resources == config.resources
+    assert whole.plan == plan_in(config)
+    assert {query.protocol.precision for query in items_in(whole.plan, Query)} == {precision_on("cuda", "auto")}
+    assert {query.protocol.precision for query in items_in(own.plan, Query)} == {precision_on("cpu", "auto")}
+    assert precision_on("cuda", "auto") != precision_on("cpu", "auto")
 
 
 def test_trials_go_on_where_attacks_or_seeds_were_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,7 +198,10 @@ def test_the_figures_of_a_trial_are_those_of_an_audit_of_the_same_images(run: Pa
     scores = dict(zip(whole["id"].to_pylist(), whole["score"].to_pylist(), strict=True))
     np.testing.assert_allclose(mine["score"].to_numpy(), [scores[name] for name in mine["id"].to_pylist()], rtol=1e-5)
     assert record["cpu_seconds"] > 0
-    assert not list((Path(trial.folder.path) / "seed-0").glob("features"))
+    left = recorded_passes(folder.seed(0).store, [trial.folder.seed(0).trial])
+    assert left and not any(record.content["trial"] for record in left)
+    bare = {Path(record.folder).name for record in left}
+    assert {path.parent.name for path in Path(folder.seed(0).store).glob("*/epoch-*")} <= bare
     Path(trial.path).unlink()  # it is none of the search
 
 
@@ -266,7 +280,8 @@ def test_a_trial_keeps_what_its_attacks_need_and_nothing_else() -> None:
     for name in ("target+noise", "shadow+noise"):
         assert own.encoders[name].settings["scale"] == 0.5  # type: ignore[union-attr]
     assert references_of(own, own.attacks[0]) == ()
-    assert {demand.asking.encoder for demand in demands_of(own)} == {"target+noise", "shadow+noise"}
+    asked = items_in(plan_in(own), Query)
+    assert {query.encoder.name for query in asked} == {"target+noise", "shadow+noise"}
     assert defended_of(config) == ("target+noise", "target")
 
 
