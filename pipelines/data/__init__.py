@@ -1,8 +1,8 @@
 """From sources to samples with roles.
 
-    run            the stage; look: the same for a few shards
-    columns        columns of samples; database, tasks: what scanning and drawing need
-    read           items of sources, and the samples in them
-    scan           every sample read once; it imports `read`
-    draw           the roles of samples; it imports `read` and `scan`
+run            the stage; look: the same for a few shards
+columns        columns of samples; database, tasks: what scanning and drawing need
+read           items of sources, and the samples in them
+scan           every sample read once; it imports `read`
+draw           the roles of samples; it imports `read` and `scan`
 """
