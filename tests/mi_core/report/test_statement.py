@@ -50,26 +50,17 @@ def validity(attack: float, blind: float, delta: float, **settled: Any) -> dict[
 
 def report(**parts: Any) -> dict[str, Any]:
     row = {"attack": "lpla", "target": "target", "output": "backbone", "reference": "known", "seed": 0}
-    row |= {
-        "n_member": 60,
-        "n_nonmember": 60,
-        "threshold": 0.5,
-        "auc": estimate(0.6),
-        "tpr_at_fpr": {},
-        "primary": True,
+    row |= {"n_member": 60, "n_nonmember": 60, "threshold": 0.5, "auc": estimate(0.6), "tpr_at_fpr": {}}
+    primary = row | {"primary": True}
+    return BARE | {
+        "name": "small",
+        "created": "2026-01-01T00:00:00+00:00",
+        "config_sha256": A,
+        "versions": {"encoder-audit": "0.1.0"},
+        "attacks": [primary | {"epoch": epoch} for epoch in (10, 20)] + [row | {"attack": "other"}],
+        "validity": validity(0.8, 0.4, 0.1),
+        **parts,
     }
-    return (
-        BARE
-        | {
-            "name": "small",
-            "created": "2026-01-01T00:00:00+00:00",
-            "config_sha256": A,
-            "versions": {"encoder-audit": "0.1.0"},
-            "attacks": [row | {"epoch": epoch} for epoch in (10, 20)] + [row | {"attack": "other", "primary": False}],
-            "validity": validity(0.8, 0.4, 0.1),
-        }
-        | parts
-    )
 
 
 def encoder(name: str = "target", kind: str = "weights") -> dict[str, Any]:
@@ -96,7 +87,7 @@ def made(**parts: Any) -> dict[str, Any]:
     ]
     files = [{"name": "seed-0/splits/roles.json", "digest": {"sha256": A}}]
     return statement(
-        typed(report(**parts)),
+        typed({name: part for name, part in report(**parts).items() if part is not None}),
         registrations=lines,
         roles=[{"seed": 0, "roles": roles, "files": files, "folders": []}],
         encoders=[encoder(), encoder("shadow")],
@@ -156,23 +147,23 @@ def by_hand(told: dict[str, Any], found: dict[str, Any]) -> tuple[str, str]:
 
 
 def test_the_rule_in_numbers_gives_the_verdict() -> None:
-    assert rule(report())["text"] == RULE
+    assert rule(2.0)["text"] == RULE
     seen = set()
     for attack, blind, delta, trained in product((0.45, 0.6, 0.9), (0.45, 0.5, 0.51), (-0.01, 0.01), (True, False)):
         found = validity(attack, blind, delta, trained=trained)
-        slow = by_hand(rule(report()), found)
+        slow = by_hand(rule(2.0), found)
         assert verdict_by_rule(found) == slow == (found["verdict"], found["reason"])
         seen.add(slow[1])
     expected = {"robust", "untrained-references", "checks-differ", "nothing-found", "not-robust", "not-beyond-checks"}
     assert seen == expected
     for p_value in (0.01, 0.02):
         found = validity(0.7, 0.9, -0.1, by="lot", p_value=p_value)
-        assert verdict_by_rule(found) == by_hand(rule(report()), found)
+        assert verdict_by_rule(found) == by_hand(rule(2.0), found)
     assert verdict_by_rule({"attack_auc": estimate(0.6)}) == ("undecided", "no-checks")
 
 
 def test_a_run_without_control_is_stated_as_undecided() -> None:
-    found = made(validity={})["predicate"]["verdict"]
+    found = made(validity=None)["predicate"]["verdict"]
     assert found == {"verdict": "undecided"}
     assert verdict_by_rule(found) == ("undecided", None)
 

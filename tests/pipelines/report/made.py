@@ -16,6 +16,7 @@ from pipelines.attack.tasks import tasks
 from mi_core.encoders.checkpoint import fingerprint, weights_bytes
 from mi_core.hashing import digest64
 from mi_core.report.contents import schema, to_json
+from mi_core.report.model.as_json import part_as_json
 from mi_core.training.loop import audited_encoder
 from pipelines.attack.blind import blind_path
 from pipelines.attack.scores import part_path
@@ -129,7 +130,7 @@ def _report(config: RunConfig, folder: RunFolder, shift: float) -> dict[str, Any
     roles = next(line["roles"] for line in lines_of(folder) if line["event"] == ROLES)
     for seed in config.seeds:
         _scores(config, folder.seed(seed), shift)
-    pooled = verdict(config, folder)
+    pooled = part_as_json(verdict(config, folder))
     found = dict(zip(config.seeds, pooled.get("per_seed", [pooled]), strict=True))
     auc = pooled["attack_auc"]
     rows = [

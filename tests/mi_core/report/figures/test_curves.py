@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import jsonschema
@@ -16,17 +17,19 @@ from mi_core.report.contents import (
     StatisticCurve,
     final_rows,
     known_in_words,
-    pool_seeds,
     pooled_rows,
     schema,
     side_by_side,
 )
 from mi_core.report.figures.curves import comparison_figures, sweep_figures
 from mi_core.report.figures.figures import _precision_at, draw_figures
+from mi_core.report.model.as_json import part_as_json
+from mi_core.report.model.attacks import Knowledge
 from mi_core.report.model.report import report_from_json as typed
 from mi_core.report.page.html import render_html
 from mi_core.report.terminal import terminal_table
 from mi_core.report.words.numbers import rate
+from tests.mi_core.report.conftest import pooled
 from tests.mi_core.report.page.page import Page
 
 
@@ -43,7 +46,7 @@ def moved(rows: list[dict[str, Any]], shift: float, queries: int) -> list[dict[s
 def swept(report: dict[str, Any]) -> dict[str, Any]:
     """The report with a sweep over views, in which only EncoderMI changes."""
     whole = copy.deepcopy(report)
-    rows = final_rows(pooled_rows(typed(whole)))
+    rows = part_as_json(final_rows(pooled_rows(typed(whole))))
     steady = [row for row in rows if row["attack"] == "lpla"]
     changing = [row for row in rows if row["attack"] != "lpla"]
     whole["sweeps"] = [
@@ -119,7 +122,7 @@ def several_targets(report: dict[str, Any]) -> dict[str, Any]:
             entry["shadow"] = "other-shadow"
             entry["knowledge"] = {"distribution": False, "architecture": True, "algorithm": False}
     whole["attacks"] += second
-    whole["pooled"] = pool_seeds(whole["attacks"])
+    whole["pooled"] = pooled(whole["attacks"])
     whole["encoders"]["other"] = copy.deepcopy(whole["encoders"]["target"])
     whole["encoders"]["other"]["utility"]["knn"] = 0.5
     return whole
@@ -144,28 +147,23 @@ def test_attacks_stand_side_by_side(report: dict[str, Any]) -> None:
         ("other", "other-shadow: all but distribution, algorithm"),
         ("other", "known samples"),
     ]
-    lpla = next(
-        row for row in final_rows(pooled_rows(typed(whole))) if (row["attack"], row["target"]) == ("lpla", "other")
-    )
-    assert table[3][2] == {"lpla": lpla} or table[3][2]["lpla"]["output"] == "projection"
+    lpla = next(row for row in final_rows(pooled_rows(typed(whole))) if (row.attack, row.target) == ("lpla", "other"))
+    assert table[3][2] == {"lpla": lpla} or table[3][2]["lpla"].output == "projection"
     page = Page(render_html(typed(whole), {})).text
     assert "other-shadow: all but distribution, algorithm" in page
     compared = page.partition("Side by side: ")[2].partition("Side by side: ")[0]
     assert "Known encodermi-t encodermi-v encodermi-s lpla target shadow" in compared and "not run" in compared
-    assert (
-        "Side by side" not in Page(render_html(typed(report), {})).text
-    )  # each attack stands once: nothing to compare
-    assert "none" in known_in_words(
-        {"attack": "a", "reference": "shadow", "shadow": "s"}
-        | {"knowledge": dict.fromkeys(("distribution", "architecture", "algorithm"), False)}
-    )
+    single = Page(render_html(typed(report), {})).text
+    assert "Side by side" not in single  # each attack stands once: nothing to compare
+    nothing = Knowledge(distribution=False, architecture=False, algorithm=False)
+    assert known_in_words(replace(table[2][2]["encodermi-t"], knowledge=nothing)) == "other-shadow: none"
 
 
 def test_entries_that_differ_by_settings_are_pooled_apart(report: dict[str, Any]) -> None:
     entries = [
         entry | {"settings": f"p = {p}"} for entry in report["attacks"] if entry["attack"] == "lpla" for p in (1, 2)
     ]
-    assert len(pool_seeds(entries)) == 2 * len(pool_seeds([e for e in report["attacks"] if e["attack"] == "lpla"]))
+    assert len(pooled(entries)) == 2 * len(pooled([e for e in report["attacks"] if e["attack"] == "lpla"]))
 
 
 @pytest.mark.parametrize("seed", [0, 1])

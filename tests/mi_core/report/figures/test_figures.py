@@ -14,7 +14,7 @@ from PIL import Image
 
 from mi_core import report as report_package
 from mi_core.checks import ShapeError
-from mi_core.records import ALL_CALLED
+from mi_core.records import ALL_CALLED, Estimate
 from mi_core.report.contents import AttackScores, EmbeddingMap, FigureData, LossCurve, StatisticCurve, series_names
 from mi_core.report.figures.drawing import Drawing, abreast, blank, label_axes, log_scale, svg
 from mi_core.report.figures.figures import _rate_at, draw_figures
@@ -180,7 +180,7 @@ def test_points_tell_their_values_on_hover() -> None:
     found = titles(Drawing(svg(figure), "", ""))
     assert found == ["a<b at 1: .500", "a<b at 2: .250", "a<b at 4: .125", "line"]
     figure, (panel,) = blank()
-    entry = {"value": 0.25, "ci95": [0.2, 0.3]}
+    entry = Estimate(0.25, 0.2, 0.3, 9)
     abreast(panel, ["first", "second"], {"one": [(0, entry), (1, entry)], "two": [(1, entry)]})
     found = titles(Drawing(svg(figure), "", ""))
     assert found == ["one, first: .250", "one, second: .250", "two, second: .250"]

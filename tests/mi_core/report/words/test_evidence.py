@@ -41,7 +41,7 @@ def entry(attack: str, seed: int, gap: float, target: str = "target", **more: An
     return SeedTest(attack=attack, target=target, output="backbone", reference="shadow", seed=seed, result=result)
 
 
-def tests_of(entries: list[SeedTest]) -> list[DatasetTest]:
+def measured_by(entries: list[SeedTest]) -> list[DatasetTest]:
     tests = [one.result.test for one in entries]
     return [test for test in tests if test is not None]
 
@@ -51,7 +51,7 @@ def test_seeds_are_combined_and_attacks_adjusted() -> None:
     rows = combine_tests(entries)
     assert [row.attack for row in rows] == ["a", "bb"]
     for row in rows:
-        mine = tests_of([one for one in entries if one.attack == row.attack])
+        mine = measured_by([one for one in entries if one.attack == row.attack])
         assert row.welch_p == pytest.approx(cauchy_combination([test.welch_p for test in mine]))
         assert row.p == max(row.welch_p, row.permutation_p or 0.0)
         assert row.n == 600
@@ -76,7 +76,7 @@ def test_the_most_cautious_seed_decides() -> None:
     (row,) = combine_tests(entries)
     assert row.least_share == 0.2
     assert f"t least 20 % of {SIDES.candidates} were used (95 % confidence)." in dataset_sentence(row, SIDES)
-    needed = [test.needed.value for test in tests_of(entries) if test.needed is not None]
+    needed = [test.needed.value for test in measured_by(entries) if test.needed is not None]
     assert row.needed is not None and row.needed.value == max(value for value in needed if value is not None)
     reversed_too = [entry("a", 0, 1.0), entry("a", 1, -1.0)]
     (row,) = combine_tests(reversed_too)
@@ -136,18 +136,26 @@ def test_without_exchangeability_there_is_no_p_value(report: dict[str, Any]) -> 
         assert "flagged (" not in flat
 
 
+def seen(report: dict[str, Any]) -> str:
+    return power_sentence(typed(report), evidence_of(report))
+
+
+def trusted(report: dict[str, Any]) -> str:
+    return believed(typed(report), evidence_of(report))
+
+
 def test_what_a_small_audit_cannot_see(report: dict[str, Any]) -> None:
     assert ".554 or more if 100 % of the candidates were used, .930 or more if 10 %" in power_sentence(
         typed(report), evidence_of(report)
     )
-    assert "if 1 % were used, no AUC is enough" in power_sentence(typed(report), evidence_of(report))
-    assert "2.27 %" in power_sentence(typed(report), evidence_of(report))
-    assert believed(typed(report), evidence_of(report)).startswith("By lot: ")
+    assert "if 1 % were used, no AUC is enough" in seen(report)
+    assert "2.27 %" in seen(report)
+    assert trusted(report).startswith("By lot: ")
     report["validity"]["by"] = "choice"
-    assert believed(typed(report), evidence_of(report)).startswith("A classifier given only files and pixels")
+    assert trusted(report).startswith("A classifier given only files and pixels")
     report["evidence"] |= {"n_candidate": 2, "n_control": 2, "fpr_floor": 1.0, "grouped": True}
     report["evidence"]["power"] = [{"used": 1.0}]
-    assert "2 against 2 groups of images are too few" in power_sentence(typed(report), evidence_of(report))
+    assert "2 against 2 groups of images are too few" in seen(report)
     assert "only if controls are surely unused and otherwise like candidates (exchangeable)" in believed(
         typed(report), evidence_of(report)
     )

@@ -63,8 +63,8 @@ def test_the_page_and_the_terminal_say_it(measured: dict[str, Any]) -> None:
     html = render_html(typed(measured), {})
     assert "<b>9" not in html
     text = Page(html).text
-    for part in (MEANING, SHOWN["file"], "digits/0007", ".310 [.22, .40]"):
-        assert part in text, part
+    for words in (MEANING, SHOWN["file"], "digits/0007", ".310 [.22, .40]"):
+        assert words in text, words
     console = Console(width=400)
     with console.capture() as capture:
         console.print(terminal_table(typed(measured), whole=False))
