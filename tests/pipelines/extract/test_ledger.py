@@ -138,7 +138,7 @@ def test_a_chunk_is_begun_no_more_often_than_the_budget_bears(
 def lost_once(folder: Path, *, attempts: int) -> ShardJob:
     """A job on whose only chunk a worker was lost; it needs no run."""
     asking = Asking("target", ("backbone",), Recipe("simclr", {}))
-    query = QueryPass(asking, asking.recipe, (0,), ("candidate",), ("norm:2",), 2, 1, "float32", "base")
+    query = QueryPass(asking, asking.recipe, (0,), ("candidate",), (LpNorm(),), 2, 1, "float32", "base")
     source = config_with().data.sources["digits"]
     selection = Selection.given_as({"a": None, "b": None})
     job = ShardJob(SeedFolder(str(folder), 0), query, "pool", source, Item("part"), selection, 8, Decoder(8))
