@@ -139,7 +139,6 @@ class Pass:
             "queries": self.keys,
             "epochs": self.epochs,
             "chunk": self.chunk,
-            "epochs": self.epochs,
             "per_image": self.queries_per_image,
             "images": {role: self.images[role] for role in self.roles},
             "count": self.count,
