@@ -119,7 +119,8 @@ class Estimate:
     """A number with its 95 % interval and the number of samples it rests on.
 
     ``supported`` is False where the sample size cannot carry the rate (FPR a with fewer than 10/a non-members);
-    ``false_positives`` is set for a true-positive rate at a false-positive rate.
+    ``false_positives`` is set for a true-positive rate at a false-positive rate, ``sd`` for a mean over several seeds:
+    the standard deviation over these.
     """
 
     value: float
@@ -128,12 +129,19 @@ class Estimate:
     n: int
     supported: bool = True
     false_positives: int | None = None
+    sd: float | None = None
+
+    @property
+    def ci95(self) -> tuple[float, float]:
+        """The interval."""
+        return self.low, self.high
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> Estimate:
         """The estimate that `as_json` wrote."""
         low, high = entry["ci95"]
-        return cls(entry["value"], low, high, entry["n"], entry.get("supported", True), entry.get("fp"))
+        marks = entry.get("supported", True), entry.get("fp"), entry.get("sd")
+        return cls(entry["value"], low, high, entry["n"], *marks)
 
     def as_json(self) -> dict[str, Any]:
         """The estimate as report.json writes it: ``value``, ``ci95``, ``n`` and, where they apply, the marks."""
@@ -142,4 +150,6 @@ class Estimate:
             entry["fp"] = self.false_positives
         if not self.supported:
             entry["supported"] = False
+        if self.sd is not None:
+            entry["sd"] = self.sd
         return entry

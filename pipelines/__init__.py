@@ -1,12 +1,12 @@
 """Runs an audit on Ray; every stage can be stopped and resumed. The mathematics is in `mi_core`.
 
-A room imports itself and the rooms above it, never one below:
+A room imports itself and the rooms that stand before it in this list, never a later one:
 
     errors     mistakes of users, as one line; console: what the user sees meanwhile
     files      files and folders, on a disk or an object store; locks
     config     what to run: the sections of the YAML file as typed data, and their shorthands; reads no image
-    plan       what is to be done: `items` are the nouns of a run; `resolve` decides every default and every rule of a
-               threat model, once; `keys` names results by what they depend on; `checks` refuses what does not fit
+    plan       what is to be done: `items` are the nouns of a run; `resolve` decides every rule of a threat model, once,
+               and every default that depends on other sections; `checks` refuses what does not fit together
     run        the run folder, the Ray session, the points of sweeps, processes and signals
     data       from sources to samples with roles
     encoders   encoders in a run folder: stored, adopted from elsewhere, or asked behind an API

@@ -76,8 +76,9 @@ DRAWERS = {
         "draw": {"read", "scan", "columns", "database", "tasks"},
     },
     "mi_core.report": {
-        "words": {"contents"},
-        "": {"words", "figures"},
+        "model": set(),
+        "words": {"contents", "model"},
+        "": {"model", "words", "figures"},
     },
 }
 BANNED_IN_MI_CORE = {"ray", "yaml", "argparse", "typer", "pydantic"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -17,7 +17,6 @@ from mi_core.attacks.mean_cosine import MeanCosine
 from mi_core.auditing.config_text import FAMILY, reference_settings
 from mi_core.auditing.models import Model
 from mi_core.auditing.reading import CANDIDATES, Samples, decoded
-from mi_core.auditing.record import Beside
 from mi_core.auditing.references import Made, make_references
 from mi_core.augmentations.simclr import SimCLRAugmentation
 from mi_core.augmentations.views import make_views
@@ -38,6 +37,29 @@ from mi_core.validity.file_features import shrunken
 CHUNK = 256  # images that are decoded and queried together
 PROBED = 256  # images on which an encoder is tried out
 EMBEDDING = Embedding()  # what the classifier on embeddings reads
+
+
+@dataclass(frozen=True)
+class Beside:
+    """A reference encoder.
+
+    Args:
+        name: in the report, and in a config where it was made here.
+        encoder: in evaluation mode.
+        fingerprint: of its weights, before batch norm was folded.
+        output: that is read.
+        seen: (N,) which images it was trained on.
+        consistency: whether it recognises images.
+        model: as the user gave it; None: it was made here.
+    """
+
+    name: str
+    encoder: Encoder
+    fingerprint: str
+    output: str
+    seen: BoolArray
+    consistency: Mapping[str, Any]
+    model: Model | None
 
 
 @dataclass(frozen=True)

@@ -8,29 +8,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 from torch import nn
 
 from mi_core.adoption.builders import folder_preprocessing, of_captions
 from mi_core.adoption.model_folder import Definition, folder_kind
 from mi_core.adoption.published import PUBLISHED, published
 from mi_core.adoption.weight_sources import definition_of, read_local
-from mi_core.attacks.mean_cosine import MeanCosine
 from mi_core.auditing.arguments import checked, recipe_of
-from mi_core.auditing.asking import Asked, Setup, shown_bar
+from mi_core.auditing.asking import Setup, shown_bar
 from mi_core.auditing.found import Found
 from mi_core.auditing.images import items_of
+from mi_core.auditing.judging import Measured, Options, judged
 from mi_core.auditing.models import Preparation, device_of, given_reference, model_of, tried_out
 from mi_core.auditing.reading import CANDIDATES, CONTROLS, MAX_REJECTED, Samples, read
-from mi_core.auditing.record import Beside, Measured
+from mi_core.auditing.scores import scores_of
 from mi_core.checks import ConfigError
 from mi_core.images import Decoder
 from mi_core.nonce import new_nonce
-from mi_core.records import BoolArray, Features, LabelledFeatures
-from mi_core.validity.blind import blind_scores, semantic_scores, telling
-from mi_core.validity.bursts import find_bursts
-from mi_core.validity.file_features import FILE_FEATURES, pixel_names
-from mi_core.validity.unseen import Calibration, Scale, mean_of_unseen
 from mi_core.validity.verdict import FACTOR
 
 BLIND = 10_000  # images of a side that the blind classifier sees, at most
@@ -178,22 +172,14 @@ def audit(
         beside = [setup.beside_given(one, number, samples) for number, one in enumerate(given_ones)]
         beside += [setup.beside_made(one, samples) for one in made]
         seen = samples.first(BLIND, seed)
-        scores = _scored(setup.ask(target, beside, samples, seen), beside, samples, seen, seed)
-    sources = {CANDIDATES: candidates, CONTROLS: controls}
-    told |= {} if max_rejected == MAX_REJECTED else {"max_rejected": max_rejected}
-    told |= {} if near_duplicates else {"near_duplicates": None}
-    return Found.of(
-        Measured(samples, scores, target, beside, shown, sources, drawn, nonce is not None),
-        objective=objective,
-        augmentation=augmentation or {},
-        output=output,
-        views=views,
-        data=told,
-        fdr=fdr,
-        factor=factor,
-        seed=seed,
-        grid=setup.grid(samples),
-    )
+        scores = scores_of(setup.ask(target, beside, samples, seen), beside, samples, seen, seed)
+        told |= {} if max_rejected == MAX_REJECTED else {"max_rejected": max_rejected}
+        told |= {} if near_duplicates else {"near_duplicates": None}
+        options = Options(
+            objective, augmentation or {}, output, views, told, fdr, factor, seed, drawn, nonce is not None
+        )
+        sources = {CANDIDATES: candidates, CONTROLS: controls}
+        return judged(Measured(samples, scores, target, beside, shown, sources, options, setup.grid(samples)))
 
 
 def _publishes(named: str) -> bool:
@@ -231,55 +217,6 @@ def _check_numbers(samples: Samples, seed: int) -> None:
         )
     if int(candidate.sum()) < 5:
         raise ConfigError(f"{int(candidate.sum())} candidates are left; give at least 5")
-
-
-def _scored(asked: Asked, beside: Sequence[Beside], samples: Samples, seen: BoolArray, seed: int) -> dict[str, Any]:
-    """Scores of the attack and of its checks on the judged images; ``seen`` (N,) by the classifiers."""
-    known, candidate, features = samples.known(seed), samples.candidate, asked.features
-    member, summaries = candidate[seen], samples.summaries[seen]
-    judged, blind = ~known, np.zeros(len(seen))
-    blind[seen] = blind_scores(summaries, asked.pixels, member, seed=seed)
-    found: dict[str, Any] = {"member": candidate[judged], "blind": blind[judged], "seen": seen[judged]}
-    method = _fitted(features["target"], known, seed)
-    own = features["target"].take(judged)
-    found |= {"score": method.score(own), "threshold": method.threshold, "statistic": method.statistic(own)}
-    if beside:
-        control = _beside(features, beside, known, seed)
-        calibration = Calibration.of(method.score(features["target"].take(known)), control[known])
-        found |= {"control": control[judged], "calibrated": calibration(found["score"], control[judged])}
-        found["semantic"] = _semantic(asked.embeddings, samples, seen, seed)[judged]
-        groups = find_bursts(asked.embeddings, member)
-        if groups is not None:
-            every = np.full(len(known), -1, dtype=np.int64)
-            every[seen] = groups
-            found["groups"] = every[judged]
-    told = telling(summaries, (*FILE_FEATURES, *pixel_names(3)), member)
-    return found | {"known": int(known.sum()), "telling": told}
-
-
-def _fitted(features: Features, known: np.ndarray, seed: int) -> MeanCosine:
-    """The attack, fitted on the known controls."""
-    method = MeanCosine(seed=seed)
-    method.fit(LabelledFeatures(features.take(known), np.zeros(int(known.sum()), dtype=bool)))
-    return method
-
-
-def _beside(features: Mapping[str, Features], beside: Sequence[Beside], known: np.ndarray, seed: int) -> np.ndarray:
-    """The mean score (N,) of every image over the references that did not see it, on one scale."""
-    scores = [_fitted(features[one.name], known, seed).score(features[one.name]) for one in beside]
-    seen = [one.seen for one in beside]
-    alone = len(beside) == 1
-    scales = [Scale() if alone else Scale.of(own[~mine & ~known]) for own, mine in zip(scores, seen, strict=True)]
-    return mean_of_unseen(scores, seen, scales)
-
-
-def _semantic(embeddings: np.ndarray, samples: Samples, seen: BoolArray, seed: int) -> np.ndarray:
-    """Scores (N,) of a classifier on the embeddings (M, D) of the M seen images by all references."""
-    rows = np.flatnonzero(seen)
-    order = np.argsort(np.array(samples.hashes)[rows])
-    scores = np.zeros(len(seen))
-    scores[rows[order]] = semantic_scores(embeddings[order], samples.candidate[rows[order]], seed=seed)
-    return scores
 
 
 @contextmanager

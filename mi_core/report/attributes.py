@@ -1,21 +1,23 @@
-"""What a report says of attribute inference: rows over seeds, and figures beside what guessing gives."""
+"""What a report says of attribute inference: the rows it shows, and figures beside what guessing gives."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from textwrap import fill
-from typing import Any
 
 import numpy as np
 from sklearn.manifold import TSNE
 
 from mi_core.records import FloatArray
-from mi_core.report.contents import EmbeddingMap, Row, at_last_epoch, by_seed, pool_estimate
+from mi_core.report.contents import EmbeddingMap, at_last_epoch, is_numeric, places_of
 from mi_core.report.figures.drawing import COLOURS, GREY, Drawing, band, blank, file_name, label_axes, level, svg
+from mi_core.report.model.attacks import InferenceRow, Sweep
+from mi_core.report.model.report import Report
+from mi_core.report.pooling import INFERRED
 from mi_core.report.words.numbers import count, rate
 
-_IDENTITY = ("attribute", "target", "output", "settings", "epoch")
 _MOST_COLOURS = 20
 _LETTERS = 66  # of a figure's width
 
@@ -28,34 +30,12 @@ def plane(embeddings: FloatArray, seed: int) -> FloatArray:
     return np.asarray(found, dtype=np.float32)
 
 
-def pool_inferences(entries: Iterable[Mapping[str, Any]]) -> list[Row]:
-    """One row per attribute, target, output, settings and epoch: means over seeds, in the order of their first entry.
-
-    Args:
-        entries: with ``seed``, ``values``, ``n_auxiliary``, and the estimates ``accuracy``, ``majority`` and
-            ``auxiliary_accuracy``, which results of earlier versions lack; ``overlap`` of the attacked samples and
-            ``auxiliary_overlap``, as `mi_core.metrics.pooled.pool`, default 0.
-    """
-    rows = []
-    for found in by_seed(entries, _IDENTITY):
-        row: Row = {name: found[0][name] for name in (*_IDENTITY, "values") if name in found[0]}
-        row["seeds"] = [entry["seed"] for entry in found]
-        row["n_auxiliary"] = sum(entry["n_auxiliary"] for entry in found)
-        estimates = ("accuracy", "auxiliary_accuracy", "majority")
-        there = [name for name in estimates if all(name in entry for entry in found)]
-        for name in there:
-            again = found[0].get("auxiliary_overlap" if name == "auxiliary_accuracy" else "overlap", 0.0)
-            row[name] = pool_estimate([entry[name] for entry in found], overlap=again)
-        rows.append(row)
-    return rows
-
-
-def final_inferences(rows: Iterable[Row]) -> list[Row]:
+def final_inferences(rows: Iterable[InferenceRow]) -> list[InferenceRow]:
     """The rows of every encoder's last epoch."""
-    return at_last_epoch(rows, _IDENTITY[:-1])
+    return at_last_epoch(rows, INFERRED[:-1])
 
 
-def attribute_figures(report: Mapping[str, Any], maps: Sequence[EmbeddingMap]) -> dict[str, Drawing]:
+def attribute_figures(report: Report, maps: Sequence[EmbeddingMap]) -> dict[str, Drawing]:
     """The figures of attribute inference.
 
     Args:
@@ -65,45 +45,45 @@ def attribute_figures(report: Mapping[str, Any], maps: Sequence[EmbeddingMap]) -
     Returns:
         ``attributes-accuracy``, ``attributes-sweep-<name>`` and ``attributes-map-<target>-<output>-<attribute>``.
     """
-    rows = final_inferences(report.get("attribute_inference", []))
+    rows = final_inferences(report.attribute_inference)
     drawings = {"attributes-accuracy": _accuracies(rows)} if rows else {}
-    for sweep in report.get("sweeps", []):
+    for sweep in report.sweeps:
         series = _series(sweep)
         if series:
-            drawings[file_name(f"attributes-sweep-{sweep['name']}")] = _sweep(sweep, series)
+            drawings[file_name(f"attributes-sweep-{sweep.name}")] = _sweep(sweep, series)
     for one in maps:
         drawings[file_name(f"attributes-map-{one.target}-{one.output}-{one.attribute}")] = _map(one)
     return drawings
 
 
-def called(row: Row) -> str:
+def called(row: InferenceRow) -> str:
     """How tables and figures call what was inferred from what."""
-    return ", ".join(filter(None, (f"{row['attribute']} from {row['target']}", row["output"], row.get("settings"))))
+    return ", ".join(filter(None, (f"{row.attribute} from {row.target}", row.output, row.settings)))
 
 
-def swept_inferences(sweep: Row) -> tuple[list[str], list[tuple[str, dict[str, Row]]]]:
+def swept_inferences(sweep: Sweep) -> tuple[list[str], list[tuple[str, dict[str, InferenceRow]]]]:
     """What a sweep changes of attribute inference: the names of the series, and by point (label, row by name)."""
-    series = _series(sweep)
-    found = [
-        (point["label"], {_name(row, sweep): row for row in final_inferences(point.get("attribute_inference", []))})
-        for point in sweep["points"]
+    by_point = [
+        (point.label, {_name(row, sweep): row for row in final_inferences(point.attribute_inference)})
+        for point in sweep.points
     ]
-    return list(series), found
+    return list(_series(sweep)), by_point
 
 
-def _name(row: Row, sweep: Row) -> str:
+def _name(row: InferenceRow, sweep: Sweep) -> str:
     """How a row is called beside the others of its point: without the setting that the sweep changes."""
-    swept = re.escape(sweep["name"].rpartition(".")[2])
-    settings = re.sub(rf"(^|, ){swept} = [^,]*", "", row.get("settings") or "").removeprefix(", ")
-    return called({**row, "settings": settings})
+    swept = re.escape(sweep.name.rpartition(".")[2])
+    settings = re.sub(rf"(^|, ){swept} = [^,]*", "", row.settings or "").removeprefix(", ")
+    return called(replace(row, settings=settings))
 
 
-def _accuracies(rows: Sequence[Row]) -> Drawing:
+def _accuracies(rows: Sequence[InferenceRow]) -> Drawing:
     figure, (panel,) = blank(height=1.0 + 0.55 * len(rows))
     places = np.arange(len(rows))[::-1]
     for name, colour in (("accuracy", COLOURS[0]), ("majority", GREY)):
-        values = np.array([row[name]["value"] for row in rows])
-        low, high = np.array([row[name]["ci95"] for row in rows]).T
+        estimates = [getattr(row, name) for row in rows]
+        values = np.array([estimate.value for estimate in estimates])
+        low, high = np.array([estimate.ci95 for estimate in estimates]).T
         label = "attack" if name == "accuracy" else "most frequent value"
         style = {"fmt": "o" if name == "accuracy" else "|", "color": colour, "capsize": 2.5, "markersize": 5}
         panel.errorbar(values, places, xerr=[values - low, high - values], linewidth=1.2, label=label, **style)
@@ -113,40 +93,39 @@ def _accuracies(rows: Sequence[Row]) -> Drawing:
     panel.set_yticks([])
     panel.set_ylim(-0.4, len(rows) - 0.3)
     label_axes(panel, "accuracy of attribute inference", "")
-    told = [
-        f"{called(row)} {rate(row['accuracy']['value'])}, guessing {rate(row['majority']['value'])}" for row in rows
-    ]
+    told = [f"{called(row)} {rate(row.accuracy.value)}, guessing {rate(row.majority.value)}" for row in rows]
     return Drawing(svg(figure), "Attributes inferred from embeddings", f"Accuracies: {'; '.join(told)}.")
 
 
-def _series(sweep: Row) -> dict[str, list[tuple[float, Row]]]:
+_Series = dict[str, list[tuple[float, InferenceRow]]]
+
+
+def _series(sweep: Sweep) -> _Series:
     """What is inferred from which encoder to (place, row), where the sweep changes it."""
-    points = sweep["points"]
-    numeric = all("value" in point for point in points)
-    found: dict[str, list[tuple[float, Row]]] = {}
-    for number, point in enumerate(points):
-        for row in final_inferences(point.get("attribute_inference", [])):
-            found.setdefault(_name(row, sweep), []).append((point["value"] if numeric else float(number), row))
+    series: _Series = {}
+    for x, point in zip(places_of(sweep), sweep.points, strict=True):
+        for row in final_inferences(point.attribute_inference):
+            series.setdefault(_name(row, sweep), []).append((x, row))
     return {
         name: sorted(rows, key=lambda entry: entry[0])
-        for name, rows in found.items()
-        if len({row["accuracy"]["value"] for _, row in rows}) > 1
+        for name, rows in series.items()
+        if len({row.accuracy.value for _, row in rows}) > 1
     }
 
 
-def _sweep(sweep: Row, series: Mapping[str, Sequence[tuple[float, Row]]]) -> Drawing:
+def _sweep(sweep: Sweep, series: _Series) -> Drawing:
     figure, (panel,) = blank(height=3.4)
     told = []
     for index, (name, rows) in enumerate(series.items()):
-        band(panel, [(place, row["accuracy"]) for place, row in rows], name, index)
-        first, last = rows[0][1]["accuracy"]["value"], rows[-1][1]["accuracy"]["value"]
+        band(panel, [(place, row.accuracy) for place, row in rows], name, index)
+        first, last = rows[0][1].accuracy.value, rows[-1][1].accuracy.value
         told.append(f"{name} from {rate(first)} to {rate(last)}")
-    guess = next(iter(series.values()))[-1][1]["majority"]["value"]
+    guess = next(iter(series.values()))[-1][1].majority.value
     level(panel, guess, "most frequent value")
-    x = sweep["name"].replace("attribute_inference.*.", "")
+    x = sweep.name.replace("attribute_inference.*.", "")
     label_axes(panel, x, "accuracy of attribute inference")
-    if not all("value" in point for point in sweep["points"]):
-        panel.set_xticks(range(len(sweep["points"])), [point["label"] for point in sweep["points"]], rotation=20)
+    if not is_numeric(sweep):
+        panel.set_xticks(range(len(sweep.points)), [point.label for point in sweep.points], rotation=20)
     return Drawing(svg(figure), f"Attribute inference, sweep of {x}", f"Over {x}, first to last: {'; '.join(told)}.")
 
 

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from mi_core.records import Estimate
+from mi_core.report.model.report import Report
 from mi_core.report.runs import plain
 from mi_core.report.statement import ANSWERS, CODE, WEIGHTS
 from mi_core.report.words.numbers import count, estimate
@@ -38,11 +40,11 @@ _NOT_SAID = (
 _LONGEST = 400  # characters of a text from a report
 
 
-def card(report: Mapping[str, Any], statement: Mapping[str, Any], sha256: str) -> str:
+def card(report: Report, statement: Mapping[str, Any], sha256: str) -> str:
     """The block, in Markdown.
 
     Args:
-        report: the content of report.json.
+        report: of a run.
         statement: the statement of the same run.
         sha256: of the statement's file.
     """
@@ -58,7 +60,7 @@ def card(report: Mapping[str, Any], statement: Mapping[str, Any], sha256: str) -
     return "\n".join(lines) + "\n"
 
 
-def _rows(report: Mapping[str, Any], statement: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _rows(report: Report, statement: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """What was measured, and by what it is known again."""
     predicate = statement["predicate"]
     primary, sides = predicate["primary"], sides_of(report)
@@ -72,8 +74,8 @@ def _rows(report: Mapping[str, Any], statement: Mapping[str, Any]) -> Iterator[t
     yield f"attack, {registered}", f"{_code(primary['attack'])} on the {_code(primary['output'])} output"
     for name, words in _MEASURED.items():
         if name in predicate["verdict"]:
-            entry = predicate["verdict"][name]
-            yield f"{words}, 95 % interval", f"{estimate(entry)}, n = {count(entry['n'])}"
+            entry = Estimate.from_json(predicate["verdict"][name])
+            yield f"{words}, 95 % interval", f"{estimate(entry)}, n = {count(entry.n)}"
     yield "date", _text(predicate["run"]["created"][:10])
     yield "made with", f"encoder-audit {_text(predicate['versions'].get('encoder-audit', 'of unknown version'))}"
     for line in predicate["registrations"]:

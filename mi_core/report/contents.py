@@ -1,27 +1,27 @@
-"""What a report is made of: the dictionary of report.json, the arrays of its figures, and the rows over seeds."""
+"""The text of report.json, the arrays of its figures, and how its rows are chosen and called."""
 
 from __future__ import annotations
 
 import json
 import math
-import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib import resources
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from mi_core.checks import NumericError, ShapeError, check_finite, check_shape
-from mi_core.metrics.pooled import pool, together
-from mi_core.records import BoolArray, Estimate, FloatArray
+from mi_core.records import BoolArray, FloatArray
 from mi_core.report.figures.images import ViewGrid
+from mi_core.report.model.as_json import part_as_json
+from mi_core.report.model.attacks import AttackResult, InferenceRow, PooledRow, Sweep
+from mi_core.report.model.report import Report
+from mi_core.report.pooling import IDENTITY, pool_seeds
 from mi_core.report.spread import Spread
 
-Row = dict[str, Any]
-_IDENTITY = ("attack", "target", "shadow", "output", "reference", "settings", "epoch")
-_ESTIMATES = ("accuracy", "precision", "recall", "auc")
+_Row = TypeVar("_Row", AttackResult, PooledRow, InferenceRow)
 
 
 @dataclass(frozen=True)
@@ -178,23 +178,24 @@ def fault_of(report: Any) -> str:
     return "" if found == version else f"has schema_version {found}, expected {version}"
 
 
-def to_json(report: Mapping[str, Any]) -> str:
-    """The text of report.json.
+def to_json(part: Any) -> str:
+    """The text of report.json, or of a part of it.
 
     Raises:
-        TypeError: a part is None or no JSON value; a missing part has to be left out.
+        TypeError: a value is None or no JSON value; a missing part has to be left out.
         NumericError: a number is NaN or infinite.
 
     Example:
         >>> to_json({"schema_version": 1})
         '{\\n  "schema_version": 1\\n}\\n'
     """
-    for path, value in _leaves(report, "report"):
+    content = part_as_json(part)
+    for path, value in _leaves(content, "report"):
         if not isinstance(value, str | int | float):
             raise TypeError(f"{path} is {value!r} ({type(value).__name__}): leave a missing part out of the report")
         if isinstance(value, float) and not math.isfinite(value):
             raise NumericError(f"{path} = {value}: a report holds finite numbers only; leave the part out")
-    return json.dumps(report, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+    return json.dumps(content, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
 
 
 def _leaves(node: Any, path: str) -> Iterator[tuple[str, Any]]:
@@ -208,150 +209,73 @@ def _leaves(node: Any, path: str) -> Iterator[tuple[str, Any]]:
         yield path, node
 
 
-def pool_seeds(attacks: Iterable[Mapping[str, Any]], *, overlap: float = 0.0) -> list[Row]:
-    """The ``pooled`` part of report.json: one row per (attack, target, output, epoch), the mean over its seeds.
-
-    Args:
-        attacks: entries of the ``attacks`` part, several seeds each.
-        overlap: as `mi_core.metrics.pooled.pool`.
-
-    Returns:
-        Rows in the order of their first entry. Queries and seconds are sums; n and fp are sums where no
-        sample recurs, and else fewer (`mi_core.metrics.pooled.together`). An estimate is the mean
-        with its within-run interval (`mi_core.metrics.pooled`) and, from two seeds on, ``sd`` over seeds. An estimate
-        that one seed lacks is left out, and one that a single seed does not support is not supported.
-
-    Example:
-        >>> entry = {"attack": "lpla", "target": "target", "output": "backbone", "reference": "known",
-        ...          "n_member": 9, "n_nonmember": 9, "tpr_at_fpr": {}}
-        >>> one = {**entry, "seed": 0, "auc": {"value": 0.7, "ci95": [0.6, 0.8], "n": 18}}
-        >>> two = {**entry, "seed": 1, "auc": {"value": 0.8, "ci95": [0.7, 0.9], "n": 18}}
-        >>> row = pool_seeds([one, two])[0]
-        >>> row["seeds"], round(row["auc"]["value"], 3), [round(b, 3) for b in row["auc"]["ci95"]], row["auc"]["n"]
-        ([0, 1], 0.75, [0.679, 0.821], 36)
-    """
-    return [_pool_row(of_seeds, overlap) for of_seeds in by_seed(attacks, _IDENTITY)]
-
-
-def by_seed(entries: Iterable[Mapping[str, Any]], identity: Sequence[str]) -> list[list[Mapping[str, Any]]]:
-    """Entries alike in ``identity``, one per seed: the same twice is one result, not two seeds."""
-    groups: dict[tuple[Any, ...], dict[int, Mapping[str, Any]]] = {}
-    for entry in entries:
-        groups.setdefault(tuple(entry.get(name) for name in identity), {}).setdefault(entry["seed"], entry)
-    return [list(of_seeds.values()) for of_seeds in groups.values()]
-
-
-def _pool_row(entries: Sequence[Mapping[str, Any]], overlap: float) -> Row:
-    first = entries[0]
-    row: Row = {name: first[name] for name in _IDENTITY if name in first}
-    if "knowledge" in first:
-        row["knowledge"] = first["knowledge"]
-    if any(entry.get("primary") for entry in entries):
-        row["primary"] = True
-    row["seeds"] = [entry["seed"] for entry in entries]
-    for side in ("n_member", "n_nonmember"):
-        row[side] = together([entry[side] for entry in entries], overlap)
-    for name in _ESTIMATES:
-        if all(name in entry for entry in entries):
-            row[name] = pool_estimate([entry[name] for entry in entries], overlap=overlap)
-    rates = [entry.get("tpr_at_fpr", {}) for entry in entries]
-    row["tpr_at_fpr"] = {
-        alpha: pool_estimate([at[alpha] for at in rates], overlap=overlap)
-        for alpha in rates[0]
-        if all(alpha in at for at in rates)
-    }
-    if all("queries" in entry for entry in entries):
-        names = ("attack_training", "evaluation")
-        row["queries"] = {name: sum(entry["queries"][name] for entry in entries) for name in names}
-        if "per_sample" in first["queries"]:
-            row["queries"]["per_sample"] = first["queries"]["per_sample"]
-        if "mean_per_sample" in first["queries"]:
-            judged = sum(entry["n_member"] + entry["n_nonmember"] for entry in entries)
-            row["queries"]["mean_per_sample"] = row["queries"]["evaluation"] / judged
-    if all("seconds" in entry for entry in entries):
-        row["seconds"] = sum(entry["seconds"] for entry in entries)
-    return row
-
-
-def pool_estimate(estimates: Sequence[Mapping[str, Any]], *, overlap: float = 0.0) -> Row:
-    """Estimates of several seeds, as report.json writes them, as one: `pool`, with ``sd`` over seeds from two on."""
-    runs = [Estimate.from_json(entry) for entry in estimates]
-    pooled = pool(runs, overlap=overlap).as_json()
-    if len(runs) > 1:
-        pooled["sd"] = statistics.stdev(run.value for run in runs)
-    return pooled
-
-
-def pooled_rows(report: Mapping[str, Any]) -> list[Row]:
+def pooled_rows(report: Report) -> tuple[PooledRow, ...]:
     """The rows over seeds of a report: its ``pooled`` part, or the attacks pooled now where it has none."""
-    rows: list[Row] = report.get("pooled") or pool_seeds(report["attacks"])
-    return rows
+    return report.pooled or pool_seeds(report.attacks)
 
 
-def final_rows(rows: Sequence[Row]) -> list[Row]:
+def final_rows(rows: Iterable[_Row]) -> list[_Row]:
     """The rows of every attack's last epoch; an attack on an encoder without epochs keeps its row."""
-    return at_last_epoch(rows, (*_IDENTITY[:-1], "seed"))
+    return at_last_epoch(rows, (*IDENTITY[:-1], "seed"))
 
 
-def named(row: Mapping[str, Any]) -> str:
-    """How an attack, or an inference of an attribute, is called: with its output and its settings."""
-    return ", ".join(filter(None, (row.get("attack") or row["attribute"], row["output"], row.get("settings"))))
-
-
-def at_last_epoch(rows: Iterable[Row], identity: Sequence[str]) -> list[Row]:
+def at_last_epoch(rows: Iterable[_Row], identity: Sequence[str]) -> list[_Row]:
     """Of rows alike in ``identity`` the one of the last epoch."""
-    last: dict[tuple[Any, ...], Row] = {}
+    last: dict[tuple[Any, ...], _Row] = {}
     for row in rows:
-        key = tuple(row.get(name) for name in identity)
-        if key not in last or row.get("epoch", 0) >= last[key].get("epoch", 0):
+        key = tuple(getattr(row, name, None) for name in identity)
+        if key not in last or epoch_of(row) >= epoch_of(last[key]):
             last[key] = row
     return list(last.values())
 
 
-def primary_row(rows: Sequence[Row]) -> Row | None:
+def epoch_of(row: AttackResult | PooledRow | InferenceRow) -> int:
+    """The epoch of a row; 0 of an encoder without epochs."""
+    return row.epoch or 0
+
+
+def primary_row(rows: Iterable[PooledRow]) -> PooledRow | None:
     """The row of the primary attack at its last epoch, or None where no row is marked."""
-    primary = [row for row in final_rows(rows) if row.get("primary")]
-    return primary[0] if primary else None
+    return next((row for row in final_rows(rows) if row.primary), None)
 
 
-def series_of(row: Row) -> tuple[str, str]:
+def named(method: str, output: str, settings: str | None) -> str:
+    """How an attack, or an inference of an attribute, is called: with its output and its settings."""
+    return ", ".join(filter(None, (method, output, settings)))
+
+
+def series_of(row: PooledRow) -> tuple[str, str]:
     """Attack and reference of a row as `series_names` takes them; settings belong to the reference."""
-    reference = row["shadow"] if "shadow" in row else row["reference"]
-    return row["attack"], ", ".join(filter(None, (reference, row.get("settings"))))
+    return row.attack, ", ".join(filter(None, (row.shadow or row.reference, row.settings)))
 
 
-def known_in_words(row: Row) -> str:
-    """What the attack of a row was fitted on; of a shadow encoder's owner, what she does not know of the target.
-
-    Example:
-        >>> known_in_words({"attack": "lpla", "reference": "known"})
-        'known samples'
-        >>> kinds = {"distribution": True, "architecture": False, "algorithm": True}
-        >>> known_in_words({"attack": "lpla", "reference": "shadow", "shadow": "s", "knowledge": kinds})
-        's: all but architecture'
-    """
-    if "knowledge" not in row:
+def known_in_words(row: PooledRow) -> str:
+    """What the attack of a row was fitted on; of a shadow encoder's owner, what she does not know of the target."""
+    if row.knowledge is None:
         words = {"known": "known samples", "nonmembers": "known non-members", "unlabelled": "unlabelled samples"}
         words |= {"audited": "the other candidates and controls"}
-        return str(row.get("shadow", words.get(row["reference"], row["reference"])))
-    unknown = [kind for kind, known in row["knowledge"].items() if not known]
-    if len(unknown) == len(row["knowledge"]):
-        return f"{row['shadow']}: none"
-    return f"{row['shadow']}: all" + (f" but {', '.join(unknown)}" if unknown else "")
+        return row.shadow or words.get(row.reference, row.reference)
+    kinds = asdict(row.knowledge)
+    unknown = [kind for kind, known in kinds.items() if not known]
+    if len(unknown) == len(kinds):
+        return f"{row.shadow}: none"
+    return f"{row.shadow}: all" + (f" but {', '.join(unknown)}" if unknown else "")
 
 
-def side_by_side(rows: Sequence[Row], output: str) -> tuple[list[str], list[tuple[str, str, dict[str, Row]]]]:
+def side_by_side(
+    rows: Iterable[PooledRow], output: str
+) -> tuple[list[str], list[tuple[str, str, dict[str, PooledRow]]]]:
     """The attacks as columns against targets and what was known: attack names, then (target, known, row by attack).
 
     Rows of one attack that differ by settings only keep their settings in the column's name.
     """
-    here = [row for row in final_rows(rows) if row["output"] == output]
-    table: dict[tuple[str, str], dict[str, Row]] = {}
-    for row in here:
-        name = ", ".join(filter(None, (row["attack"], row.get("settings"))))
-        table.setdefault((row["target"], known_in_words(row)), {})[name] = row
-    columns = list(dict.fromkeys(name for found in table.values() for name in found))
-    return columns, [(target, known, found) for (target, known), found in table.items()]
+    table: dict[tuple[str, str], dict[str, PooledRow]] = {}
+    for row in final_rows(rows):
+        if row.output == output:
+            name = ", ".join(filter(None, (row.attack, row.settings)))
+            table.setdefault((row.target, known_in_words(row)), {})[name] = row
+    columns = list(dict.fromkeys(name for by_name in table.values() for name in by_name))
+    return columns, [(target, known, by_name) for (target, known), by_name in table.items()]
 
 
 def series_names(pairs: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
@@ -375,15 +299,22 @@ def series_names(pairs: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]
     }
 
 
-def probes(utility: Mapping[str, Any]) -> dict[str, Row]:
-    """The estimates of an encoder's utility, as report.json writes it, by probe."""
-    return {
-        name: {"value": value, "ci95": utility["ci95"][name], "n": utility["n"]}
-        for name, value in utility.items()
-        if name not in ("n", "ci95")
-    }
+def carries(row: PooledRow, alpha: str) -> bool:
+    """Whether a row's images carry the rate at a false-positive rate."""
+    return alpha in row.tpr_at_fpr and row.tpr_at_fpr[alpha].supported
 
 
-def false_positive_rates(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+def is_numeric(sweep: Sweep) -> bool:
+    """Whether all points of a sweep have a number as their value."""
+    return all(point.value is not None for point in sweep.points)
+
+
+def places_of(sweep: Sweep) -> list[float]:
+    """Where the points of a sweep stand on an axis: at their values, or one after the other."""
+    values = [point.value for point in sweep.points if point.value is not None]
+    return values if len(values) == len(sweep.points) else [float(number) for number in range(len(sweep.points))]
+
+
+def false_positive_rates(rows: Iterable[PooledRow]) -> list[str]:
     """The false-positive rates of the rows, as report.json spells them, largest first."""
-    return sorted({alpha for row in rows for alpha in row.get("tpr_at_fpr", {})}, key=lambda a: -float(a))
+    return sorted({alpha for row in rows for alpha in row.tpr_at_fpr}, key=lambda alpha: -float(alpha))

@@ -2,137 +2,194 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
+from mi_core.records import Estimate
 from mi_core.report.attributes import final_inferences
-from mi_core.report.contents import Row, final_rows, pooled_rows, probes
+from mi_core.report.contents import final_rows, pooled_rows
+from mi_core.report.model.attacks import InferenceRow, PooledRow
+from mi_core.report.model.defenses import (
+    AttackPair,
+    AttributePair,
+    DefendedEncoder,
+    DefenseRow,
+    Inferred,
+    Membership,
+    UtilityPair,
+)
+from mi_core.report.model.encoders import EncoderPart
+from mi_core.report.model.report import Report
 from mi_core.report.words.numbers import setting
 
-_SAME_ATTACK = ("attack", "output", "settings")
-_SAME_ATTRIBUTE = ("attribute", "output", "settings")
+_Row = TypeVar("_Row", PooledRow, InferenceRow)
+_Pair = TypeVar("_Pair", AttackPair, AttributePair)
 
 
-def compare_defenses(report: Mapping[str, Any], defended: Sequence[Row]) -> list[Row]:
-    """The ``defenses`` part of report.json: for every defended encoder what it leaves of everything measured.
+def compare_defenses(report: Report, defended: Iterable[DefendedEncoder]) -> tuple[DefenseRow, ...]:
+    """The ``defenses`` part: for every defended encoder what it leaves of everything measured.
 
     Args:
         report: with encoders, attacks (``pooled``) and attribute inference.
-        defended: ``defense``, ``label``, ``target`` (the encoder defended), ``served`` (its name with the defense),
-            ``parameters`` and ``numbers`` (what the defense tells of itself) of each; ``adaptive`` is False where
-            attacks do not know it.
+        defended: the encoders defended, and what the defenses tell of themselves.
 
     Returns:
-        Each entry with ``utility``, ``attacks`` and ``attributes``: pairs ``clean`` and ``defended``, at the last
-        checkpoints. Utility loss is 1 - defended / clean (Additive Logistic Mechanism, section 5).
+        each with pairs of the plain encoder and the defended one, at the last checkpoints. Utility loss is
+        1 - defended / clean (Additive Logistic Mechanism, section 5).
     """
-    attacks, inferences = final_rows(pooled_rows(report)), final_inferences(report.get("attribute_inference", []))
-    return [
-        {
-            **entry,
-            "utility": _utility(report["encoders"][entry["target"]], report["encoders"][entry["served"]]),
-            "attacks": _pairs(attacks, entry, _SAME_ATTACK, ("accuracy", "auc")),
-            "attributes": _pairs(inferences, entry, _SAME_ATTRIBUTE, ("accuracy", "majority")),
-        }
+    attacks, inferences = final_rows(pooled_rows(report)), final_inferences(report.attribute_inference)
+    return tuple(
+        DefenseRow(
+            **vars(entry),
+            utility=_utility(report.encoders[entry.target], report.encoders[entry.served]),
+            attacks=tuple(
+                AttackPair(
+                    attack=clean.attack,
+                    output=clean.output,
+                    settings=clean.settings,
+                    clean=Membership(accuracy=clean.accuracy, auc=clean.auc),
+                    defended=Membership(accuracy=hidden.accuracy, auc=hidden.auc),
+                )
+                for clean, hidden in _pairs(attacks, entry)
+            ),
+            attributes=tuple(
+                AttributePair(
+                    attribute=clean.attribute,
+                    output=clean.output,
+                    settings=clean.settings,
+                    clean=Inferred(accuracy=clean.accuracy, majority=clean.majority),
+                    defended=Inferred(accuracy=hidden.accuracy, majority=hidden.majority),
+                )
+                for clean, hidden in _pairs(inferences, entry)
+            ),
+        )
         for entry in defended
-    ]
+    )
 
 
-def _pairs(rows: Sequence[Row], entry: Row, same: Sequence[str], estimates: Sequence[str]) -> list[Row]:
+def _pairs(rows: Sequence[_Row], entry: DefendedEncoder) -> list[tuple[_Row, _Row]]:
     """Rows on the plain and on the defended encoder that are alike otherwise."""
 
-    def on(encoder: str) -> dict[tuple[Any, ...], Row]:
-        return {tuple(row.get(name) for name in same): row for row in rows if row["target"] == encoder}
+    def on(encoder: str) -> dict[tuple[str | None, ...], _Row]:
+        return {(_method(row), row.output, row.settings): row for row in rows if row.target == encoder}
 
-    clean, defended = on(entry["target"]), on(entry["served"])
-    return [
-        {name: row[name] for name in same if name in row}
-        | {
-            side: {name: found[name] for name in estimates if name in found}
-            for side, found in (("clean", row), ("defended", defended[key]))
-        }
-        for key, row in clean.items()
-        if key in defended
-    ]
+    clean, defended = on(entry.target), on(entry.served)
+    return [(row, defended[key]) for key, row in clean.items() if key in defended]
 
 
-def _utility(clean: Row, defended: Row) -> list[Row]:
+def _method(row: PooledRow | InferenceRow | AttackPair | AttributePair) -> str:
+    return row.attack if isinstance(row, PooledRow | AttackPair) else row.attribute
+
+
+def _utility(clean: EncoderPart, defended: EncoderPart) -> tuple[UtilityPair, ...]:
     """What both encoders are good for: probes on the embedding, and the accuracy of a classifier on unseen images."""
-    found = []
-    for measure, before in measures(clean).items():
-        after = measures(defended).get(measure)
-        if after is not None:
-            loss = {"loss": 1 - after["value"] / before["value"]} if before["value"] else {}
-            found.append({"measure": measure, "clean": before, "defended": after, **loss})
-    return found
+    after = measures(defended)
+    return tuple(
+        UtilityPair(
+            measure=measure,
+            clean=before,
+            defended=after[measure],
+            loss=1 - after[measure].value / before.value if before.value else None,
+        )
+        for measure, before in measures(clean).items()
+        if measure in after
+    )
 
 
-def measures(encoder: Mapping[str, Any]) -> dict[str, Row]:
+def measures(encoder: EncoderPart) -> dict[str, Estimate]:
     """What an encoder of a report is good for: estimates by probe, before them that of a classifier trained here."""
-    classifier = encoder.get("classifier", {}).get("test_accuracy")
-    return ({} if classifier is None else {"classifier": classifier}) | probes(encoder.get("utility", {}))
+    trained = {} if encoder.classifier is None else {"classifier": encoder.classifier.test_accuracy}
+    return trained | ({} if encoder.utility is None else dict(encoder.utility.probes))
 
 
-def by_target(report: Mapping[str, Any]) -> dict[str, list[Row]]:
+def by_target(report: Report) -> dict[str, list[DefenseRow]]:
     """The entries of defenses by what they are compared with."""
-    found: dict[str, list[Row]] = {}
-    for entry in report.get("defenses", []):
-        found.setdefault(entry["target"], []).append(entry)
-    return found
+    by_name: dict[str, list[DefenseRow]] = {}
+    for entry in report.defenses:
+        by_name.setdefault(entry.target, []).append(entry)
+    return by_name
 
 
-def undefended(entries: Sequence[Row]) -> Row:
+def undefended(entries: Sequence[DefenseRow]) -> DefenseRow:
     """What an encoder is without some defenses: the first entry, with every attack that any of them is measured by.
 
     A defense may be measured without an attack (``without``), which counts on the plain encoder all the same.
     """
-    every: Row = dict(entries[0])
-    for part, same in (("attacks", _SAME_ATTACK), ("attributes", _SAME_ATTRIBUTE)):
-        pairs = {tuple(pair.get(name) for name in same): pair for entry in entries for pair in entry[part]}
-        every[part] = list(pairs.values())
-    return every
+    return replace(
+        entries[0],
+        attacks=_every([pair for entry in entries for pair in entry.attacks]),
+        attributes=_every([pair for entry in entries for pair in entry.attributes]),
+    )
 
 
-def known_as(entry: Row, name: str) -> str:
+def _every(pairs: Iterable[_Pair]) -> tuple[_Pair, ...]:
+    """The last pair of each attack or inference, in the order of the first."""
+    return tuple({(_method(pair), pair.output, pair.settings): pair for pair in pairs}.values())
+
+
+def known_as(entry: DefenseRow, name: str) -> str:
     """A name of a defense in tables and figures, which tell attacks that do not know it from those that do."""
-    return name if entry.get("adaptive", True) else f"{name}, unknown to attacks"
+    return name if entry.adaptive else f"{name}, unknown to attacks"
 
 
-def defense_tables(report: Mapping[str, Any]) -> list[tuple[str, list[Row]]]:
-    """Per defended encoder the rows of its table: without a defense, then each with one.
+@dataclass(frozen=True, kw_only=True)
+class TableRow:
+    """An encoder without a defense, or with one, as a line of a table.
 
-    A row holds ``name``, ``details``, ``utility`` and ``loss`` of the first measure, and of the strongest attack by AUC
-    its name and estimates; ``attribute``: the accuracy that exceeds guessing most.
+    Args:
+        name, details: of the defense.
+        measure, utility, loss: of the first measure.
+        attack: the strongest one by AUC, with its output; accuracy, auc: what it reaches.
+        attribute: the accuracy that exceeds guessing most; inferred: what that is of.
     """
+
+    name: str
+    details: str
+    measure: str | None = None
+    utility: Estimate | None = None
+    loss: float | None = None
+    attack: str | None = None
+    accuracy: Estimate | None = None
+    auc: Estimate | None = None
+    attribute: Estimate | None = None
+    inferred: str | None = None
+
+
+def defense_tables(report: Report) -> list[tuple[str, list[TableRow]]]:
+    """Per defended encoder the rows of its table: without a defense, then each with one."""
     return [
         (target, [_row(undefended(entries), "clean"), *(_row(entry, "defended") for entry in entries)])
         for target, entries in by_target(report).items()
     ]
 
 
-def _row(entry: Row, side: str) -> Row:
-    row: Row = (
-        {"name": "none", "details": ""}
-        if side == "clean"
-        else {"name": known_as(entry, entry["label"]), "details": _words(entry)}
-    )
-    if entry["utility"]:
-        measure = entry["utility"][0]
-        row |= {"measure": measure["measure"], "utility": measure[side]}
-        if side == "defended" and "loss" in measure:
-            row["loss"] = measure["loss"]
-    if entry["attacks"]:
-        strongest = max(entry["attacks"], key=lambda pair: pair[side]["auc"]["value"])
-        row |= {"attack": f"{strongest['attack']}, {strongest['output']}", **strongest[side]}
-    if entry["attributes"]:
-        told = max(
-            entry["attributes"], key=lambda pair: pair[side]["accuracy"]["value"] - pair[side]["majority"]["value"]
-        )
-        row |= {"attribute": told[side]["accuracy"], "inferred": f"{told['attribute']}, {told['output']}"}
+def _row(entry: DefenseRow, side: str) -> TableRow:
+    if side == "clean":
+        row = TableRow(name="none", details="")
+    else:
+        row = TableRow(name=known_as(entry, entry.label), details=_words(entry))
+    if entry.utility:
+        measure = entry.utility[0]
+        loss = measure.loss if side == "defended" else None
+        row = replace(row, measure=measure.measure, utility=getattr(measure, side), loss=loss)
+    if entry.attacks:
+        strongest = max(entry.attacks, key=lambda pair: float(getattr(pair, side).auc.value))
+        reached = getattr(strongest, side)
+        attack = f"{strongest.attack}, {strongest.output}"
+        row = replace(row, attack=attack, accuracy=reached.accuracy, auc=reached.auc)
+    if entry.attributes:
+        told = max(entry.attributes, key=lambda pair: _beyond_guessing(getattr(pair, side)))
+        inferred = f"{told.attribute}, {told.output}"
+        row = replace(row, attribute=getattr(told, side).accuracy, inferred=inferred)
     return row
 
 
-def _words(entry: Row) -> str:
+def _beyond_guessing(inferred: Inferred) -> float:
+    return inferred.accuracy.value - inferred.majority.value
+
+
+def _words(entry: DefenseRow) -> str:
     """Settings and numbers of a defense, as a table tells them."""
-    name = [] if entry["label"] == entry["defense"] else [entry["defense"]]
-    return ", ".join([*name, *(setting(*one) for one in (entry["parameters"] | entry["numbers"]).items())])
+    name = [] if entry.label == entry.defense else [entry.defense]
+    return ", ".join([*name, *(setting(*part) for part in {**entry.parameters, **entry.numbers}.items())])

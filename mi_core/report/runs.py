@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -11,6 +11,10 @@ from typing import Any
 from mi_core.checks import NumericError
 from mi_core.records import Estimate
 from mi_core.report.contents import fault_of, pooled_rows, primary_row
+from mi_core.report.model.attacks import Sweep
+from mi_core.report.model.encoders import EncoderPart
+from mi_core.report.model.judgement import VerdictPart
+from mi_core.report.model.report import DataPart, Report, report_from_json
 from mi_core.report.words.numbers import share
 from mi_core.report.words.wording import Answer, answer
 
@@ -85,7 +89,7 @@ def entry_of(report: Any, folder: str, link: str) -> Entry | Unread:
     fault = fault_of(report)
     if not fault:
         try:
-            return _entry(report, folder, link)
+            return _entry(report_from_json(report), folder, link)
         except _WRONG as error:
             fault = f"is not as this version writes it ({type(error).__name__}: {error})"
     return Unread(folder, plain(f"report.json {fault}"))
@@ -103,76 +107,72 @@ def plain(text: Any, longest: int = LONGEST) -> str:
     return shown if len(shown) <= longest else f"{shown[: longest - 1]}…"
 
 
-def encoder_in_words(entry: Mapping[str, Any], *, epochs: bool = True) -> str:
-    """An encoder of report.json: where it is from, or how it was trained.
+def encoder_in_words(encoder: EncoderPart, *, epochs: bool = True) -> str:
+    """An encoder of a report: where it is from, or how it was trained.
 
     Example:
-        >>> encoder_in_words({"objective": "simclr", "backbone": "conv4", "epochs": 400, "fingerprint": "7c"})
+        >>> encoder_in_words(EncoderPart(objective="simclr", backbone="conv4", epochs=400, fingerprint="7c"))
         'simclr, conv4, 400 epochs'
-        >>> encoder_in_words({"load": "open_clip:ViT-B-32", "weights": "b.pt", "fingerprint": "7c"})
+        >>> encoder_in_words(EncoderPart(load="open_clip:ViT-B-32", weights="b.pt", fingerprint="7c"))
         'open_clip:ViT-B-32'
     """
-    length = f"{entry['epochs']} epochs" if epochs and "epochs" in entry else None
-    return str(entry.get("load") or ", ".join(filter(None, (entry.get("objective"), entry.get("backbone"), length))))
+    length = f"{encoder.epochs} epochs" if epochs and encoder.epochs is not None else None
+    return encoder.load or ", ".join(filter(None, (encoder.objective, encoder.backbone, length)))
 
 
-def _entry(report: Mapping[str, Any], folder: str, link: str) -> Entry:
-    row = primary_row(pooled_rows(report)) or next(iter(pooled_rows(report)), {})
-    validity, encoders = report.get("validity", {}), report["encoders"]
-    target = row.get("target") or next(iter(encoders), "")
+def _entry(report: Report, folder: str, link: str) -> Entry:
+    row = primary_row(pooled_rows(report)) or next(iter(pooled_rows(report)), None)
+    judged, encoders = report.validity or VerdictPart(verdict="undecided"), report.encoders
+    target = next(iter(encoders), "") if row is None else row.target
     encoder = encoders[target]
-    seeds = encoder.get("per_seed") or [encoder]
     family = encoder_in_words(encoder, epochs=False)
-    created = datetime.fromisoformat(report["created"])
+    created = datetime.fromisoformat(report.created)
     return Entry(
         folder,
         link,
-        plain(report["name"]),
+        plain(report.name),
         (created if created.tzinfo else created.replace(tzinfo=UTC)).astimezone(UTC),
         answer(report),
         plain(family if target == "target" else f"{target}: {family}"),
         plain(encoder_in_words(encoder)),
-        tuple(plain(seed["fingerprint"]) for seed in seeds),
-        plain(f"{row['attack']}, {row['output']} output" if row else "no attack"),
-        _auc(validity.get("attack_auc") or row.get("auc")),
-        _auc(validity.get("blind_auc")),
-        _auc(validity.get("control_auc")),
+        tuple(map(plain, encoder.fingerprints)),
+        plain("no attack" if row is None else f"{row.attack}, {row.output} output"),
+        _auc(judged.attack_auc or (None if row is None else row.auc)),
+        _auc(judged.blind_auc),
+        _auc(judged.control_auc),
         _share(report),
-        plain(_folded(len(seeds), report.get("sweeps", []))),
-        frozenset(_images(report["data"])),
+        plain(_folded(len(encoder.fingerprints), report.sweeps)),
+        frozenset(_images(report.data)),
     )
 
 
-def _auc(entry: Any) -> Estimate | None:
-    if entry is None:
+def _auc(auc: Estimate | None) -> Estimate | None:
+    if auc is None:
         return None
-    found = Estimate.from_json(entry)
-    if not all(0 <= float(one) <= 1 for one in (found.low, found.value, found.high)) or not math.isfinite(found.n):
-        raise NumericError(f"an AUC of {found.value} [{found.low}, {found.high}]")
-    return found
+    if not all(0 <= float(part) <= 1 for part in (auc.low, auc.value, auc.high)) or not math.isfinite(auc.n):
+        raise NumericError(f"an AUC of {auc.value} [{auc.low}, {auc.high}]")
+    return auc
 
 
-def _share(report: Mapping[str, Any]) -> str:
+def _share(report: Report) -> str:
     """How many of the images were used, as far as the primary attack tells; empty without a leak."""
-    if report.get("validity", {}).get("verdict") != "leak":
+    if report.validity is None or report.validity.verdict != "leak":
         return ""
-    row: Mapping[str, Any] = next(
-        (row for row in report.get("evidence", {}).get("tests", []) if row.get("primary")), {}
-    )
-    if "share" in row:
-        return share(row["share"])
-    if "least_share" not in row:
+    test = None if report.evidence is None else report.evidence.primary_test
+    if test is not None and test.share is not None:
+        return share(test.share)
+    if test is None or test.least_share is None:
         return "not measured"
-    least = math.floor(100 * row["least_share"])
+    least = math.floor(100 * test.least_share)
     return f"at least {least} % (95 % confidence)" if least else "none shown"
 
 
-def _folded(seeds: int, sweeps: Iterable[Mapping[str, Any]]) -> str:
+def _folded(seeds: int, sweeps: Iterable[Sweep]) -> str:
     parts = [f"{seeds} seeds"] if seeds > 1 else []
-    parts += [f"sweep of {sweep['name']}: {len(sweep['points'])} points" for sweep in sweeps]
+    parts += [f"sweep of {sweep.name}: {len(sweep.points)} points" for sweep in sweeps]
     return "; ".join(parts)
 
 
-def _images(data: Mapping[str, Any]) -> Iterable[str]:
-    for seed in data.get("per_seed", [data]):
-        yield from (f"{role}:{seed['roles'][role]['sha256']}" for role in _JUDGED if role in seed["roles"])
+def _images(data: DataPart) -> Iterable[str]:
+    for seed in data.per_seed or (data,):
+        yield from (f"{role}:{seed.roles[role].sha256}" for role in _JUDGED if role in seed.roles)

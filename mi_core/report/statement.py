@@ -20,6 +20,9 @@ from jsonschema.exceptions import best_match
 
 from mi_core.checks import ConfigError
 from mi_core.report.contents import final_rows
+from mi_core.report.model.as_json import part_as_json
+from mi_core.report.model.judgement import VerdictPart
+from mi_core.report.model.report import Report
 from mi_core.report.words.wording import RULE as RULE_IN_WORDS
 from mi_core.validity.verdict import FACTOR, LEVEL, Validity
 
@@ -47,7 +50,7 @@ def statement_schema() -> Part:
 
 
 def statement(
-    report: Mapping[str, Any],
+    report: Report,
     *,
     registrations: Sequence[Mapping[str, Any]],
     roles: Sequence[Part],
@@ -59,7 +62,7 @@ def statement(
     """The statement of an audit.
 
     Args:
-        report: the content of report.json, with a primary attack.
+        report: with a primary attack.
         registrations: the lines of registration.jsonl.
         roles: by seed, number and digest of every role, and the files that tell them.
         encoders: by seed and name, kind, fingerprints by epoch, and files.
@@ -76,7 +79,7 @@ def statement(
         "predicateType": PREDICATE_TYPE,
         "predicate": {
             **said,
-            "rule": rule(report),
+            "rule": rule(None if report.validity is None else report.validity.factor),
             "registrations": [dict(entry) for entry in registrations],
             "roles": list(roles),
             "encoders": list(encoders),
@@ -87,44 +90,38 @@ def statement(
     }
 
 
-def of_report(report: Mapping[str, Any]) -> Part:
+def of_report(report: Report) -> Part:
     """The parts of the predicate that report.json tells: run, versions, primary attack and verdict.
 
     Raises:
         ConfigError: no attack is marked as primary.
     """
-    rows = [row for row in final_rows(report["attacks"]) if row.get("primary")]
+    rows = [row for row in final_rows(report.attacks) if row.primary]
     if not rows:
         raise ConfigError("report.json has no primary attack: it did not apply, so there is no verdict to state")
-    primary = {name: rows[0][name] for name in _PRIMARY}
-    primary["per_seed"] = [
-        {
-            "seed": row["seed"],
-            **{name: row[name] for name in ("n_member", "n_nonmember", "threshold") if name in row},
-        }
-        for row in rows
-    ]
+    primary = {name: getattr(rows[0], name) for name in _PRIMARY}
+    told = [{name: getattr(row, name) for name in ("seed", "n_member", "n_nonmember", "threshold")} for row in rows]
+    primary["per_seed"] = [{name: part for name, part in of_seed.items() if part is not None} for of_seed in told]
     return {
         "run": {
-            **{name: report[name] for name in ("name", "created", "config_sha256")},
-            "membership": report.get("membership", "known"),
+            **{name: getattr(report, name) for name in ("name", "created", "config_sha256")},
+            "membership": report.membership or "known",
         },
-        "versions": dict(report["versions"]),
+        "versions": dict(report.versions),
         "primary": primary,
-        "verdict": judged(report.get("validity", {})),
+        "verdict": judged(report.validity),
     }
 
 
-def judged(validity: Mapping[str, Any]) -> Part:
+def judged(verdict: VerdictPart | None) -> Part:
     """The part ``verdict`` of a statement, from the part ``validity`` of a report."""
-    told = {name: validity[name] for name in (*_JUDGED, "warning", "per_seed") if name in validity}
-    return {"verdict": validity.get("verdict", UNDECIDED), **told}
+    entry = part_as_json(verdict or VerdictPart(verdict=UNDECIDED))
+    return {name: entry[name] for name in ("verdict", *_JUDGED, "warning", "per_seed") if name in entry}
 
 
-def rule(report: Mapping[str, Any]) -> Part:
-    """The rule of the verdict of a report, in words, with its numbers."""
-    factor = report.get("validity", {}).get("factor", FACTOR)
-    return {"text": RULE_IN_WORDS, "confidence": 0.95, "level": LEVEL, "factor": factor}
+def rule(factor: float | None) -> Part:
+    """The rule of the verdict, in words, with its numbers; ``factor``: least robustness of a leak, None: the usual."""
+    return {"text": RULE_IN_WORDS, "confidence": 0.95, "level": LEVEL, "factor": FACTOR if factor is None else factor}
 
 
 def verdict_by_rule(found: Mapping[str, Any]) -> tuple[str, str | None]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -15,10 +14,22 @@ from rich.text import Text
 
 from mi_core.report import tuning
 from mi_core.report.attributes import final_inferences
-from mi_core.report.contents import Row, false_positive_rates, final_rows, known_in_words, pooled_rows, primary_row
-from mi_core.report.defenses import defense_tables
+from mi_core.report.contents import (
+    carries,
+    false_positive_rates,
+    final_rows,
+    known_in_words,
+    pooled_rows,
+    primary_row,
+)
+from mi_core.report.defenses import TableRow, defense_tables
+from mi_core.report.model.attacks import InferenceRow, PooledRow, Sweep
+from mi_core.report.model.defenses import Tuning
+from mi_core.report.model.evidence import Evidence
+from mi_core.report.model.promises import Composition, DpAudit, Memorisation
+from mi_core.report.model.report import Report
 from mi_core.report.words import composition, dp_audit, evidence, memorisation, wording
-from mi_core.report.words.numbers import DAGGER, count, duration, estimate, percent, rate, supported
+from mi_core.report.words.numbers import DAGGER, count, duration, estimate, percent, rate
 from mi_core.report.words.sides import Sides, measured_by, rate_or_share, share_found, sides_of, unsupported
 
 _NAMES = {"accuracy": "accuracy", "auc": "AUC"}
@@ -26,67 +37,72 @@ _TRIALS = 12  # shown of a search
 _STYLES = {"leak": "bold red", "confounded": "bold yellow", "no-evidence": "bold cyan", "undecided": "bold"}
 
 
-def terminal_table(report: Mapping[str, Any], *, whole: bool = True) -> RenderableType:
+def terminal_table(report: Report, *, whole: bool = True) -> RenderableType:
     """What a run found, for ``rich.console.Console.print``.
 
     Args:
-        report: the content of report.json.
+        report: of a run.
         whole: every table; else the verdict, its controls and the attacks on the output that it rests on, and the names
             of what else there is.
 
     Example:
         >>> from rich.console import Console
+        >>> from mi_core.report.model.report import report_from_json
         >>> estimate = {"value": 0.93, "ci95": [0.91, 0.95], "n": 880}
         >>> entry = {"attack": "lpla", "target": "target", "output": "backbone", "reference": "known", "seed": 0,
         ...          "n_member": 440, "n_nonmember": 440, "accuracy": estimate, "auc": estimate, "tpr_at_fpr": {}}
+        >>> report = report_from_json({
+        ...     "schema_version": 1, "name": "demo", "created": "2026-01-31T12:00:00Z", "config_sha256": "7c",
+        ...     "versions": {}, "data": {"source": "digits", "roles": {}, "duplicates_removed": 0}, "encoders": {},
+        ...     "attacks": [entry]})
         >>> console = Console(width=80)
         >>> with console.capture() as capture:
-        ...     console.print(terminal_table({"name": "demo", "attacks": [entry]}))
+        ...     console.print(terminal_table(report))
         >>> "Undecided" in capture.get()
         True
     """
     answer = wording.answer(report)
     style = _STYLES[answer.verdict]
     parts: list[RenderableType] = [
-        Panel(_head(answer), title=Text(report["name"]), title_align="left", border_style=style, padding=(0, 1))
+        Panel(_head(answer), title=Text(report.name), title_align="left", border_style=style, padding=(0, 1))
     ]
     if answer.conditions:
         parts.append(_conditions(answer.conditions))
-    parts += [_memorisation(report["memorisation"])] if "memorisation" in report else []
-    parts += [_dp_audit(report["dp_audit"])] if "dp_audit" in report else []
-    parts += [_composition(report["composition"])] if "composition" in report else []
+    parts += [_memorisation(report.memorisation)] if report.memorisation else []
+    parts += [_dp_audit(report.dp_audit)] if report.dp_audit else []
+    parts += [_composition(report.composition)] if report.composition else []
     lead = primary_row(pooled_rows(report))
     if not whole:
-        place = None if lead is None else (lead["target"], lead["output"])
-        shown = [row for row in pooled_rows(report) if place in (None, (row["target"], row["output"]))]
+        place = None if lead is None else (lead.target, lead.output)
+        shown = [row for row in pooled_rows(report) if place in (None, (row.target, row.output))]
         return Group(*parts, *_attacks(shown, sides_of(report)), *_elsewhere(report, shown))
-    if "evidence" in report:
-        parts.append(_evidence(report))
+    if report.evidence is not None:
+        parts.append(_evidence(report, report.evidence))
     parts += _attacks(pooled_rows(report), sides_of(report))
-    parts += [table for sweep in report.get("sweeps", []) if (table := _sweep(sweep, lead)) is not None]
-    inferred = final_inferences(report.get("attribute_inference", []))
+    parts += [table for sweep in report.sweeps if (table := _sweep(sweep, lead)) is not None]
+    inferred = final_inferences(report.attribute_inference)
     if inferred:
         parts.append(_inferred(inferred))
     parts += [_defenses(target, rows) for target, rows in defense_tables(report)]
-    if "tuning" in report:
-        parts.append(tuning_table(report["tuning"]))
-    if report.get("timings"):
-        parts.append(_timings(report["timings"], wording.stages(report)))
+    if report.tuning is not None:
+        parts.append(tuning_table(report.tuning))
+    if report.timings:
+        parts.append(_timings(report.timings, wording.stages(report)))
     return Group(*parts)
 
 
-def _elsewhere(report: Mapping[str, Any], shown: Sequence[Row]) -> list[RenderableType]:
+def _elsewhere(report: Report, shown: Sequence[PooledRow]) -> list[RenderableType]:
     """The names of what the terminal leaves to the report."""
-    others = len({(row["target"], row["output"]) for row in pooled_rows(report)}) - 1
+    others = len({(row.target, row.output) for row in pooled_rows(report)}) - 1
     parts = {
         "other outputs": len(shown) < len(pooled_rows(report)) and others > 0,
-        "candidates against controls": "evidence" in report,
-        "sweeps": "sweeps" in report,
-        "attributes": "attribute_inference" in report,
-        "defenses": "defenses" in report,
-        "search": "tuning" in report,
-        "utility": any("utility" in encoder for encoder in report.get("encoders", {}).values()),
-        "time": "timings" in report,
+        "candidates against controls": report.evidence is not None,
+        "sweeps": bool(report.sweeps),
+        "attributes": bool(report.attribute_inference),
+        "defenses": bool(report.defenses),
+        "search": report.tuning is not None,
+        "utility": any(encoder.utility is not None for encoder in report.encoders.values()),
+        "time": bool(report.timings),
     }
     names = [name for name, there in parts.items() if there]
     return [Text(f"In the report, and here with -v: {', '.join(names)}.\n", style="dim")] if names else []
@@ -125,7 +141,7 @@ def _conditions(conditions: Sequence[wording.Condition]) -> Table:
     return table
 
 
-def _memorisation(entries: Sequence[Row]) -> Group:
+def _memorisation(entries: Sequence[Memorisation]) -> Group:
     """What the shadows memorise."""
     lines = [
         f"{memorisation.place(entry)}: {memorisation.mean_sentence(entry)} {memorisation.single_sentence(entry)}"
@@ -135,118 +151,110 @@ def _memorisation(entries: Sequence[Row]) -> Group:
     return Group(Text("Memorisation of single images", style="bold"), *shown, Text())
 
 
-def _dp_audit(entries: Sequence[Row]) -> Group:
+def _dp_audit(entries: Sequence[DpAudit]) -> Group:
     """What the canaries of each encoder show of its promise."""
-    lines = [f"{entry['target']}: {dp_audit.sentence(entry)} {dp_audit.basis(entry)}" for entry in entries]
+    lines = [f"{entry.target}: {dp_audit.sentence(entry)} {dp_audit.basis(entry)}" for entry in entries]
     shown = [Padding(Text(line), (0, 0, 0, 2)) for line in (*lines, dp_audit.MEANING)]
     return Group(Text("Promise of differential privacy", style="bold"), *shown, Text())
 
 
-def _composition(entries: Sequence[Row]) -> Group:
+def _composition(entries: Sequence[Composition]) -> Group:
     """What encoders promise together."""
     lines = [f"{composition.sentence(entry)} {composition.basis(entry)}" for entry in entries]
     shown = [Padding(Text(line), (0, 0, 0, 2)) for line in (*lines, composition.MEANING)]
     return Group(Text("Promises of differential privacy together", style="bold"), *shown, Text())
 
 
-def _evidence(report: Mapping[str, Any]) -> Group:
+def _evidence(report: Report, proved: Evidence) -> Group:
     """Candidates as a whole by the primary attack, single ones, and what could be seen at all."""
-    found, sides = report["evidence"], sides_of(report)
-    if "withheld_because" in found:
-        lines = [evidence.believed(report), evidence.power_sentence(report)]
+    sides = sides_of(report)
+    believed, power = evidence.believed(report, proved), evidence.power_sentence(report, proved)
+    if proved.withheld_because is not None:
+        lines = [believed, power]
     else:
-        lines = [evidence.dataset_sentence(row, sides) for row in found.get("tests", []) if row.get("primary")]
-        lines += [evidence.samples_sentence(samples, sides) for samples in found.get("samples", [])[:1]]
-        lines += [evidence.power_sentence(report), evidence.believed(report)]
+        lines = [evidence.dataset_sentence(row, sides) for row in proved.tests if row.primary]
+        lines += [evidence.samples_sentence(samples, sides) for samples in proved.samples[:1]]
+        lines += [power, believed]
     shown = [Padding(Text(line), (0, 0, 0, 2)) for line in lines if line]
     return Group(Text(evidence.heading(sides), style="bold"), *shown, Text())
 
 
-def _attacks(rows: Sequence[Row], sides: Sides) -> list[RenderableType]:
+def _attacks(rows: Sequence[PooledRow], sides: Sides) -> list[RenderableType]:
     final = final_rows(rows)
     lead = primary_row(rows)
-    carried = [row["tpr_at_fpr"].items() for row in final]
-    alphas = [one for one in false_positive_rates(final) if float(one) <= 0.01][:1]
-    alphas = [one for one in alphas if any(rate == one and supported(entry) for row in carried for rate, entry in row)]
+    alphas = [alpha for alpha in false_positive_rates(final) if float(alpha) <= 0.01][:1]
+    alphas = [alpha for alpha in alphas if any(carries(row, alpha) for row in final)]
     rated = ["accuracy"] if sides.known else []
     tables: list[RenderableType] = []
     marked = False
-    for target, output in dict.fromkeys((row["target"], row["output"]) for row in final):
+    for target, output in dict.fromkeys((row.target, row.output) for row in final):
         columns = ["attack", *rated, "AUC", *(share_found(alpha, sides) for alpha in alphas), "images"]
         table = _table(f"Attacks on {target}, {output} output", columns)
-        here = [row for row in final if (row["target"], row["output"]) == (target, output)]
-        several = Counter(row["attack"] for row in here)
+        here = [row for row in final if (row.target, row.output) == (target, output)]
+        several = Counter(row.attack for row in here)
         for row in here:
-            rates = [row["tpr_at_fpr"].get(alpha) for alpha in alphas]
-            marked = marked or any(entry is not None and not supported(entry) for entry in rates)
-            name = Text(row["attack"], style="bold" if row is lead else "")
-            if several[row["attack"]] > 1:
-                name.append(f"\n  {row.get('settings') or known_in_words(row)}", style="dim")
+            rates = [row.tpr_at_fpr.get(alpha) for alpha in alphas]
+            marked = marked or any(entry is not None and not entry.supported for entry in rates)
+            name = Text(row.attack, style="bold" if row is lead else "")
+            if several[row.attack] > 1:
+                name.append(f"\n  {row.settings or known_in_words(row)}", style="dim")
             numbers = [
-                *(estimate(row[name]) for name in (*rated, "auc")),
+                *(estimate(getattr(row, part)) for part in (*rated, "auc")),
                 *("" if entry is None else rate_or_share(entry, sides) for entry in rates),
             ]
-            table.add_row(name, *numbers, count(row["auc"]["n"]))
+            table.add_row(name, *numbers, count(row.auc.n))
         tables.append(table)
     if marked:
         tables.append(Text(f"{DAGGER} {unsupported(sides)}\n", style="dim"))
     return tables
 
 
-def _sweep(sweep: Row, lead: Row | None) -> Table | None:
+def _sweep(sweep: Sweep, lead: PooledRow | None) -> Table | None:
     """The primary attack at every point, if it changes; the other attacks stand in the HTML report."""
-    attack = lead["attack"] if lead else sweep["points"][0]["rows"][0]["attack"]
-    rows = [
-        (point["label"], row)
-        for point in sweep["points"]
-        for row in point["rows"]
-        if row.get("primary") or lead is None
-    ]
+    attack = lead.attack if lead else sweep.points[0].rows[0].attack
+    rows = [(point.label, row) for point in sweep.points for row in point.rows if row.primary or lead is None]
     measure, _ = measured_by(row for _, row in rows)
-    if len({row[measure]["value"] for _, row in rows}) < 2:
+    if len({getattr(row, measure).value for _, row in rows}) < 2:
         return None
     shown = dict.fromkeys((measure, "auc"))
-    table = _table(f"Sweep of {sweep['name']}: {attack}", ["point", *(_NAMES[name] for name in shown), "images"])
+    table = _table(f"Sweep of {sweep.name}: {attack}", ["point", *(_NAMES[name] for name in shown), "images"])
     for label, row in rows:
-        table.add_row(label, *(estimate(row[name]) for name in shown), count(row["auc"]["n"]))
+        table.add_row(label, *(estimate(getattr(row, name)) for name in shown), count(row.auc.n))
     return table
 
 
-def _inferred(rows: Sequence[Row]) -> Table:
+def _inferred(rows: Sequence[InferenceRow]) -> Table:
     table = _table("Attribute inference", ["attribute", "from", "accuracy", "most frequent", "images"], words=2)
     for row in rows:
-        source = ", ".join(filter(None, (row["target"], row["output"], row.get("settings"))))
-        numbers = (estimate(row[name]) for name in ("accuracy", "majority"))
-        table.add_row(row["attribute"], source, *numbers, count(row["accuracy"]["n"]))
+        source = ", ".join(filter(None, (row.target, row.output, row.settings)))
+        table.add_row(row.attribute, source, estimate(row.accuracy), estimate(row.majority), count(row.accuracy.n))
     return table
 
 
-def _defenses(target: str, rows: Sequence[Row]) -> Table:
-    names = ["auc", *(["attribute"] if any("attribute" in row for row in rows) else [])]
+def _defenses(target: str, rows: Sequence[TableRow]) -> Table:
+    names = ["auc", *(["attribute"] if any(row.attribute is not None for row in rows) else [])]
     columns = ["defense", "utility", "lost", "strongest attack's AUC", "attribute inferred"]
     table = _table(f"Defenses of {target}", columns[: 3 + len(names)])
     for row in rows:
-        told = (estimate(row[name]) if name in row else "" for name in names)
-        lost = percent(round(row["loss"], 3)) if "loss" in row else ""
-        table.add_row(row["name"], estimate(row["utility"]) if "utility" in row else "", lost, *told)
+        shown = [row.utility, *(getattr(row, name) for name in names)]
+        utility, *told = ("" if entry is None else estimate(entry) for entry in shown)
+        lost = "" if row.loss is None else percent(round(row.loss, 3))
+        table.add_row(row.name, utility, lost, *told)
     return table
 
 
-def tuning_table(found: Mapping[str, Any]) -> RenderableType:
-    """A search for ``rich.console.Console.print``: the trials that no other trial beats, and the one chosen.
-
-    Args:
-        found: the part ``tuning`` of report.json.
-    """
-    metric, kind = ("accuracy", "inference") if "hides" in found else (found["metric"], "attack")
+def tuning_table(search: Tuning) -> RenderableType:
+    """A search for ``rich.console.Console.print``: the trials that no other trial beats, and the one chosen."""
+    metric, kind = (search.metric, "attack") if search.hides is None else ("accuracy", "inference")
     columns = ["parameters", "utility lost", f"{metric}, upper end", f"strongest {kind}"]
-    table = _table(f"Search on {found['target']}: trials that no other trial beats", columns)
-    front = tuning.front_of(found)
+    table = _table(f"Search on {search.target}: trials that no other trial beats", columns)
+    front = tuning.front_of(search)
     for row in front[:_TRIALS]:
-        parameters = Text(tuning.in_words(row["parameters"]), style="bold" if row["winner"] else "")
-        table.add_row(parameters, percent(round(row["utility_loss"], 3)), rate(row["leak"]), row["strongest"])
+        parameters = Text(tuning.in_words(row.parameters), style="bold" if row.winner else "")
+        lost = percent(round(tuning.loss_of(row), 3))
+        table.add_row(parameters, lost, rate(row.leak or 0.0), row.strongest or "")
     more = [Text(f"and {len(front) - _TRIALS} more in tune/trials.parquet", style="dim")]
-    return Group(table, *(more if len(front) > _TRIALS else []), Text(tuning.sentence(found)))
+    return Group(table, *(more if len(front) > _TRIALS else []), Text(tuning.sentence(search)))
 
 
 def _timings(timings: Mapping[str, float], stages: Mapping[str, str]) -> Table:

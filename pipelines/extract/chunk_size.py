@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
+from typing import Any
 
 from mi_core.checks import ConfigError, NumericError, ShapeError
 from pipelines.config.sections.data import DataConfig
@@ -105,7 +106,8 @@ class Sizing:
     def _cost(self, block: Sequence[Pass], data: DataConfig, folder: SeedFolder) -> Cost | None:
         if any(query.plan().searches or query.remote for query in block):
             return None
-        known = repr([replace(query, keys=(), encoder_key="", store="") for query in block])
+        of_run: dict[str, Any] = {"keys": (), "encoder_key": "", "store": "", "images": {}, "stopping": None}
+        known = repr([replace(query, **of_run) for query in block])
         if known not in self.costs:
             resources = self.resources
             work = [(block, data, folder, resources)]

@@ -1,7 +1,7 @@
 """Split a pass into jobs, one per shard, and find the jobs that remain.
 
-A feature file is named by its content: a tag that hashes the queries, checkpoint, source, shard and chunk. So a file
-that exists is done, a missing file is to do, and writing a file twice changes nothing.
+A feature file is named by its content: the tag of its pass, which hashes the queries, checkpoint, source, shard and
+chunk. So a file that exists is done, a missing file is to do, and writing a file twice changes nothing.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 `resolve` makes a `Plan` of the config and the roles that were drawn, one for each seed. A plan is made of items, and
 each item of others: a judge of a score, a score of a fit and of readings, a reading of queries, a query of an encoder,
-samples and views. An item is a pure function of its fields. Its key is a digest of them (`keys`), its result lies under
-that key, and it is done where the result is. The stages are handed items and decide nothing: `pretrain` makes encoders,
-`extract` answers queries, `attack` fits, scores and judges, `report` tells.
+samples and views. The result of an item depends on its fields alone, and its key is a digest of them (`keys`): items of
+equal keys are made once. Stages are handed items: `pretrain` makes encoders, `extract` answers queries, `attack` fits,
+scores and judges.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ class Role(Item):
 
 @dataclass(frozen=True, eq=False)
 class Samples(Item):
-    """Which images: those of some roles, less those of others; of each role the first ``count`` by a seeded hash.
+    """Which images: those of some roles, less those of others.
 
-    ``fold``: the half of them that a search judges; all.
+    ``count``: images of each role, the first by a seeded hash; None: all. ``fold``: the half that a search judges, or
+    ``all``.
     """
 
     roles: tuple[Role, ...]
@@ -53,8 +54,8 @@ class Encoder(Item):
     members: tuple[Role, ...] = ()  # what it is trained on
     outside: tuple[Role, ...] = ()  # what its provider has besides, for a defense
     start: Encoder | None = None  # the one that it starts from, or that is defended
-    images: str = ""  # digest of decoder, captions and meaning of the classes
-    nonce: str | None = None  # of the audit, so that nobody can foresee halves and orders
+    images: str = ""  # digest of decoder, captions and classes; of a half also of the nonce that draws it
+    nonce: str | None = unkeyed(default=None)  # of the audit: given, no name of an image has an effect
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,13 +99,13 @@ class Query(Item):
 class Reading(Item):
     """What is read of one checkpoint about some samples: the columns of its queries, one per measure and queried role.
 
-    A role that is a part of a queried one is read of the whole, so ``samples`` may be fewer than were queried.
+    ``samples`` may be a part of what was queried: a role that is drawn from a queried one is read there.
     """
 
     queries: tuple[Query, ...]
     samples: Samples
-    drawn: int = 0  # views
-    used: int = 0  # of them, the first
+    drawn: int = 0  # views that the queries draw
+    used: int = 0  # views that count, the first of these
     anchors: tuple[Query, ...] = ()  # embeddings of further images
     population: Reading | None = None  # the same of images that no encoder saw
     labelled: bool = False  # with the true classes
@@ -122,14 +123,14 @@ class Fit(Item):
     attack: AttackConfig  # method and parameters
     seed: int
     readings: tuple[Reading, ...]
-    known_members: tuple[Role, ...]  # of a single reading: the roles that count as members
+    known_members: tuple[Role, ...]  # the roles that count as members; none where each shadow has its own half
     audited: bool = False  # fitted on the samples that it judges, of which the candidates count as members
-    by_halves: bool = False  # fitted on shadows, each trained on a half of the audited samples, perhaps on one alone
+    by_halves: bool = False  # fitted on shadows (or one), each trained on a half of the audited samples
 
 
 @dataclass(frozen=True, eq=False)
 class Beside(Item):
-    """The same attack on a reference encoder, which saw none of the samples or only a half of them."""
+    """The same attack on a control: a reference encoder, which saw none of the samples or a half of them."""
 
     reading: Reading  # of the audited samples
     fit: Fit | None  # on samples of this encoder; None: that of the target
@@ -143,7 +144,7 @@ class Score(Item):
     fit: Fit
     reading: Reading
     beside: tuple[Beside, ...] = ()
-    calibration: Reading | None = None  # known non-members, by which scores follow those of the references
+    calibration: Reading | None = None  # known non-members: they tell how scores follow those of the references
     canaries: Reading | None = None  # samples whose coins are guessed
 
 
@@ -160,7 +161,7 @@ class Judge(Item):
     by: str  # how these came about: by lot or by choice
     meaning: str  # digest of classes and groups, by which intervals and tables are made
     known: Reading | None = None  # members that no attack is fitted on: they tell the true-positive rate
-    last: bool = True  # of the attacked checkpoints: evidence is taken of it
+    last: bool = True  # whether it is the last attacked checkpoint, of which evidence is taken
     primary: bool = unkeyed(default=False)  # the verdict rests on it
     repeats: int = 1
 
@@ -191,7 +192,7 @@ class Judge(Item):
 
     @property
     def fold(self) -> str:
-        """The half of the samples that a search judges; all."""
+        """The half of the samples that a search judges, or ``all``."""
         return self.score.reading.samples.fold
 
 
@@ -205,8 +206,8 @@ class Utility(Item):
     neighbours: tuple[int, ...]  # numbers of neighbours that are tried
     bank: Reading | None = None
     test: Reading | None = None
-    trained: Reading | None = None  # logits of what a classifier was trained on
-    unseen: Reading | None = None
+    trained: Reading | None = None  # logits of a classifier, on what it was trained on
+    unseen: Reading | None = None  # and on other images
 
 
 @dataclass(frozen=True, eq=False)

@@ -136,6 +136,8 @@ class _Resolver:
         defended = isinstance(settings, DefendedConfig)
         labelled = defended or OBJECTIVES[settings.objective].target in ("class", "caption")
         meaning = data.meaning_of(data.label if labelled else None, settings.attribute)
+        nonce = self.config.queries.nonce
+        drawn = [nonce] if nonce is not None and settings.half is not None else []
         return Encoder(
             name,
             self.seed,
@@ -143,8 +145,8 @@ class _Resolver:
             self._roles(settings.train_on),
             self._roles(settings.outside) if isinstance(settings, DefendedConfig) else (),
             None if settings.start is None else self.encoder(settings.start),
-            digest(self.protocol.decoder, data.model_dump(mode="json")["captions"], meaning),
-            self.config.queries.nonce if settings.half is not None else None,
+            digest(self.protocol.decoder, data.model_dump(mode="json")["captions"], meaning, *drawn),
+            nonce,
         )
 
     def _query(self, name: str, epoch: int, output: str, measure: Measure, samples: Samples, how: _How) -> Query:

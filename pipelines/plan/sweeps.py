@@ -6,8 +6,8 @@
         - {label: 250, data.roles.target-member.count: 250, data.roles.shadow-member.count: 250}
 
 ``*`` stands for every attack, or attribute inference, that has the field. What points share with each other and with
-the run itself is made once: encoders and features of the same inputs are copied. `expand` spells the points out, so
-that a resolved config says the same as the one it came from.
+the run itself is made once: features stand in one store, and encoders of the same inputs are copied. `expand` spells
+the points out, so that a resolved config says the same as the one it came from.
 """
 
 from __future__ import annotations

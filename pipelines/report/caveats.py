@@ -9,6 +9,7 @@ from mi_core.attacks import left_out
 from mi_core.images import conditions_in_words
 from mi_core.objectives import OBJECTIVES
 from mi_core.querying.sanity import fault_in_words
+from mi_core.report.build import SAME_SOURCE
 from mi_core.report.words.numbers import plain
 from pipelines.attack.results import result_of, settings_of, tasks
 from pipelines.config.run_config import RunConfig
@@ -82,10 +83,7 @@ def caveats(config: RunConfig, folder: RunFolder) -> list[str]:
     told += [f"No reference for {one}." for one in sorted(uncontrolled)]
     told += of_references(config)
     if is_membership_unknown(config):
-        told.append(
-            "The answer holds only if your images and the control images come from the same source, and the control "
-            "images were surely not trained on."
-        )
+        told.append(SAME_SOURCE)
     if len(config.attacks) * len(config.queries.outputs) > 1:
         told.append(
             "The verdict uses only the attack marked “primary”. The AUCs of the other rows are information, not "

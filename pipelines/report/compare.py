@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 from rich import box
@@ -15,16 +16,20 @@ from mi_core.metrics.pooled import difference
 from mi_core.records import Estimate
 from mi_core.report.contents import fault_of, final_rows, known_in_words, pooled_rows
 from mi_core.report.defenses import defense_tables, measures
+from mi_core.report.model.as_json import part_as_json, part_from_json
+from mi_core.report.model.attacks import PooledRow
+from mi_core.report.model.encoders import EncoderPart
+from mi_core.report.model.judgement import VerdictPart
+from mi_core.report.model.report import Report, report_from_json
 from mi_core.report.runs import encoder_in_words
-from mi_core.report.words.numbers import DAGGER, count, estimate, percent, supported
-from mi_core.report.words.sides import share_found, sides_of, unsupported
+from mi_core.report.words.numbers import DAGGER, count, estimate, percent
+from mi_core.report.words.sides import share_found, sides_by, unsupported
 from mi_core.report.words.wording import TITLES, probe
 from pipelines.config.roles import CANDIDATE_ROLES, KNOWN_ROLES, TARGET_ROLES
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.files.damage import reading
 
-Report = Mapping[str, Any]
 Row = dict[str, Any]
 SIDES = ("first", "second")
 FPR = "0.01"
@@ -63,49 +68,55 @@ def compare(first: str, second: str) -> dict[str, Any]:
     """
     if storage.absolute(first) == storage.absolute(second):
         raise UserError(f"{first} and {second} are one run; give two")
-    reports = [_read(folder) for folder in (first, second)]
+    entries = [_read(folder) for folder in (first, second)]
     with reading(f"report.json of {first} or {second}"):
-        found = _compared((first, second), reports)
+        found = _compared((first, second), [report_from_json(entry) for entry in entries])
         table(found)  # a value that cannot be shown is damaged too
     return found
 
 
 def _compared(folders: Sequence[str], reports: Sequence[Report]) -> dict[str, Any]:
-    validity = [report.get("validity", {}) for report in reports]
-    encoders = _rows("encoder", [report["encoders"] for report in reports])
+    first, second = reports
+    verdicts = [report.validity or VerdictPart(verdict="undecided") for report in reports]
+    names = dict.fromkeys(name for report in reports for name in report.encoders)
+    useful = {name: [_measures(report, name) for report in reports] for name in names}
     told = ("name", "created", "config_sha256")
     found: dict[str, Any] = {
         "runs": [
-            {"folder": folder, **{name: report[name] for name in told}}
+            {"folder": folder, **{name: getattr(report, name) for name in told}}
             for folder, report in zip(folders, reports, strict=True)
         ],
-        "verdict": _sides(one.get("verdict", "undecided") for one in validity),
-        "membership": "asked" if all(report.get("membership") == "asked" for report in reports) else "known",
-        "validity": [row for row in _rows("name", validity) if row["name"] in _MEASURED],
-        "roles": _rows("role", [report["data"]["roles"] for report in reports]),
+        "verdict": _sides(judged.verdict for judged in verdicts),
+        "membership": "asked" if all(report.membership == "asked" for report in reports) else "known",
+        "validity": [row for row in _rows("name", map(part_as_json, verdicts)) if row["name"] in _MEASURED],
+        "roles": _rows("role", [part_as_json(report.data.roles) for report in reports]),
         "same_images": _same_images(reports),
-        "encoders": encoders,
-        "attacks": _attacks(*map(pooled_rows, reports)),
+        "encoders": _rows("encoder", [part_as_json(report.encoders) for report in reports]),
+        "attacks": _attacks(pooled_rows(first), pooled_rows(second)),
         "utility": [
-            {"encoder": row["encoder"], **measure}
-            for row in encoders
-            for measure in _rows("measure", [measures(row.get(side, {})) for side in SIDES])
+            {"encoder": name, **measure} for name, both in useful.items() for measure in _rows("measure", both)
         ],
         "defenses": _rows("defense", [_defenses(report) for report in reports]),
     }
-    if all("config" in report for report in reports):
-        found["config"] = list(_differing(*(report["config"] for report in reports)))
+    if first.config and second.config:
+        found["config"] = list(_differing(first.config, second.config))
+    return found
+
+
+def _measures(report: Report, encoder: str) -> Row:
+    """What an encoder of a report is good for; nothing where it has no such encoder."""
+    found: Row = part_as_json(measures(report.encoders[encoder])) if encoder in report.encoders else {}
     return found
 
 
 def table(found: Mapping[str, Any]) -> RenderableType:
     """What `compare` returned, for a rich console."""
-    sides, attacks = sides_of(found), found["attacks"]
+    sides, attacks = sides_by(found["membership"]), found["attacks"]
     runs = zip(SIDES, found["runs"], strict=True)
     lines = [f"{side:>6}  {run['folder']}: {run['name']}, {run['created']}" for side, run in runs]
     judged = [("verdict", _sides(TITLES[found["verdict"][side]] for side in SIDES))]
     judged += [
-        (_MEASURED[row["name"]], {side: estimate(row[side], 3) for side in SIDES if side in row})
+        (_MEASURED[row["name"]], {side: _estimate(row[side], 3) for side in SIDES if side in row})
         for row in found["validity"]
     ]
     made = [(row[key], row) for key in ("role", "encoder") for row in found[f"{key}s"]]
@@ -117,17 +128,17 @@ def table(found: Mapping[str, Any]) -> RenderableType:
     for place in dict.fromkeys((row["target"], row["output"]) for row in attacks):
         rows = [row for row in attacks if (row["target"], row["output"]) == place]
         named, where = _named(rows), "on {}, {} output".format(*place)
-        parts.append(_table(f"AUC {where}", "attack", named, lambda one: estimate(one["auc"]), difference=_difference))
+        parts.append(_table(f"AUC {where}", "attack", named, lambda one: _estimate(one["auc"]), difference=_difference))
         if any("tpr" in row.get(side, {}) for row in rows for side in SIDES):
             title = f"{share_found(FPR, sides)} {where}"
             title = title[0].upper() + title[1:]
-            parts.append(_table(title, "attack", named, lambda one: estimate(one["tpr"]) if "tpr" in one else None))
-    if not all(supported(row[side].get("tpr", {})) for row in attacks for side in SIDES if side in row):
+            parts.append(_table(title, "attack", named, lambda one: _estimate(one["tpr"]) if "tpr" in one else None))
+    if not all(row[side].get("tpr", {}).get("supported", True) for row in attacks for side in SIDES if side in row):
         parts.append(Text(f"{DAGGER} {unsupported(sides)}", style="dim"))
     parts.append(Text(_REMARK.format(_INDEPENDENT[found["same_images"]]), style="dim"))
     if found["utility"]:
         measured = [(f"{row['encoder']}, {probe(row['measure'])}", row) for row in found["utility"]]
-        parts.append(_table("Utility", "encoder, measure", measured, estimate))
+        parts.append(_table("Utility", "encoder, measure", measured, _estimate))
     if found["defenses"]:
         defended = [(row["defense"], row) for row in found["defenses"]]
         parts.append(_table("Defenses: AUC of the strongest attack, utility lost", "defense", defended, _defended))
@@ -138,6 +149,11 @@ def table(found: Mapping[str, Any]) -> RenderableType:
         unknown = "One of the reports does not hold its config: what differs there is not known."
         parts.append(Text("The configs are the same." if "config" in found else unknown))
     return Group(*parts)
+
+
+def _estimate(entry: Mapping[str, Any], digits: int | None = None) -> str:
+    """An estimate as `compare` gives it."""
+    return estimate(Estimate.from_json(entry), digits)
 
 
 def _read(folder: str) -> dict[str, Any]:
@@ -156,37 +172,43 @@ def _sides(values: Iterable[Any]) -> Row:
     return {side: value for side, value in zip(SIDES, values, strict=True) if value is not None}
 
 
-def _rows(key: str, parts: Sequence[Mapping[str, Any]]) -> list[Row]:
+def _rows(key: str, of_sides: Iterable[Mapping[str, Any]]) -> list[Row]:
     """One row per name that either part has, with its entry on both sides."""
+    parts = list(of_sides)
     names = dict.fromkeys(name for part in parts for name in part)
     return [{key: name, **_sides(part.get(name) for part in parts)} for name in names]
 
 
-def _attacks(first: Sequence[Row], second: Sequence[Row]) -> list[Row]:
+def _attacks(first: Sequence[PooledRow], second: Sequence[PooledRow]) -> list[Row]:
     """All rows; side by side those alike in everything, and last checkpoints of what is alike but for the epoch."""
-    mates: dict[int, Row] = {}  # of the first run's rows, by their ids
-    for same, kept in ((_SAME, list), (_SAME[:-1], final_rows)):
+    mates: dict[int, PooledRow] = {}  # of the first run's rows, by their ids
+    for same, mine, theirs in ((_SAME, first, second), (_SAME[:-1], final_rows(first), final_rows(second))):
+        alike = attrgetter(*same)
         taken = {id(mate) for mate in mates.values()}
-        there = {tuple(map(row.get, same)): row for row in kept(second) if id(row) not in taken}
-        found = {id(row): there.get(tuple(map(row.get, same))) for row in kept(first) if id(row) not in mates}
-        mates |= {row: mate for row, mate in found.items() if mate is not None}
+        there = {alike(row): row for row in theirs if id(row) not in taken}
+        mates |= {id(row): there[alike(row)] for row in mine if id(row) not in mates and alike(row) in there}
     matched = {id(mate) for mate in mates.values()}
     alone = [_pair(None, row) for row in second if id(row) not in matched]
     return [_pair(row, mates.get(id(row))) for row in first] + alone
 
 
-def _pair(*rows: Row | None) -> Row:
+def _pair(*rows: PooledRow | None) -> Row:
     there = [row for row in rows if row is not None]
-    pair = {name: there[0][name] for name in _SAME[:-1] if name in there[0]} | {"known": known_in_words(there[0])}
-    pair |= _sides(row and _numbers(row) for row in rows)
+    pair = _named_parts(there[0], _SAME[:-1]) | {"known": known_in_words(there[0])}
+    pair |= _sides(None if row is None else _numbers(row) for row in rows)
     if len(there) == 2:
-        pair["difference"] = difference(*(Estimate.from_json(row["auc"]) for row in there)).as_json()
+        pair["difference"] = difference(*(row.auc for row in there)).as_json()
     return pair
 
 
-def _numbers(row: Row) -> Row:
-    kept = {name: row[name] for name in ("epoch", "seeds", "n_member", "n_nonmember", "auc") if name in row}
-    return kept | ({"tpr": row["tpr_at_fpr"][FPR]} if FPR in row["tpr_at_fpr"] else {})
+def _named_parts(row: PooledRow, names: Sequence[str]) -> Row:
+    """Some fields of a row, but for those that are absent."""
+    return {name: part_as_json(part) for name in names if (part := getattr(row, name)) is not None}
+
+
+def _numbers(row: PooledRow) -> Row:
+    kept = _named_parts(row, ("epoch", "seeds", "n_member", "n_nonmember", "auc"))
+    return kept | ({"tpr": row.tpr_at_fpr[FPR].as_json()} if FPR in row.tpr_at_fpr else {})
 
 
 def _same_images(reports: Iterable[Report]) -> str:
@@ -195,16 +217,16 @@ def _same_images(reports: Iterable[Report]) -> str:
     What an attack is fitted on (known samples) it is not judged on, so these have to be the same too.
     """
     audited = []
-    for data in (report["data"] for report in reports):
-        names = (*(CANDIDATE_ROLES if set(CANDIDATE_ROLES) <= data["roles"].keys() else TARGET_ROLES), *KNOWN_ROLES)
-        seeds = [seed["roles"] for seed in data.get("per_seed", [data])]
-        audited.append({(name, roles[name]["sha256"]) for roles in seeds for name in names if name in roles})
+    for data in (report.data for report in reports):
+        names = (*(CANDIDATE_ROLES if set(CANDIDATE_ROLES) <= data.roles.keys() else TARGET_ROLES), *KNOWN_ROLES)
+        seeds = [seed.roles for seed in data.per_seed or (data,)]
+        audited.append({(name, roles[name].sha256) for roles in seeds for name in names if name in roles})
     digests = [{digest for _, digest in one} for one in audited]
     return "all" if audited[0] == audited[1] else "some" if digests[0] & digests[1] else "none"
 
 
 def _defenses(report: Report) -> dict[str, Row]:
-    rows = [(f"{row['name']} on {target}", row) for target, rows in defense_tables(report) for row in rows]
+    rows = [(f"{row.name} on {target}", part_as_json(row)) for target, rows in defense_tables(report) for row in rows]
     return {name: {key: row[key] for key in ("utility", "loss", "auc", "attack") if key in row} for name, row in rows}
 
 
@@ -224,7 +246,7 @@ def _made(entry: Row) -> str:
     """Images of a role, or what an encoder is."""
     if "sha256" in entry:
         return f"{count(entry['n'])} images"
-    return encoder_in_words(entry)
+    return encoder_in_words(part_from_json(EncoderPart, entry))
 
 
 def _same(row: Row) -> str:
@@ -244,12 +266,12 @@ def _named(rows: Sequence[Row]) -> list[tuple[str, Row]]:
 
 
 def _difference(row: Row) -> str:
-    return estimate(row["difference"], 3) if "difference" in row else ""
+    return _estimate(row["difference"], 3) if "difference" in row else ""
 
 
 def _defended(entry: Row) -> str:
     lost = f"{percent(round(entry['loss'], 3))} lost" if "loss" in entry else ""
-    return ", ".join(filter(None, (estimate(entry["auc"]) if "auc" in entry else "", lost)))
+    return ", ".join(filter(None, (_estimate(entry["auc"]) if "auc" in entry else "", lost)))
 
 
 def _short(value: Any) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
-from typing import Any
+from dataclasses import asdict, replace
+from typing import Any, TypeVar
 
 from rich.console import RenderableType
 
@@ -14,11 +14,29 @@ from mi_core.attacks import ATTACKS
 from mi_core.metrics.pooled import pool
 from mi_core.querying.precision import WORDS
 from mi_core.records import Estimate
-from mi_core.report.attributes import pool_inferences
-from mi_core.report.contents import pool_seeds, to_json
+from mi_core.report.build import attack_result, queries_part
+from mi_core.report.contents import to_json
 from mi_core.report.defenses import compare_defenses
 from mi_core.report.figures.figures import draw_figures
+from mi_core.report.model.as_json import part_from_json
+from mi_core.report.model.attacks import AttackResult, MethodPart, NotApplicable
+from mi_core.report.model.defenses import DefendedEncoder, Tuning
+from mi_core.report.model.encoders import EncoderPart
+from mi_core.report.model.promises import Composition, DpAudit, Memorisation
+from mi_core.report.model.report import (
+    SCHEMA_VERSION,
+    DataPart,
+    QueriesPart,
+    QueryEntry,
+    Registration,
+    RejectedSample,
+    RejectedTotal,
+    Report,
+    Throughput,
+    report_from_json,
+)
 from mi_core.report.page.html import render_html
+from mi_core.report.pooling import InferenceResult, pool_inferences, pool_seeds
 from mi_core.report.terminal import terminal_table, tuning_table
 from pipelines.attack.inference import inferred
 from pipelines.attack.results import result_of, settings_of, tasks
@@ -56,9 +74,8 @@ from pipelines.run.points import Point
 from pipelines.run.registration import lines_of, registration_as_json
 from pipelines.tune.run import outcome
 
-SCHEMA_VERSION = 1
-RATES = ("accuracy", "precision", "recall")  # what takes to know who is a member
 MOST_REJECTED = 1000  # rejected samples listed in the report; all are counted
+_Part = TypeVar("_Part")
 
 
 def run(config: RunConfig, folder: RunFolder, swept: Sequence[Point] = ()) -> None:
@@ -72,74 +89,81 @@ def run(config: RunConfig, folder: RunFolder, swept: Sequence[Point] = ()) -> No
     """
     started = time.perf_counter()
     report = gather(config, folder)
-    report |= sweeps(swept, folder, report)
+    report = replace(report, sweeps=sweeps(swept, folder, report))
     storage.write_table(f"{folder.path}/results.parquet", results_table(report))
     storage.write_json(f"{folder.path}/results.json", summary(report))
     figures = draw_figures(report, figure_data(config, folder))
     for name, drawing in figures.items():
         storage.write_atomic(f"{folder.path}/figures/{name}{drawing.suffix}", drawing.image)
-    report.setdefault("timings", {})["report"] = round(time.perf_counter() - started, 3)
-    proved = report.get("evidence", {})
-    page = render_html(report, figures, thumbnails(config, folder, proved), flagged(config, folder, proved))
+    report = replace(report, timings={**report.timings, "report": round(time.perf_counter() - started, 3)})
+    answers = () if report.evidence is None else report.evidence.samples
+    page = render_html(report, figures, thumbnails(config, folder, answers), flagged(config, folder, answers))
     storage.write_atomic(f"{folder.path}/report.html", page.encode())
     storage.write_atomic(f"{folder.path}/report.json", to_json(report).encode())
-    results = count_of(len(report["attacks"]), "result", "results")
+    results = count_of(len(report.attacks), "result", "results")
     say("report", f"{results}, {count_of(len(figures), 'figure', 'figures')}")
 
 
 def terminal(folder: RunFolder, *, whole: bool) -> RenderableType:
     """The tables of a finished run for a rich console; see `terminal_table`."""
-    return terminal_table(json.loads(storage.read_bytes(f"{folder.path}/report.json")), whole=whole)
+    report = report_from_json(json.loads(storage.read_bytes(f"{folder.path}/report.json")))
+    return terminal_table(report, whole=whole)
 
 
 def tuned(folder: RunFolder) -> RenderableType:
     """What a search has found, for a rich console."""
-    return tuning_table(outcome(folder))
+    return tuning_table(part_from_json(Tuning, outcome(folder)))
 
 
-def gather(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
+def gather(config: RunConfig, folder: RunFolder) -> Report:
     """The content of report.json. Parts that were not measured are absent."""
     manifest = folder.manifest
-    attacks = [entry for seed in config.seeds for entry in _attacks(config, folder.seed(seed))]
-    rejected, found = _rejected(config, folder), verdict(config, folder)
-    report: dict[str, Any] = {
-        "schema_version": SCHEMA_VERSION,
-        "name": config.name,
-        "created": now(),
-        "config_sha256": digest(config.model_dump(mode="json", by_alias=True)),
-        "config": _given(config.model_dump(mode="json", by_alias=True, exclude={"sweep"})),
-        "membership": "asked" if is_membership_unknown(config) else "known",
-        "versions": versions(),
-        "command": manifest["runs"][-1]["command"],
-        "data": _data(config, folder),
-        "encoders": {name: _encoder(config, folder, name) for name in config.encoders},
-        "attacks": attacks,
-        "not_applicable": [entry for seed in config.seeds for entry in _not_applicable(config, folder.seed(seed))],
-        "pooled": pool_seeds(attacks, overlap=audited_overlap(config, folder.seed(config.seeds[0]))),
-        "attribute_inference": pool_inferences(
-            entry for seed in config.seeds for entry in inferred(config, plan_of(config, folder.seed(seed)))
-        ),
-        "methods": {name: _method(config, name) for name in dict.fromkeys(entry["attack"] for entry in attacks)},
-        "registration": registration_as_json(lines_of(folder)),
-        "validity": found,
-        "evidence": evidence(config, folder, found),
-        "classes": classes(config, folder),
-        "memorisation": memorised(config, folder),
-        "dp_audit": dp_audit(config, folder),
-        "composition": composition(config, folder),
-        "throughput": _throughput(manifest.get("extraction", [])),
-        "timings": {stage: spent for stage, spent in manifest.get("seconds", {}).items() if stage != "report"},
-        "queries": _queries(config, folder),
-        "rejected": rejected[:MOST_REJECTED],
-        "rejected_count": len(rejected),
-        "rejected_total": _rejected_total(config, folder, len(rejected)),
-        "caveats": caveats(config, folder),
-        "not_tested": not_tested(config, folder),
-        "not_applying": not_applying(config, folder),
-    }
-    report["defenses"] = compare_defenses(report, list(defended(config, folder)))
-    report["tuning"] = outcome(folder)
-    return {name: part for name, part in report.items() if part not in ({}, [], "")}
+    attacks = [result for seed in config.seeds for result in _attacks(config, folder.seed(seed))]
+    rejected, judged = _rejected(config, folder), verdict(config, folder)
+    inferences = [entry for seed in config.seeds for entry in inferred(config, plan_of(config, folder.seed(seed)))]
+    overlap = audited_overlap(config, folder.seed(config.seeds[0]))
+    searched = outcome(folder)
+    report = Report(
+        schema_version=SCHEMA_VERSION,
+        name=config.name,
+        created=now(),
+        config_sha256=digest(config.model_dump(mode="json", by_alias=True)),
+        config=_given(config.model_dump(mode="json", by_alias=True, exclude={"sweep"})),
+        membership="asked" if is_membership_unknown(config) else "known",
+        versions=versions(),
+        command=manifest["runs"][-1]["command"],
+        data=part_from_json(DataPart, _data(config, folder)),
+        encoders={name: part_from_json(EncoderPart, _encoder(config, folder, name)) for name in config.encoders},
+        attacks=tuple(attacks),
+        not_applicable=tuple(entry for seed in config.seeds for entry in _not_applicable(config, folder.seed(seed))),
+        pooled=pool_seeds(attacks, overlap=overlap),
+        attribute_inference=pool_inferences(part_from_json(tuple[InferenceResult, ...], inferences)),
+        methods={name: _method(config, name) for name in dict.fromkeys(result.attack for result in attacks)},
+        registration=_part_or_none(Registration, registration_as_json(lines_of(folder))),
+        validity=judged,
+        evidence=None if judged is None else evidence(config, folder, judged),
+        classes=classes(config, folder),
+        memorisation=part_from_json(tuple[Memorisation, ...], memorised(config, folder)),
+        dp_audit=part_from_json(tuple[DpAudit, ...], dp_audit(config, folder)),
+        composition=part_from_json(tuple[Composition, ...], composition(config, folder)),
+        throughput=_throughput(manifest.get("extraction", [])),
+        timings={stage: spent for stage, spent in manifest.get("seconds", {}).items() if stage != "report"},
+        queries=_queries(config, folder),
+        rejected=part_from_json(tuple[RejectedSample, ...], rejected[:MOST_REJECTED]),
+        rejected_count=len(rejected),
+        rejected_total=_rejected_total(config, folder, len(rejected)),
+        caveats=tuple(caveats(config, folder)),
+        not_tested=tuple(not_tested(config, folder)),
+        not_applying=tuple(not_applying(config, folder)),
+        tuning=_part_or_none(Tuning, searched),
+    )
+    hidden = part_from_json(tuple[DefendedEncoder, ...], list(defended(config, folder)))
+    return replace(report, defenses=compare_defenses(report, hidden))
+
+
+def _part_or_none(kind: type[_Part], entry: dict[str, Any]) -> _Part | None:
+    """A part of the report from its plain values; None: there are none."""
+    return part_from_json(kind, entry) if entry else None
 
 
 def _given(part: Any) -> Any:
@@ -151,33 +175,22 @@ def _given(part: Any) -> Any:
     return part
 
 
-def _attacks(config: RunConfig, folder: SeedFolder) -> Iterator[dict[str, Any]]:
+def _attacks(config: RunConfig, folder: SeedFolder) -> Iterator[AttackResult]:
     for task in tasks(plan_of(config, folder)):
         result = result_of(task)
         if "not_applicable" in result:
             continue
+        known, settings = knowledge_of(config, task.judge.attack), settings_of(task.judge.attack, config.attacks)
         entry = {
-            **{name: result[name] for name in ("attack", "target", "output")},
+            **{name: result[name] for name in ("attack", "target", "output", "seed", "epoch", "queries", "seconds")},
             "reference": _kind(config, task.judge.attack),
-            **{name: result[name] for name in ("seed", "epoch")},
-            **_metrics(config, result),
-            **{name: result[name] for name in ("queries", "seconds")},
+            **result["metrics"],
+            **({"shadow": result["reference"]} if shadows_of(config, task.judge.attack) else {}),
+            **({"knowledge": known} if known else {}),
+            **({"settings": settings} if settings else {}),
+            "primary": is_primary(config, task),
         }
-        if shadows_of(config, task.judge.attack):
-            entry["shadow"] = result["reference"]
-        knowledge, settings = knowledge_of(config, task.judge.attack), settings_of(task.judge.attack, config.attacks)
-        entry |= {"knowledge": knowledge} if knowledge else {}
-        entry |= {"settings": settings} if settings else {}
-        if is_primary(config, task):
-            entry["primary"] = True
-        yield entry
-
-
-def _metrics(config: RunConfig, result: dict[str, Any]) -> dict[str, Any]:
-    """What an attack reached; of candidates nothing that takes the truth about each of them."""
-    return {
-        name: part for name, part in result["metrics"].items() if not (is_membership_unknown(config) and name in RATES)
-    }
+        yield attack_result(entry, asked=is_membership_unknown(config))
 
 
 def _kind(config: RunConfig, attack: AttackConfig) -> str:
@@ -186,16 +199,16 @@ def _kind(config: RunConfig, attack: AttackConfig) -> str:
     return attack.reference if not shadows else SHADOW if attack.reference in config.encoders else SHADOWS
 
 
-def _not_applicable(config: RunConfig, folder: SeedFolder) -> Iterator[dict[str, Any]]:
+def _not_applicable(config: RunConfig, folder: SeedFolder) -> Iterator[NotApplicable]:
     """Attacks that found nothing to read."""
     for task in tasks(plan_of(config, folder)):
-        result, settings = result_of(task), settings_of(task.judge.attack, config.attacks)
+        result = result_of(task)
         if "not_applicable" in result:
-            yield {
+            yield NotApplicable(
                 **{name: result[name] for name in ("attack", "target", "output", "epoch", "seed")},
-                **({"settings": settings} if settings else {}),
-                "reason": result["not_applicable"],
-            }
+                settings=settings_of(task.judge.attack, config.attacks) or None,
+                reason=result["not_applicable"],
+            )
 
 
 def _data(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
@@ -292,43 +305,46 @@ def _classifier(config: RunConfig, places: Sequence[SeedFolder], name: str, epoc
     }
 
 
-def _method(config: RunConfig, name: str) -> dict[str, Any]:
+def _method(config: RunConfig, name: str) -> MethodPart:
     method = ATTACKS[name]
     spent = {
         method(attack.parameters()).queries_per_sample(attack.views or config.queries.views) * config.queries.repeats
         for attack in config.attacks
         if attack.attack == name
     }
-    queries = {"queries_per_sample": spent.pop()} if len(spent) == 1 else {}
-    return {"access": method.access, "threat_model": method.threat_model, "source": method.source, **queries}
+    return MethodPart(
+        access=method.access,
+        threat_model=method.threat_model,
+        source=method.source,
+        queries_per_sample=spent.pop() if len(spent) == 1 else None,
+    )
 
 
-def _throughput(extractions: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _throughput(extractions: Sequence[dict[str, Any]]) -> Throughput | None:
     wall = sum(entry["wall"] for entry in extractions)
     if not wall:
-        return {}
+        return None
     busy = sum(entry[step] for entry in extractions for step in STEPS)
-    precisions = {one for entry in extractions for one in entry.get("precision", ())}  # earlier versions kept none
-    return {
-        "images_per_second": round(sum(entry["images"] for entry in extractions) / wall, 1),
-        "views_per_second": round(sum(entry["views"] for entry in extractions) / wall, 1),
-        "encoder_fraction": round(sum(entry["forward"] for entry in extractions) / busy, 4) if busy else 0.0,
-        **({"precision": ", ".join(WORDS[one] for one in sorted(precisions))} if precisions else {}),
-    }
+    precisions = sorted({precision for entry in extractions for precision in entry["precision"]})
+    return Throughput(
+        images_per_second=round(sum(entry["images"] for entry in extractions) / wall, 1),
+        views_per_second=round(sum(entry["views"] for entry in extractions) / wall, 1),
+        encoder_fraction=round(sum(entry["forward"] for entry in extractions) / busy, 4) if busy else 0.0,
+        precision=", ".join(WORDS[precision] for precision in precisions) or None,
+    )
 
 
-def _queries(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
+def _queries(config: RunConfig, folder: RunFolder) -> QueriesPart:
     entries = []
     for seed in config.seeds:
         asked: dict[tuple[str, str], list[int]] = {}
         for encoder, role, images, queries in count_queries(plan_of(config, folder.seed(seed))):
             asked.setdefault((encoder, role), [images, 0])[1] += queries
         entries += [
-            {"encoder": encoder, "role": role, "seed": seed, "images": images, "queries": queries}
+            QueryEntry(encoder=encoder, role=role, seed=seed, images=images, queries=queries)
             for (encoder, role), (images, queries) in sorted(asked.items())
         ]
-    budget = {} if config.budget.queries is None else {"budget": config.budget.queries}
-    return {"total": sum(entry["queries"] for entry in entries), **budget, "entries": entries}
+    return queries_part(entries, config.budget.queries)
 
 
 def _rejected(config: RunConfig, folder: RunFolder) -> list[dict[str, str]]:
@@ -345,9 +361,11 @@ def _left_out(config: RunConfig, folder: RunFolder) -> list[Rejection]:
     return [bad for bad in Splits.load(folder.seed(config.seeds[0]).path).rejected if not bad.noted]
 
 
-def _rejected_total(config: RunConfig, folder: RunFolder, listed: int) -> dict[str, Any]:
-    """Samples that were left out, those in damaged shards included; absent where nothing was."""
+def _rejected_total(config: RunConfig, folder: RunFolder, listed: int) -> RejectedTotal | None:
+    """Samples that were left out, those in damaged shards included; None where nothing was."""
+    if not listed:
+        return None
     first = _left_out(config, folder)
     samples = listed + sum(bad.lost - 1 for bad in first)
     shards = sum(not bad.key for bad in first)
-    return {"samples": samples, "shards": shards, "estimated": any(bad.estimated for bad in first)} if listed else {}
+    return RejectedTotal(samples=samples, shards=shards, estimated=any(bad.estimated for bad in first))

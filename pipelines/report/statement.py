@@ -5,6 +5,7 @@ from __future__ import annotations
 from mi_core.checks import ConfigError
 from mi_core.report.card import card
 from mi_core.report.contents import fault_of
+from mi_core.report.model.report import report_from_json
 from mi_core.report.statement import Part, of_report, parsed, statement
 from pipelines.errors import UserError
 from pipelines.files import storage
@@ -46,7 +47,7 @@ def write(run: str, out: str | None = None, card_out: str | None = None) -> tupl
     content = state(run)
     storage.write_json(places[0], content)
     if card_out is not None:
-        report = storage.read_json(f"{storage.absolute(run)}/{REPORT}")
+        report = report_from_json(storage.read_json(f"{storage.absolute(run)}/{REPORT}"))
         storage.write_atomic(places[1], card(report, content, file_digest(places[0])).encode())
     return tuple(places)
 
@@ -69,18 +70,19 @@ def state(run: str) -> Part:
 
 
 def _made(run: str, folder: RunFolder) -> Part:
-    report = _finished(run, folder)
+    entry = _finished(run, folder)
+    report = report_from_json(entry)
     try:
-        seeds = [entry["seed"] for entry in of_report(report)["primary"]["per_seed"]]
+        seeds = [of_seed["seed"] for of_seed in of_report(report)["primary"]["per_seed"]]
     except ConfigError as error:
         raise UserError(f"{run}: {error}") from error
     return statement(
         report,
         registrations=lines_of(folder),
         roles=[roles_of(folder, seed) for seed in seeds],
-        encoders=[encoder_of(folder, seed, name) for seed in seeds for name in report["encoders"]],
+        encoders=[encoder_of(folder, seed, name) for seed in seeds for name in report.encoders],
         config=file_of(folder, f"{folder.path}/{CONFIG}"),
-        report_file={**file_of(folder, f"{folder.path}/{REPORT}"), "parts": parts_of(report)},
+        report_file={**file_of(folder, f"{folder.path}/{REPORT}"), "parts": parts_of(entry)},
         results=results_of(folder, seeds),
     )
 

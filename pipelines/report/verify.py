@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from mi_core.checks import ConfigError
+from mi_core.report.model.report import Report, report_from_json
 from mi_core.report.runs import plain
 from mi_core.report.statement import (
     CODE,
@@ -299,11 +300,13 @@ def _of_report(predicate: Part, folder: RunFolder) -> list[Check]:
 
     def changed() -> list[str]:
         report = storage.read_json(f"{folder.path}/{REPORT}")
-        parts, told = differences(given["parts"], parts_of(report)), of_report(report)
+        parts = differences(given["parts"], parts_of(report))
+        typed = report_from_json(report)
+        told = of_report(typed)
         fields = [name for part in told for name in differences(predicate[part], told[part], part)]
         if fault:
             return [f"{fault}; parts that differ: {_some(parts)}" + (f" ({_some(fields)})" if fields else "")]
-        others = [] if _reported(report, told) == _last(predicate["encoders"]) else ["encoders"]
+        others = [] if _reported(typed, told) == _last(predicate["encoders"]) else ["encoders"]
         named = [*fields, *parts, *others]
         return [f"the statement's {_some(named)} is not as {REPORT} has it"] if named else []
 
@@ -339,13 +342,13 @@ def _uncovered(predicate: Part, folder: RunFolder) -> Check:
     return Check("coverage", NOTE, plain(f"not covered: {', '.join(free) or 'nothing'}", _LONGEST))
 
 
-def _reported(report: Part, told: Part) -> dict[tuple[int, str], str]:
+def _reported(report: Report, told: Part) -> dict[tuple[int, str], str]:
     """The fingerprint of every encoder at its last epoch, by seed and name, as a report has it."""
     seeds = [entry["seed"] for entry in told["primary"]["per_seed"]]
     return {
-        (seed, name): one["fingerprint"]
-        for name, encoder in report["encoders"].items()
-        for seed, one in zip(seeds, encoder.get("per_seed", [encoder]), strict=True)
+        (seed, name): fingerprint
+        for name, encoder in report.encoders.items()
+        for seed, fingerprint in zip(seeds, encoder.fingerprints, strict=True)
     }
 
 
@@ -362,7 +365,7 @@ def _some(names: list[str]) -> str:
 
 def _of_verdict(predicate: Part, folder: RunFolder) -> list[Check]:
     given, said = predicate["verdict"], predicate["verdict"]["verdict"]
-    stated = rule({"validity": given})
+    stated = rule(given.get("factor"))
     faults = [] if predicate["rule"] == stated else ["the statement's rule is not the rule of this version"]
     by_rule, reason = verdict_by_rule(given)
     if (by_rule, reason) != (said, given.get("reason")):

@@ -249,7 +249,7 @@ def _results(trial: Trial, own: RunConfig) -> Record:
     found: Record = {}
     if tune.hides == "attributes":
         found["inferences"] = _inferred(trial, own)
-        leaks = [(named(row), row["accuracy"]["ci95"][1]) for row in found["inferences"]]
+        leaks = [(_called(row), row["accuracy"]["ci95"][1]) for row in found["inferences"]]
     strongest, leak = max(leaks, key=lambda one: one[1])
     return {
         "utility": {"measure": chosen, **pool(utilities, overlap=overlap_of(own, first, tested[1])).as_json()},
@@ -263,12 +263,16 @@ def _results(trial: Trial, own: RunConfig) -> Record:
     }
 
 
+def _called(row: dict[str, Any]) -> str:
+    return named(row["attribute"], row["output"], row.get("settings"))
+
+
 def _inferred(trial: Trial, own: RunConfig) -> list[dict[str, Any]]:
     """Accuracies of inferring attributes, and of guessing them, pooled over the seeds that a trial has done."""
     by_name: dict[str, list[dict[str, Any]]] = {}
     for seed in own.seeds:
         for row in inferred(own, plan_of(own, trial.folder.seed(seed))):
-            by_name.setdefault(named(row), []).append(row)
+            by_name.setdefault(_called(row), []).append(row)
     return [
         {name: rows[0][name] for name in ("attribute", "output", "settings") if name in rows[0]}
         | {

@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from mi_core.report.contents import Row, final_rows, pooled_rows, primary_row, probes, series_names, series_of
+from mi_core.records import Estimate
+from mi_core.report.contents import (
+    final_rows,
+    is_numeric,
+    places_of,
+    pooled_rows,
+    primary_row,
+    series_names,
+    series_of,
+)
 from mi_core.report.figures.drawing import (
     GREY,
     Drawing,
@@ -19,6 +29,8 @@ from mi_core.report.figures.drawing import (
     look,
     svg,
 )
+from mi_core.report.model.attacks import PooledRow, Sweep, SweepPoint
+from mi_core.report.model.report import Report
 from mi_core.report.words.numbers import count, rate
 from mi_core.report.words.sides import Sides, measured_by, share_found, sides_of
 from mi_core.report.words.wording import probe
@@ -26,7 +38,7 @@ from mi_core.report.words.wording import probe
 _LEAST_CHANGE = 1e-9
 
 
-def comparison_figures(report: Mapping[str, Any]) -> dict[str, Drawing]:
+def comparison_figures(report: Report) -> dict[str, Drawing]:
     """Where an attack was tried on several targets: attack against target, and attack against utility.
 
     Args:
@@ -38,59 +50,61 @@ def comparison_figures(report: Mapping[str, Any]) -> dict[str, Drawing]:
     """
     rows = final_rows(pooled_rows(report))
     lead = primary_row(rows) or (rows[0] if rows else None)
-    rows = [row for row in rows if lead is not None and row["output"] == lead["output"]]
-    targets = list(dict.fromkeys(row["target"] for row in rows))
+    rows = [row for row in rows if lead is not None and row.output == lead.output]
+    targets = list(dict.fromkeys(row.target for row in rows))
     if len(targets) < 2:
         return {}
     drawings = {"compare-targets": _targets(rows, targets)}
-    encoders = report.get("encoders", {})
-    utility = {name: probes(encoders[name]["utility"]) for name in targets if "utility" in encoders.get(name, {})}
+    encoders = {name: report.encoders[name] for name in targets if name in report.encoders}
+    utility = {name: encoder.utility.probes for name, encoder in encoders.items() if encoder.utility is not None}
     first = next(iter(next(iter(utility.values()), {})), None)
     if len(utility) > 1 and first:
-        values = {name: found[first]["value"] for name, found in utility.items()}
+        values = {name: probes[first].value for name, probes in utility.items()}
         x = f"downstream accuracy, {probe(first)}"
         drawings["compare-utility"] = _against(rows, values, x, "What a better encoder gives away", "utility")
-    trained = {name: encoders[name]["classifier"] for name in targets if "classifier" in encoders.get(name, {})}
+    trained = {name: encoder.classifier for name, encoder in encoders.items() if encoder.classifier is not None}
     if len(trained) > 1:
-        values = {name: found["overfitting"]["value"] for name, found in trained.items()}
+        values = {name: classifier.overfitting.value for name, classifier in trained.items()}
         x = "overfitting level: training minus test accuracy"
         title = "What an overfitted classifier gives away"
         drawings["compare-overfitting"] = _against(rows, values, x, title, "the overfitting level")
     return drawings
 
 
-def _over_targets(rows: Sequence[Row]) -> dict[str, list[Row]]:
+def _over_targets(rows: Sequence[PooledRow]) -> dict[str, list[PooledRow]]:
     """Rows by the name of their series over several targets, where the shadow of each target counts as the same."""
-    of_row = [series_of({name: part for name, part in row.items() if name != "shadow"}) for row in rows]
+    of_row = [series_of(replace(row, shadow=None)) for row in rows]
     names = series_names(of_row)
-    found: dict[str, list[Row]] = {name: [] for name in names.values()}
+    by_name: dict[str, list[PooledRow]] = {name: [] for name in names.values()}
     for pair, row in zip(of_row, rows, strict=True):
-        found[names[pair]].append(row)
-    return found
+        by_name[names[pair]].append(row)
+    return by_name
 
 
-def _targets(rows: Sequence[Row], targets: Sequence[str]) -> Drawing:
+def _targets(rows: Sequence[PooledRow], targets: Sequence[str]) -> Drawing:
     figure, (panel,) = blank()
     measure, measured = measured_by(rows)
     series = _over_targets(rows)
-    places = {name: [(targets.index(row["target"]), row[measure]) for row in mine] for name, mine in series.items()}
+    places = {
+        name: [(targets.index(row.target), getattr(row, measure)) for row in mine] for name, mine in series.items()
+    }
     told = abreast(panel, targets, places)
     level(panel)
     label_axes(panel, "target", f"attack {measured}")
-    title = f"Attacks by target, {rows[0]['output']} output"
+    title = f"Attacks by target, {rows[0].output} output"
     return Drawing(svg(figure), title, f"Attack {measured} on {', '.join(targets)}: {told}.")
 
 
-def _against(rows: Sequence[Row], values: Mapping[str, float], x: str, title: str, order: str) -> Drawing:
+def _against(rows: Sequence[PooledRow], values: Mapping[str, float], x: str, title: str, order: str) -> Drawing:
     """What attacks reach against a number that each target has."""
     figure, (panel,) = blank()
     measure, measured = measured_by(rows)
-    rows = [row for row in rows if row["target"] in values]
+    rows = [row for row in rows if row.target in values]
     told = []
-    for index, (series, found) in enumerate(_over_targets(rows).items()):
-        mine = sorted(found, key=lambda row: values[row["target"]])
-        reached = [row[measure]["value"] for row in mine]
-        places = [values[row["target"]] for row in mine]
+    for index, (series, of_series) in enumerate(_over_targets(rows).items()):
+        mine = sorted(of_series, key=lambda row: values[row.target])
+        reached = [getattr(row, measure).value for row in mine]
+        places = [values[row.target] for row in mine]
         panel.plot(places, reached, markersize=4.5, label=series, **look(index, marker=True))
         told.append(f"{series} {', '.join(rate(value) for value in reached)}")
     low, high = panel.get_ylim()
@@ -101,7 +115,7 @@ def _against(rows: Sequence[Row], values: Mapping[str, float], x: str, title: st
     return Drawing(svg(figure), title, f"Attack {measured}, targets in the order of {order}: {'; '.join(told)}.")
 
 
-def sweep_figures(report: Mapping[str, Any]) -> dict[str, Drawing]:
+def sweep_figures(report: Report) -> dict[str, Drawing]:
     """One figure per sweep, with utility where that changes too; and one against queries where those differ: those
     asked for an audited image, else those spent to fit.
 
@@ -113,40 +127,40 @@ def sweep_figures(report: Mapping[str, Any]) -> dict[str, Drawing]:
     """
     drawings: dict[str, Drawing] = {}
     lead = primary_row(pooled_rows(report))
-    for sweep in report.get("sweeps", []):
-        series = _series(sweep["points"], lead["output"] if lead else None)
+    for sweep in report.sweeps:
+        series = _series(sweep.points, lead.output if lead else None)
         if not series:
             continue
-        drawings[file_name(f"sweep-{sweep['name']}")] = _sweep(sweep, series, lead)
+        drawings[file_name(f"sweep-{sweep.name}")] = _sweep(sweep, series, lead)
         for spent, x in ((_per_image, "queries per audited image, mean"), (_to_fit, "queries spent to fit the attack")):
             if any(len({spent(row) for _, row in points}) > 1 for points in series.values()):
-                drawings[file_name(f"queries-{sweep['name']}")] = _against_queries(
+                drawings[file_name(f"queries-{sweep.name}")] = _against_queries(
                     sweep, series, spent, x, sides_of(report)
                 )
                 break
     return drawings
 
 
-_Series = Mapping[tuple[str, str, str], Sequence[tuple[int, Row]]]
+_Series = Mapping[tuple[str, str, str], Sequence[tuple[int, PooledRow]]]
 
 
-def _series(points: Sequence[Row], output: str | None) -> _Series:
+def _series(points: Sequence[SweepPoint], output: str | None) -> _Series:
     """(attack, reference, target) to (point, row), for what the sweep changes on one output."""
-    found: dict[tuple[str, str, str], list[tuple[int, Row]]] = {}
+    series: dict[tuple[str, str, str], list[tuple[int, PooledRow]]] = {}
     for number, point in enumerate(points):
-        for row in point["rows"]:
-            if output is None or row["output"] == output:
-                found.setdefault((*series_of(row), row["target"]), []).append((number, row))
+        for row in point.rows:
+            if output is None or row.output == output:
+                series.setdefault((*series_of(row), row.target), []).append((number, row))
     return {
         key: rows
-        for key, rows in found.items()
+        for key, rows in series.items()
         if any(_reach(rows, name) > _LEAST_CHANGE for name in ("auc", "accuracy"))
     }
 
 
-def _reach(rows: Sequence[tuple[int, Row]], name: str) -> float:
+def _reach(rows: Sequence[tuple[int, PooledRow]], name: str) -> float:
     """How far an estimate moves over the points; 0 where it is not given."""
-    values = [row[name]["value"] for _, row in rows if name in row]
+    values = [estimate.value for _, row in rows if (estimate := getattr(row, name)) is not None]
     return max(values) - min(values) if values else 0.0
 
 
@@ -156,15 +170,8 @@ def _called(series: _Series) -> dict[tuple[str, str, str], str]:
     return {key: pairs[key[0], key[1]] + (f" on {key[2]}" if len(targets) > 1 else "") for key in series}
 
 
-def _places(points: Sequence[Row]) -> tuple[list[float], bool]:
-    """Where points stand on the axis, and whether that is a number."""
-    numeric = all("value" in point for point in points)
-    return [point["value"] if numeric else float(number) for number, point in enumerate(points)], numeric
-
-
-def _sweep(sweep: Row, series: _Series, lead: Row | None) -> Drawing:
-    points = sweep["points"]
-    places, numeric = _places(points)
+def _sweep(sweep: Sweep, series: _Series, lead: PooledRow | None) -> Drawing:
+    points, places = sweep.points, places_of(sweep)
     utility = _utility_series(points, lead)
     _, measured = measured_by(row for rows in series.values() for _, row in rows)
     shown = tuple(dict.fromkeys((measured, "AUC")))
@@ -173,10 +180,10 @@ def _sweep(sweep: Row, series: _Series, lead: Row | None) -> Drawing:
     for index, (key, name) in enumerate(_called(series).items()):
         rows = sorted(series[key], key=lambda entry: places[entry[0]])
         for panel, shows in zip(panels, shown, strict=False):
-            band(panel, [(places[number], row[shows.lower()]) for number, row in rows], name, index)
-        ends = [[rate(row[shows.lower()]["value"]) for shows in shown] for row in (rows[0][1], rows[-1][1])]
+            band(panel, [(places[number], getattr(row, shows.lower())) for number, row in rows], name, index)
+        ends = [[rate(getattr(row, shows.lower()).value) for shows in shown] for row in (rows[0][1], rows[-1][1])]
         told.append(f"{name} from {' and '.join(ends[0])} to {' and '.join(ends[1])}")
-    x = sweep["name"].replace("attacks.*.", "")
+    x = sweep.name.replace("attacks.*.", "")
     for panel, shows in zip(panels, shown, strict=False):
         level(panel)
         label_axes(panel, x if panel is panels[-1] else "", f"attack {shows}")
@@ -186,47 +193,47 @@ def _sweep(sweep: Row, series: _Series, lead: Row | None) -> Drawing:
         band(panels[-1], [(places[number], entry) for number, entry in entries], name, index + 4)
     if utility:
         label_axes(panels[-1], x, "downstream accuracy")
-    if not numeric:
-        panels[-1].set_xticks(places, [point["label"] for point in points], rotation=20, ha="right")
+    if not is_numeric(sweep):
+        panels[-1].set_xticks(places, [point.label for point in points], rotation=20, ha="right")
     elif max(places) > 20 * max(1e-12, min(places)) > 0:
         log_scale(panels[-1].xaxis)
-        panels[-1].set_xticks(places, [point["label"] for point in points])
+        panels[-1].set_xticks(places, [point.label for point in points])
         panels[-1].minorticks_off()
     alt = f"Attack {' and '.join(shown)} over {x}, first to last: {'; '.join(told)}."
     return Drawing(svg(figure), f"Sweep of {x}", alt)
 
 
-def _utility_series(points: Sequence[Row], lead: Row | None) -> dict[str, list[tuple[int, Row]]]:
+def _utility_series(points: Sequence[SweepPoint], lead: PooledRow | None) -> dict[str, list[tuple[int, Estimate]]]:
     """Utility of the primary target by probe, where the sweep changes it."""
-    target = lead["target"] if lead else None
-    found: dict[str, list[tuple[int, Row]]] = {}
+    series: dict[str, list[tuple[int, Estimate]]] = {}
     for number, point in enumerate(points):
-        for name, entry in probes(point.get("utility", {}).get(target, {})).items():
-            found.setdefault(f"{probe(name)} (n {count(entry['n'])})", []).append((number, entry))
-    return {name: rows for name, rows in found.items() if len({entry["value"] for _, entry in rows}) > 1}
+        utility = None if lead is None else point.utility.get(lead.target)
+        for name, entry in ({} if utility is None else utility.probes).items():
+            series.setdefault(f"{probe(name)} (n {count(entry.n)})", []).append((number, entry))
+    return {name: rows for name, rows in series.items() if len({entry.value for _, entry in rows}) > 1}
 
 
-def _to_fit(row: Row) -> float | None:
+def _to_fit(row: PooledRow) -> float | None:
     """Queries spent to fit an attack, per seed."""
-    return row["queries"]["attack_training"] / len(row["seeds"]) if "queries" in row else None
+    return None if row.queries is None else row.queries.attack_training / len(row.seeds)
 
 
-def _per_image(row: Row) -> float | None:
+def _per_image(row: PooledRow) -> float | None:
     """Queries spent on an audited image, on average."""
-    return row["queries"]["evaluation"] / (row["n_member"] + row["n_nonmember"]) if "queries" in row else None
+    return None if row.queries is None else row.queries.evaluation / (row.n_member + row.n_nonmember)
 
 
 def _against_queries(
-    sweep: Row, series: _Series, spent: Callable[[Row], float | None], x: str, sides: Sides
+    sweep: Sweep, series: _Series, spent: Callable[[PooledRow], float | None], x: str, sides: Sides
 ) -> Drawing:
     """Accuracy, AUC and the true-positive rate at 1 % FPR, where all have them, against what was spent."""
     everything = [row for points in series.values() for _, row in points]
     measure, measured = measured_by(everything)
     known, low = measure == "accuracy", share_found("0.01", sides)
-    shown: dict[str, Callable[[Row], Any]] = {"attack accuracy": lambda row: row["accuracy"]} if known else {}
-    shown["AUC"] = lambda row: row["auc"]
-    if all("0.01" in row["tpr_at_fpr"] for row in everything):
-        shown[low] = lambda row: row["tpr_at_fpr"]["0.01"]
+    shown: dict[str, Callable[[PooledRow], Any]] = {"attack accuracy": lambda row: row.accuracy} if known else {}
+    shown["AUC"] = lambda row: row.auc
+    if all("0.01" in row.tpr_at_fpr for row in everything):
+        shown[low] = lambda row: row.tpr_at_fpr["0.01"]
     figure, panels = blank(height=2.0 + 1.7 * len(shown), rows=len(shown))
     told = []
     for index, (key, name) in enumerate(_called(series).items()):
@@ -236,8 +243,8 @@ def _against_queries(
             band(panel, [(queries, read(row)) for queries, row in placed], name, index)
         first, last = placed[0], placed[-1]
         told.append(
-            f"{name} from {rate(first[1][measure]['value'])} at {first[0]:,.4g} "
-            f"to {rate(last[1][measure]['value'])} at {last[0]:,.4g}"
+            f"{name} from {rate(getattr(first[1], measure).value)} at {first[0]:,.4g} "
+            f"to {rate(getattr(last[1], measure).value)} at {last[0]:,.4g}"
         )
     for panel, y in zip(panels, shown, strict=True):
         if y != low:
@@ -248,4 +255,4 @@ def _against_queries(
     if spent is _to_fit:
         log_scale(panels[-1].xaxis)
     alt = f"Attack {measured} against {x}, fewest to most: {'; '.join(told)}."
-    return Drawing(svg(figure), f"What queries buy: sweep of {sweep['name'].replace('attacks.*.', '')}", alt)
+    return Drawing(svg(figure), f"What queries buy: sweep of {sweep.name.replace('attacks.*.', '')}", alt)

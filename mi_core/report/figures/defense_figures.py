@@ -7,10 +7,10 @@ learning", CCS 2021), for whatever defenses a run has.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from mi_core.report.contents import Row, named
+from mi_core.records import Estimate
+from mi_core.report.contents import named
 from mi_core.report.defenses import by_target, known_as, undefended
 from mi_core.report.figures.drawing import (
     Drawing,
@@ -24,13 +24,15 @@ from mi_core.report.figures.drawing import (
     look,
     svg,
 )
+from mi_core.report.model.defenses import AttackPair, AttributePair, DefenseRow
+from mi_core.report.model.report import Report
 from mi_core.report.words.numbers import count, percent, plain, rate
 from mi_core.report.words.sides import measured_by
 
 _MOST_LABELS = 12  # of one axis
 
 
-def defense_figures(report: Mapping[str, Any]) -> dict[str, Drawing]:
+def defense_figures(report: Report) -> dict[str, Drawing]:
     """The figures of the defenses of every defended encoder.
 
     Args:
@@ -45,14 +47,14 @@ def defense_figures(report: Mapping[str, Any]) -> dict[str, Drawing]:
     for target, entries in by_target(report).items():
         if len(entries) <= _MOST_LABELS:
             for part, words in (("attacks", "attack {}"), ("attributes", "{} of the attribute")):
-                if all(entry[part] for entry in entries):
+                if all(getattr(entry, part) for entry in entries):
                     y = words.format(_measured(entries, part)[1])
                     drawings[file_name(f"defenses-{part}-{target}")] = _each(target, entries, part, y)
-        priced = [entry for entry in entries if entry["utility"] and entry["attacks"]]
+        priced = [entry for entry in entries if entry.utility and entry.attacks]
         if priced:
             drawings[file_name(f"defenses-tradeoff-{target}")] = _tradeoff(target, priced)
             by_defense = [
-                [entry for entry in mine if entry["numbers"].get("epsilon", 0) > 0]
+                [entry for entry in mine if entry.numbers.get("epsilon", 0) > 0]
                 for mine in _by_defense(priced).values()
             ]
             sampled = [mine for mine in by_defense if len(mine) > 1]
@@ -61,37 +63,45 @@ def defense_figures(report: Mapping[str, Any]) -> dict[str, Drawing]:
     return drawings
 
 
-def _by_defense(entries: Sequence[Row]) -> dict[str, list[Row]]:
-    found: dict[str, list[Row]] = {}
+def _by_defense(entries: Sequence[DefenseRow]) -> dict[str, list[DefenseRow]]:
+    by_name: dict[str, list[DefenseRow]] = {}
     for entry in entries:
-        found.setdefault(known_as(entry, entry["defense"]), []).append(entry)
-    return found
+        by_name.setdefault(known_as(entry, entry.defense), []).append(entry)
+    return by_name
 
 
-def strongest(entry: Row, side: str) -> Row:
+def strongest(entry: DefenseRow, side: str) -> Estimate:
     """What the strongest attack reaches on an encoder, plain (``clean``) or ``defended``."""
     measure, _ = _measured([entry])
-    return max((pair[side][measure] for pair in entry["attacks"]), key=lambda found: found["value"])
+    reached: list[Estimate] = [getattr(getattr(pair, side), measure) for pair in entry.attacks]
+    return max(reached, key=lambda estimate: estimate.value)
 
 
-def _measured(entries: Sequence[Row], part: str = "attacks") -> tuple[str, str]:
+def _measured(entries: Sequence[DefenseRow], part: str = "attacks") -> tuple[str, str]:
     """By what the attacks, or the inferences, of some defenses are compared, and its name."""
-    return measured_by(pair[side] for entry in entries for pair in entry[part] for side in ("clean", "defended"))
+    pairs = [pair for entry in entries for pair in getattr(entry, part)]
+    return measured_by(side for pair in pairs for side in (pair.clean, pair.defended))
 
 
-def _loss(entry: Row) -> float:
-    return float(entry["utility"][0].get("loss", 0.0))
+def _loss(entry: DefenseRow) -> float:
+    return float(entry.utility[0].loss or 0.0)
 
 
-def _each(target: str, entries: Sequence[Row], part: str, y: str) -> Drawing:
+def _called(pair: AttackPair | AttributePair) -> str:
+    method = pair.attack if isinstance(pair, AttackPair) else pair.attribute
+    return named(method, pair.output, pair.settings)
+
+
+def _each(target: str, entries: Sequence[DefenseRow], part: str, y: str) -> Drawing:
     """Every attack on the plain encoder and on every defended one."""
     figure, (panel,) = blank()
     measure, _ = _measured(entries, part)
-    labels = ["none", *(known_as(entry, entry["label"]) for entry in entries)]
-    series = {named(pair): [(0, pair["clean"][measure])] for pair in undefended(entries)[part]}
+    labels = ["none", *(known_as(entry, entry.label) for entry in entries)]
+    plain_pairs = getattr(undefended(entries), part)
+    series = {_called(pair): [(0, getattr(pair.clean, measure))] for pair in plain_pairs}
     for number, entry in enumerate(entries, start=1):
-        for pair in entry[part]:
-            series[named(pair)].append((number, pair["defended"][measure]))
+        for pair in getattr(entry, part):
+            series[_called(pair)].append((number, getattr(pair.defended, measure)))
     told = abreast(panel, labels, series, rotation=25, ha="right")
     if part == "attacks":
         level(panel)
@@ -101,42 +111,40 @@ def _each(target: str, entries: Sequence[Row], part: str, y: str) -> Drawing:
     return Drawing(svg(figure), title, f"{y} behind {', '.join(labels)}: {told}.")
 
 
-def _tradeoff(target: str, entries: Sequence[Row]) -> Drawing:
+def _tradeoff(target: str, entries: Sequence[DefenseRow]) -> Drawing:
     """Utility lost against the strongest attack; a line joins the settings of one defense."""
     figure, (panel,) = blank()
     bare = strongest(undefended(entries), "clean")
     errors(panel, [0.0], [bare], fmt="P", color="#000000", label="no defense")
-    told = [f"no defense 0, {rate(bare['value'])}"]
+    told = [f"no defense 0, {rate(bare.value)}"]
     for index, (name, mine) in enumerate(_by_defense(entries).items()):
         ordered = sorted(mine, key=_loss)
         rows = [strongest(entry, "defended") for entry in ordered]
         losses = [_loss(entry) for entry in ordered]
         style = look(index, marker=True) | ({} if len(mine) > 1 else {"linestyle": ""})
         errors(panel, losses, rows, label=name, **style)
-        told.append(
-            f"{name} " + ", ".join(f"{rate(a)} at {rate(b['value'])}" for a, b in zip(losses, rows, strict=True))
-        )
+        told.append(f"{name} " + ", ".join(f"{rate(a)} at {rate(b.value)}" for a, b in zip(losses, rows, strict=True)))
     level(panel)
-    measure, (_, measured) = entries[0]["utility"][0], _measured(entries)
+    measure, (_, measured) = entries[0].utility[0], _measured(entries)
     label_axes(
         panel,
-        f"utility lost ({measure['measure']}, n {count(measure['clean']['n'])})",
+        f"utility lost ({measure.measure}, n {count(measure.clean.n)})",
         f"strongest attack's {measured}",
     )
     title = f"What hiding the members of {target} costs"
     return Drawing(svg(figure), title, f"Utility lost and {measured} of the strongest attack: {'; '.join(told)}.")
 
 
-def _against_epsilon(target: str, sampled: Sequence[Sequence[Row]]) -> Drawing:
+def _against_epsilon(target: str, sampled: Sequence[Sequence[DefenseRow]]) -> Drawing:
     """Utility lost and the strongest attack against epsilon."""
     figure, panels = blank(height=4.9, rows=2)
     told = []
     for index, mine in enumerate(sampled):
-        ordered = sorted(mine, key=lambda entry: entry["numbers"]["epsilon"])
-        places = [entry["numbers"]["epsilon"] for entry in ordered]
+        ordered = sorted(mine, key=lambda entry: entry.numbers["epsilon"])
+        places = [entry.numbers["epsilon"] for entry in ordered]
         style = look(index, marker=True) | {"markersize": 4}
         losses = [_loss(entry) for entry in ordered]
-        name = known_as(ordered[0], ordered[0]["defense"])
+        name = known_as(ordered[0], ordered[0].defense)
         panels[0].plot(places, losses, label=name, **style)
         rows = [strongest(entry, "defended") for entry in ordered]
         errors(panels[1], places, rows, **style)
@@ -144,7 +152,7 @@ def _against_epsilon(target: str, sampled: Sequence[Sequence[Row]]) -> Drawing:
         told.append(
             f"{name} "
             + ", ".join(
-                f"{plain(place)}: {percent(round(loss, 3))} and {rate(row['value'])}" for place, loss, row in pairs
+                f"{plain(place)}: {percent(round(loss, 3))} and {rate(row.value)}" for place, loss, row in pairs
             )
         )
     level(panels[0], 0.0, "")

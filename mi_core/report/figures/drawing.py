@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.ticker import FixedFormatter, FixedLocator, FuncFormatter, NullFormatter
 
-from mi_core.records import FloatArray
+from mi_core.records import Estimate, FloatArray
 from mi_core.report.words.numbers import plain, rate
 
 DPI = 220
@@ -195,12 +195,12 @@ def log_scale(axis: Any) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def band(panel: Any, points: Sequence[tuple[float, Mapping[str, Any]]], name: str, index: int) -> None:
+def band(panel: Any, points: Sequence[tuple[float, Estimate]], name: str, index: int) -> None:
     """A line through estimates with their intervals as a band; ``index`` picks colour and style."""
     places = [place for place, _ in points]
-    low, high = zip(*(entry["ci95"] for _, entry in points), strict=True)
+    low, high = zip(*(entry.ci95 for _, entry in points), strict=True)
     panel.fill_between(places, low, high, color=COLOURS[index % len(COLOURS)], alpha=0.15, linewidth=0)
-    values = [entry["value"] for _, entry in points]
+    values = [entry.value for _, entry in points]
     panel.plot(places, values, linewidth=1.6, marker="o", markersize=3.5, label=name, **look(index))
 
 
@@ -230,14 +230,14 @@ def hover(panel: Any, x: FloatArray, y: FloatArray, name: str) -> None:
     points.set_gid(f"{_HOVER}{name}")
 
 
-def errors(panel: Any, places: Sequence[float], entries: Sequence[Mapping[str, Any]], **style: Any) -> None:
+def errors(panel: Any, places: Sequence[float], entries: Sequence[Estimate], **style: Any) -> None:
     """Estimates with their intervals as error bars."""
     shown = {"capsize": 2, "markersize": 4.5, "linewidth": 1.2, "elinewidth": 0.9} | style
-    panel.errorbar(places, [entry["value"] for entry in entries], yerr=spans(entries), **shown)
+    panel.errorbar(places, [entry.value for entry in entries], yerr=spans(entries), **shown)
 
 
 def abreast(
-    panel: Any, ticks: Sequence[str], series: Mapping[str, Sequence[tuple[int, Mapping[str, Any]]]], **labels: Any
+    panel: Any, ticks: Sequence[str], series: Mapping[str, Sequence[tuple[int, Estimate]]], **labels: Any
 ) -> str:
     """Estimates of several series side by side at every tick, and the same in words.
 
@@ -253,16 +253,14 @@ def abreast(
         style = {"color": COLOURS[index % len(COLOURS)], "marker": MARKERS[index % len(MARKERS)]}
         errors(panel, places, [entry for _, entry in found], label=name, linestyle="", **style)
     panel.set_xticks(range(len(ticks)), ticks, **labels)
-    return "; ".join(
-        f"{name} {', '.join(rate(entry['value']) for _, entry in found)}" for name, found in series.items()
-    )
+    return "; ".join(f"{name} {', '.join(rate(entry.value) for _, entry in found)}" for name, found in series.items())
 
 
-def spans(estimates: Sequence[Mapping[str, Any]]) -> list[list[float]]:
+def spans(estimates: Sequence[Estimate]) -> list[list[float]]:
     """How far the intervals of estimates reach below and above them, for error bars."""
     return [
-        [max(0.0, entry["value"] - entry["ci95"][0]) for entry in estimates],
-        [max(0.0, entry["ci95"][1] - entry["value"]) for entry in estimates],
+        [max(0.0, entry.value - entry.low) for entry in estimates],
+        [max(0.0, entry.high - entry.value) for entry in estimates],
     ]
 
 

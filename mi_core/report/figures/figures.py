@@ -20,11 +20,10 @@ from mi_core.report.attributes import attribute_figures
 from mi_core.report.contents import (
     AttackScores,
     FigureData,
-    Row,
     StatisticCurve,
+    epoch_of,
     pooled_rows,
     primary_row,
-    probes,
     series_names,
     series_of,
 )
@@ -50,6 +49,8 @@ from mi_core.report.figures.drawing import (
     svg,
 )
 from mi_core.report.figures.images import view_grid
+from mi_core.report.model.attacks import PooledRow
+from mi_core.report.model.report import Report
 from mi_core.report.spread import Spread
 from mi_core.report.tuning import tuning_figures
 from mi_core.report.words.numbers import count, percent, plain, rate
@@ -57,7 +58,7 @@ from mi_core.report.words.sides import Sides, sides_of
 from mi_core.report.words.wording import probe
 
 
-def draw_figures(report: Mapping[str, Any], data: FigureData) -> dict[str, Drawing]:
+def draw_figures(report: Report, data: FigureData) -> dict[str, Drawing]:
     """Draw every figure the report has data for.
 
     Args:
@@ -93,7 +94,7 @@ def draw_figures(report: Mapping[str, Any], data: FigureData) -> dict[str, Drawi
     if data.losses:
         drawings["loss"] = _loss(data)
     for number, rows in enumerate(_curve_rows(report)):
-        suffix = f"-{rows[0]['target']}" if number else ""
+        suffix = f"-{rows[0].target}" if number else ""
         drawings[file_name(f"early-stopping{suffix}")] = _early_stopping(report, rows)
     for attack, target, output in _distinct((curve.attack, curve.target, curve.output) for curve in data.statistics):
         mine = [c for c in data.statistics if (c.attack, c.target, c.output) == (attack, target, output)]
@@ -332,49 +333,49 @@ def _loss(data: FigureData) -> Drawing:
     return Drawing(svg(figure), f"Pre-training loss, {_seeds(data.losses)}", alt)
 
 
-def _curve_rows(report: Mapping[str, Any]) -> list[list[Row]]:
+def _curve_rows(report: Report) -> list[list[PooledRow]]:
     """The rows by epoch of each target, on the primary attack's output, that span two epochs; its own target first.
 
     Of many attacks on a target the first few are kept, as many as a figure has colours for.
     """
-    rows = [row for row in pooled_rows(report) if "epoch" in row]
+    rows = [row for row in pooled_rows(report) if row.epoch is not None]
     if not rows:
         return []
     lead = primary_row(rows) or rows[0]
-    found = []
-    for target in sorted({row["target"] for row in rows}, key=lambda name: (name != lead["target"], name)):
-        here = [row for row in rows if (row["target"], row["output"]) == (target, lead["output"])]
+    curves = []
+    for target in sorted({row.target for row in rows}, key=lambda name: (name != lead.target, name)):
+        here = [row for row in rows if (row.target, row.output) == (target, lead.output)]
         shown = _distinct(series_of(row) for row in here)[:BLACK]
-        if len({row["epoch"] for row in here}) > 1:
-            found.append([row for row in here if series_of(row) in shown])
-    return found
+        if len({row.epoch for row in here}) > 1:
+            curves.append([row for row in here if series_of(row) in shown])
+    return curves
 
 
-def _early_stopping(report: Mapping[str, Any], rows: Sequence[Row]) -> Drawing:
-    target, output = rows[0]["target"], rows[0]["output"]
-    utility = report.get("encoders", {}).get(target, {}).get("curve", [])
+def _early_stopping(report: Report, rows: Sequence[PooledRow]) -> Drawing:
+    target, output = rows[0].target, rows[0].output
+    utility = report.encoders[target].curve if target in report.encoders else ()
     figure, panels = blank(height=4.6 if utility else 2.6, rows=2 if utility else 1)
     told = []
     pairs = series_names(series_of(row) for row in rows)
     lead = primary_row(rows)
     for index, (pair, name) in enumerate(pairs.items()):
-        mine = sorted((row for row in rows if series_of(row) == pair), key=lambda row: row["epoch"])
-        size = f"(n {count(mine[-1]['auc']['n'])})"
-        band(panels[0], [(row["epoch"], row["auc"]) for row in mine], f"{name} {size}", index)
+        mine = sorted((row for row in rows if series_of(row) == pair), key=epoch_of)
+        size = f"(n {count(mine[-1].auc.n)})"
+        band(panels[0], [(epoch_of(row), row.auc) for row in mine], f"{name} {size}", index)
         if lead is not None and series_of(lead) == pair and sides_of(report).known:
-            accuracy = [(row["epoch"], row["accuracy"]) for row in mine]
+            accuracy = [(epoch_of(row), row.accuracy) for row in mine if row.accuracy is not None]
             band(panels[0], accuracy, f"accuracy of {name}", BLACK)
-        told.append(f"{name} from {rate(mine[0]['auc']['value'])} to {rate(mine[-1]['auc']['value'])}")
+        told.append(f"{name} from {rate(mine[0].auc.value)} to {rate(mine[-1].auc.value)}")
     level(panels[0])
     label_axes(
         panels[0], "" if utility else "epoch", "attack AUC and accuracy" if sides_of(report).known else "attack AUC"
     )
-    for index, name in enumerate(probes(utility[0]["utility"]) if utility else ()):
-        points = [(at["epoch"], probes(at["utility"])[name]) for at in utility]
-        band(panels[1], points, f"{probe(name)} (n {count(points[-1][1]['n'])})", index + 4)
+    for index, name in enumerate(utility[0].utility.probes if utility else ()):
+        points = [(at.epoch, at.utility.probes[name]) for at in utility]
+        band(panels[1], points, f"{probe(name)} (n {count(points[-1][1].n)})", index + 4)
     if utility:
         label_axes(panels[1], "epoch", "downstream accuracy")
-    epochs = sorted({row["epoch"] for row in rows})
+    epochs = sorted({epoch_of(row) for row in rows})
     if len(epochs) <= 8:  # more would run into each other
         panels[-1].set_xticks(epochs)
     alt = f"Attack AUC on the {output} output against the epoch, first to last checkpoint: {', '.join(told)}."

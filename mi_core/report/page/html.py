@@ -16,19 +16,24 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from mi_core.records import Estimate
 from mi_core.report import tuning
 from mi_core.report.attributes import final_inferences, swept_inferences
 from mi_core.report.contents import (
-    Row,
+    carries,
     false_positive_rates,
     final_rows,
     pooled_rows,
     primary_row,
-    probes,
     side_by_side,
 )
 from mi_core.report.defenses import defense_tables
 from mi_core.report.figures.drawing import Drawing
+from mi_core.report.model.attacks import AttackRow, PooledRow, Sweep
+from mi_core.report.model.encoders import CurvePoint, EncoderPart, Utility
+from mi_core.report.model.evidence import CandidateTest
+from mi_core.report.model.judgement import Judged, VerdictPart
+from mi_core.report.model.report import Report
 from mi_core.report.words import composition, dp_audit, evidence, memorisation, numbers, wording
 from mi_core.report.words.glossary import glossary, hint
 from mi_core.report.words.sides import Sides, share_found, sides_of, unsupported
@@ -55,7 +60,7 @@ _REFERENCES = {
 
 
 def render_html(
-    report: Mapping[str, Any],
+    report: Report,
     figures: Mapping[str, Drawing],
     thumbnails: Mapping[str, bytes] | None = None,
     flagged: Sequence[str] = (),
@@ -63,7 +68,7 @@ def render_html(
     """The page that shows a report.
 
     Args:
-        report: the content of report.json.
+        report: of a run.
         figures: what `draw_figures` returned; the page embeds them.
         thumbnails: PNG files of the candidates shown, by id.
         flagged: ids of the flagged candidates of the first seed, the highest score first; the page holds
@@ -104,7 +109,7 @@ def render_html(
         dots=evidence.dots(report),
         stages=wording.stages(report),
         sides=sides,
-        controlled="attack_auc" in report.get("validity", {}),
+        controlled=report.validity is not None and report.validity.attack_auc is not None,
         lead=lead,
         whiskers=_whiskers(report, lead),
         groups=groups,
@@ -115,24 +120,24 @@ def render_html(
         terms=terms,
         hint=partial(hint, terms=terms),
         tested=_tested(report, lead),
-        footer=f"Encoder audit · {report['name']} · {report['created']} · configuration {report['config_sha256'][:12]}",
-        seeds=sorted({entry["seed"] for entry in report["attacks"]}),
-        epochs=sorted({row["epoch"] for row in rows if row.get("epoch")}),
+        footer=f"Encoder audit · {report.name} · {report.created} · configuration {report.config_sha256[:12]}",
+        seeds=sorted({entry.seed for entry in report.attacks}),
+        epochs=sorted({row.epoch for row in rows if row.epoch}),
         cells=partial(_cells, sides),
         controls=_controls,
         utilities=_utilities,
-        checkpoints=lambda curve: _utilities((at["epoch"], at) for at in curve),
-        inferred=final_inferences(report.get("attribute_inference", [])),
+        checkpoints=lambda curve: _utilities((at.epoch, at) for at in curve),
+        inferred=final_inferences(report.attribute_inference),
         defense_tables=defense_tables,
         tuning=tuning,
         columns_of=_columns_of,
         figures=_figures(figures, lead),
-        settings=list(_settings(report.get("config", {}))),
+        settings=list(_settings(report.config)),
         evidence=evidence,
         memorisation=memorisation,
         dp_audit=dp_audit,
         composition=composition,
-        shares=any("share" in row for row in report.get("evidence", {}).get("tests", [])),
+        shares=any(row.share is not None for row in _tests(report)),
         flagged=flagged[:_LISTED],
         thumbnails={name: _embedded(data) for name, data in (thumbnails or {}).items()},
         dagger=numbers.DAGGER,
@@ -200,54 +205,58 @@ def _css_string(text: str) -> Markup:
     return Markup(re.sub(r"[^A-Za-z0-9]", lambda found: f"\\{ord(found[0]):x} ", text))
 
 
-def _tested(report: Mapping[str, Any], lead: Row | None) -> tuple[list[Row], list[Row]]:
+def _tests(report: Report) -> tuple[CandidateTest, ...]:
+    return () if report.evidence is None else report.evidence.tests
+
+
+def _tested(report: Report, lead: PooledRow | None) -> tuple[list[CandidateTest], list[CandidateTest]]:
     """The tests of the candidates as a whole: on the target and output of the primary attack, and elsewhere."""
-    rows = report.get("evidence", {}).get("tests", [])
-    here = [row for row in rows if lead is not None and _place(row) == _place(lead)] or rows
+    rows = list(_tests(report))
+    here = [row for row in rows if lead is not None and _target_output(row) == _target_output(lead)] or rows
     return here, [row for row in rows if row not in here]
 
 
-def _whiskers(report: Mapping[str, Any], lead: Row | None) -> list[tuple[str, Mapping[str, Any]]]:
+def _whiskers(report: Report, lead: PooledRow | None) -> list[tuple[str, Estimate]]:
     """What the verdict compares, as (name, estimate): the attack, then its checks."""
-    validity = report.get("validity", {})
-    attack = validity.get("attack_auc") or (lead or {}).get("auc")
+    judged = report.validity or VerdictPart(verdict="undecided")
+    attack = judged.attack_auc or (None if lead is None else lead.auc)
     named = [
-        (f"{lead['attack']} on the target" if lead else "attack on the target", attack),
-        ("same attack, encoders that did not see it", validity.get("control_auc")),
-        ("classifier on what a reference sees", validity.get("semantic_auc")),
-        ("blind classifier, no encoder", validity.get("blind_auc")),
+        (f"{lead.attack} on the target" if lead else "attack on the target", attack),
+        ("same attack, encoders that did not see it", judged.control_auc),
+        ("classifier on what a reference sees", judged.semantic_auc),
+        ("blind classifier, no encoder", judged.blind_auc),
     ]
     return [(name, entry) for name, entry in named if entry is not None]
 
 
-def _groups(report: Mapping[str, Any], rows: Sequence[Row], sides: Sides) -> list[dict[str, Any]]:
+def _groups(report: Report, rows: Sequence[PooledRow], sides: Sides) -> list[dict[str, Any]]:
     """One table per (target, output), the primary attack's first and its row on top."""
-    lead = primary_row(rows) or {}
-    several = len({entry["seed"] for entry in report["attacks"]}) > 1
-    of_seeds = final_rows(report["attacks"]) if several else []
-    places = list(dict.fromkeys(map(_place, rows)))
+    lead = primary_row(rows)
+    several = len({entry.seed for entry in report.attacks}) > 1
+    of_seeds = final_rows(report.attacks) if several else []
+    places = list(dict.fromkeys(map(_target_output, rows)))
     groups = []
-    for place in sorted(places, key=lambda place: place != (lead.get("target"), lead.get("output"))):
-        mine = [row for row in rows if _place(row) == place]
-        here = sorted(final_rows(mine), key=lambda row: "primary" not in row)
-        last = {(row["attack"], row.get("epoch")) for row in here}
+    for place in sorted(places, key=lambda place: lead is not None and place != _target_output(lead)):
+        mine = [row for row in rows if _target_output(row) == place]
+        here = sorted(final_rows(mine), key=lambda row: not row.primary)
+        last = {(row.attack, row.epoch) for row in here}
         groups.append(
             {
                 "target": place[0],
                 "output": place[1],
                 "rows": here,
-                "epochs": sorted({row["epoch"] for row in here if row.get("epoch")}),
+                "epochs": sorted({row.epoch for row in here if row.epoch}),
                 "columns": _columns(here, sides),
-                "seed_rows": [entry for entry in of_seeds if _place(entry) == place],
-                "earlier": [row for row in mine if (row["attack"], row.get("epoch")) not in last],
+                "seed_rows": [entry for entry in of_seeds if _target_output(entry) == place],
+                "earlier": [row for row in mine if (row.attack, row.epoch) not in last],
             }
         )
     return groups
 
 
-def _matrices(rows: Sequence[Row], lead: Row | None) -> list[dict[str, Any]]:
+def _matrices(rows: Sequence[PooledRow], lead: PooledRow | None) -> list[dict[str, Any]]:
     """Attacks against targets and what was known, per output, where there is more than one row to compare."""
-    outputs = dict.fromkeys([*([lead["output"]] if lead else []), *(row["output"] for row in rows)])
+    outputs = dict.fromkeys([*([lead.output] if lead else []), *(row.output for row in rows)])
     tables = [
         {"output": output, **dict(zip(("columns", "rows"), side_by_side(rows, output), strict=True))}
         for output in outputs
@@ -262,16 +271,16 @@ def _compared(table: dict[str, Any]) -> dict[str, Any]:
     return table | {"columns": columns, "rows": rows}
 
 
-def _sweep_rows(sweep: Row, lead: Row | None) -> tuple[list[str], list[tuple[str, dict[str, Row]]]]:
+def _sweep_rows(sweep: Sweep, lead: PooledRow | None) -> tuple[list[str], list[tuple[str, dict[str, PooledRow]]]]:
     """The attacks as columns against the points of a sweep, on the primary output: names, and (label, row by name)."""
-    found = []
-    for point in sweep["points"]:
-        output = lead["output"] if lead else point["rows"][0]["output"]
-        _, table = side_by_side(point["rows"], output)
+    by_point = []
+    for point in sweep.points:
+        output = lead.output if lead else point.rows[0].output
+        _, table = side_by_side(point.rows, output)
         several = len(table) > 1
-        found.append(
+        by_point.append(
             (
-                point["label"],
+                point.label,
                 {
                     " / ".join([name, *([target, known] if several else [])]): row
                     for target, known, rows in table
@@ -279,43 +288,39 @@ def _sweep_rows(sweep: Row, lead: Row | None) -> tuple[list[str], list[tuple[str
                 },
             )
         )
-    return list(dict.fromkeys(name for _, rows in found for name in rows)), found
+    return list(dict.fromkeys(name for _, rows in by_point for name in rows)), by_point
 
 
-def _place(row: Mapping[str, Any]) -> tuple[str, str]:
-    return row["target"], row["output"]
+def _target_output(row: AttackRow | CandidateTest) -> tuple[str, str]:
+    return row.target, row.output
 
 
 def _metrics(sides: Sides) -> dict[str, str]:
     return _METRICS if sides.known else _UNRATED
 
 
-def _columns(rows: Sequence[Row], sides: Sides) -> list[str]:
+def _columns(rows: Sequence[PooledRow], sides: Sides) -> list[str]:
     """The titles of a table; a false-positive rate stands in it only where the images of some row carry it."""
-    carried = [alpha for alpha in false_positive_rates(rows) if any(_carries(row, alpha) for row in rows)]
+    carried = [alpha for alpha in false_positive_rates(rows) if any(carries(row, alpha) for row in rows)]
     return [*_metrics(sides).values(), *(share_found(alpha, sides) for alpha in carried)]
 
 
-def _carries(row: Row, alpha: str) -> bool:
-    return alpha in row["tpr_at_fpr"] and numbers.supported(row["tpr_at_fpr"][alpha])
-
-
-def _cells(sides: Sides, row: Row, columns: Sequence[str]) -> list[tuple[str, Row | None]]:
+def _cells(sides: Sides, row: AttackRow, columns: Sequence[str]) -> list[tuple[str, Estimate | None]]:
     """The estimates of a row under the columns of its table; None where a part is absent."""
-    found = {title: row.get(name) for name, title in _metrics(sides).items()}
-    found |= {share_found(alpha, sides): entry for alpha, entry in row["tpr_at_fpr"].items()}
-    return [(column, found.get(column)) for column in columns]
+    by_title: dict[str, Estimate | None] = {title: getattr(row, name) for name, title in _metrics(sides).items()}
+    by_title |= {share_found(alpha, sides): entry for alpha, entry in row.tpr_at_fpr.items()}
+    return [(column, by_title.get(column)) for column in columns]
 
 
 def _marked(group: Mapping[str, Any], sides: Sides) -> bool:
     """Whether a table shows a rate that its images do not carry."""
     rows = (*group["rows"], *group["seed_rows"], *group["earlier"])
     shown = (entry for row in rows for _, entry in _cells(sides, row, group["columns"]))
-    return any(entry is not None and not numbers.supported(entry) for entry in shown)
+    return any(entry is not None and not entry.supported for entry in shown)
 
 
-def _controls(validity: Mapping[str, Any]) -> dict[str, Row]:
-    """The measured parts of a validity entry, in words."""
+def _controls(judged: Judged) -> dict[str, Estimate]:
+    """The measured parts of a verdict, in words."""
     names = {
         "attack_auc": "Attack",
         "blind_auc": "Blind classifier",
@@ -324,24 +329,24 @@ def _controls(validity: Mapping[str, Any]) -> dict[str, Row]:
         "delta_auc": "Attack − blind",
         "delta_control_auc": "Target − references",
     }
-    return {name: validity[key] for key, name in names.items() if key in validity}
+    return {name: entry for field, name in names.items() if (entry := getattr(judged, field)) is not None}
 
 
-def _probes(utility: Mapping[str, Any]) -> dict[str, Row]:
-    """The downstream accuracies of a utility entry, by the probe's name in words."""
-    return {wording.probe(name): entry for name, entry in probes(utility).items()}
+def _probes(utility: Utility) -> dict[str, Estimate]:
+    """The downstream accuracies, by the probe's name in words."""
+    return {wording.probe(name): entry for name, entry in utility.probes.items()}
 
 
-def _utilities(rows: Iterable[tuple[object, Mapping[str, Any]]]) -> list[tuple[str, dict[str, Row]]]:
+def _utilities(rows: Iterable[tuple[object, EncoderPart | CurvePoint]]) -> list[tuple[str, dict[str, Estimate]]]:
     """The downstream accuracies of encoders or checkpoints, by name, where there are any."""
-    return [(str(name), _probes(row["utility"])) for name, row in rows if "utility" in row]
+    return [(str(name), _probes(row.utility)) for name, row in rows if row.utility is not None]
 
 
-def _columns_of(rows: Sequence[tuple[str, dict[str, Row]]]) -> list[str]:
-    return list(dict.fromkeys(column for _, found in rows for column in found))
+def _columns_of(rows: Sequence[tuple[str, dict[str, Estimate]]]) -> list[str]:
+    return list(dict.fromkeys(column for _, by_probe in rows for column in by_probe))
 
 
-def _figures(figures: Mapping[str, Drawing], lead: Row | None) -> dict[str, list[dict[str, Any]]]:
+def _figures(figures: Mapping[str, Drawing], lead: PooledRow | None) -> dict[str, list[dict[str, Any]]]:
     """The drawings by section, those of the primary attack's output first."""
     sections: dict[str, list[dict[str, Any]]] = {
         section: []
@@ -352,8 +357,8 @@ def _figures(figures: Mapping[str, Drawing], lead: Row | None) -> dict[str, list
         section = name.split("-")[0]
         section = joined.get(section, section)
         shown = {
-            "first": lead is not None and f"-{lead['output']}" in name,
-            "primary": lead is not None and lead["attack"] in name,
+            "first": lead is not None and f"-{lead.output}" in name,
+            "primary": lead is not None and lead.attack in name,
             **(_photographs(drawing) if drawing.photographs else {"svg": _inline(drawing, number)}),
             "title": drawing.title,
             "photographs": drawing.photographs,

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
+from mi_core.report.model.promises import ComposedEncoder, Composition
 from mi_core.report.words.dp_audit import SAMPLED, epsilon
 from mi_core.report.words.numbers import chance, count
 
@@ -20,92 +18,74 @@ PAIRS = {"replace-one": "one image replaced", "leave-one-out": "one image there 
 _MOST_NAMES = 4
 
 
-def sentence(entry: Mapping[str, Any]) -> str:
-    """What a set of encoders promises.
-
-    Args:
-        entry: of the part ``composition`` of report.json.
-
-    Example:
-        >>> parts = [{"encoder": name, "epsilon": 1.0, "delta": 1e-5} for name in ("a", "b")]
-        >>> sentence({"encoders": parts, "epsilon": 1.4639, "delta": 2e-5})
-        'Whoever publishes “a” and “b” together promises epsilon 1.46 at delta .00002, not epsilon 1.'
-    """
-    names = [f"“{row['encoder']}”" for row in entry["encoders"]]
+def sentence(entry: Composition) -> str:
+    """What a set of encoders promises."""
+    names = [f"“{row.encoder}”" for row in entry.encoders]
     if len(names) > _MOST_NAMES:
         named = f"these {count(len(names))} encoders"
     else:
         named = f"{', '.join(names[:-1])} and {names[-1]}"
     who = f"Whoever publishes {named} together promises"
-    if "epsilon" not in entry:
-        sampled = entry.get("gamma", 0.0) >= 1
+    if entry.epsilon is None:
+        sampled = (entry.gamma or 0.0) >= 1
         what = "the chances that their sampled sensitivities fail" if sampled else "their deltas"
         return f"{who} nothing: {what} add up to 1 or more."
-    told, weakest = f"{who} epsilon {epsilon(entry['epsilon'])} at delta {chance(entry['delta'])}", _weakest(entry)
-    return f"{told}, not epsilon {epsilon(weakest)}." if entry["epsilon"] > weakest else f"{told}."
+    told, weakest = f"{who} epsilon {epsilon(entry.epsilon)} at delta {chance(entry.delta)}", _weakest(entry)
+    return f"{told}, not epsilon {epsilon(weakest)}." if entry.epsilon > weakest else f"{told}."
 
 
-def basis(entry: Mapping[str, Any]) -> str:
+def basis(entry: Composition) -> str:
     """What the promise rests on."""
-    told = f"Images in the training of all of them: {count(entry['images'])}."
-    if "epsilon" in entry:
+    told = f"Images in the training of all of them: {count(entry.images)}."
+    if entry.epsilon is not None:
         told += f" {_method(entry)} The delta is the sum of the promised ones."
-        if entry["epsilon"] <= _weakest(entry):
+        if entry.epsilon <= _weakest(entry):
             told += (
-                f" It is no larger than that of one alone only because its delta is larger, {chance(entry['delta'])}, "
+                f" It is no larger than that of one alone only because its delta is larger, {chance(entry.delta)}, "
                 "or because it is computed more tightly. Whoever publishes more never promises more."
             )
-    if len(entry["seeds"]) > 1:
-        told += f" Of {len(entry['seeds'])} seeds, seed {entry['seed']} promises least, and is shown."
-    told += f" Adjacent data sets: {PAIRS[entry['adjacency']]}."
-    if any("converted" in row for row in entry["encoders"]):
+    if len(entry.seeds) > 1:
+        told += f" Of {len(entry.seeds)} seeds, seed {entry.seed} promises least, and is shown."
+    told += f" Adjacent data sets: {PAIRS[entry.adjacency]}."
+    if any(row.converted is not None for row in entry.encoders):
         told += (
             f" Promises about {PAIRS['leave-one-out']} were converted: replacing an image takes two such steps, and "
             "weakens them."
         )
-    if 0 < entry.get("gamma", 0.0) < 1:
+    if entry.gamma is not None and 0 < entry.gamma < 1:
         told += " Sampled sensitivities hold for random pairs of data sets: "
         told += (
             "for those of the images that all have in common, no chance that the promise fails is known."
-            if entry.get("apart")
-            else f"the promise fails with a chance of at most {chance(entry['gamma'])}."
+            if entry.apart
+            else f"the promise fails with a chance of at most {chance(entry.gamma)}."
         )
         told += f" {SAMPLED}"
-    if "hint" in entry:
-        told += (
-            f" {'A smaller epsilon' if 'epsilon' in entry else 'A promise'} may hold; to compute it: {entry['hint']}."
-        )
+    if entry.hint is not None:
+        better = "A promise" if entry.epsilon is None else "A smaller epsilon"
+        told += f" {better} may hold; to compute it: {entry.hint}."
     return told
 
 
-def pairs(row: Mapping[str, Any]) -> str:
-    """What the promise of one encoder is about.
-
-    Example:
-        >>> pairs({"adjacencies": ["replace-one", "leave-one-out"]})
-        'one image replaced, or one image there or not'
-    """
-    return ", or ".join(PAIRS[adjacency] for adjacency in row["adjacencies"])
+def pairs(row: ComposedEncoder) -> str:
+    """What the promise of one encoder is about."""
+    return ", or ".join(PAIRS[adjacency] for adjacency in row.adjacencies)
 
 
-def converted(row: Mapping[str, Any]) -> str:
-    """The promise of one encoder as it was composed; empty: as it stands.
-
-    Example:
-        >>> converted({"converted": {"epsilon": 2.0, "delta": 0.0}})
-        'as composed: epsilon 2, delta 0'
-    """
-    found = row.get("converted")
-    return f"as composed: epsilon {epsilon(found['epsilon'])}, delta {chance(found['delta'])}" if found else ""
+def converted(row: ComposedEncoder) -> str:
+    """The promise of one encoder as it was composed; empty: as it stands."""
+    if row.converted is None:
+        return ""
+    return f"as composed: epsilon {epsilon(row.converted.epsilon)}, delta {chance(row.converted.delta)}"
 
 
-def _method(entry: Mapping[str, Any]) -> str:
-    if entry["method"] == "sum":
+def _method(entry: Composition) -> str:
+    if entry.method == "sum":
         return "The epsilon is the plain sum."
-    how = "exactly: Gaussian noise adds in squares" if entry["method"] == "gaussian" else "from the privacy losses"
-    return f"The epsilon is computed {how}; the plain sum is {epsilon(entry['basic'])}."
+    how = "exactly: Gaussian noise adds in squares" if entry.method == "gaussian" else "from the privacy losses"
+    plain = 0.0 if entry.basic is None else entry.basic
+    return f"The epsilon is computed {how}; the plain sum is {epsilon(plain)}."
 
 
-def _weakest(entry: Mapping[str, Any]) -> float:
+def _weakest(entry: Composition) -> float:
     """The largest epsilon that one encoder alone promises."""
-    return max(float(row["epsilon"]) for row in entry["encoders"])
+    return max(float(row.epsilon) for row in entry.encoders)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
+from mi_core.report.model.promises import DpAudit
 from mi_core.report.words.numbers import chance, count, percent, plain
 
 MEANING = (
@@ -34,39 +32,30 @@ def epsilon(value: float) -> str:
     return plain(value)
 
 
-def sentence(entry: Mapping[str, Any]) -> str:
-    """The result of one encoder.
-
-    Args:
-        entry: of the part ``dp_audit`` of report.json.
-
-    Example:
-        >>> found = {"promised": {"epsilon": 2.0, "delta": 0.0, "by": "config"}, "epsilon": 3.41, "confidence": 0.95,
-        ...          "verdict": "refuted"}
-        >>> sentence(found)
-        'Promised epsilon 2; this run shows at least 3.41 with 95 % confidence: refuted.'
-    """
-    shown = f"this run shows at least {epsilon(entry['epsilon'])} with {percent(entry['confidence'])} confidence"
-    if "promised" not in entry:
+def sentence(entry: DpAudit) -> str:
+    """The result of one encoder."""
+    shown = f"this run shows at least {epsilon(entry.epsilon)} with {percent(entry.confidence)} confidence"
+    if entry.promised is None:
         return f"No epsilon is promised; {shown}."
-    return f"Promised epsilon {epsilon(entry['promised']['epsilon'])}; {shown}: {VERDICTS[entry['verdict']]}."
+    return f"Promised epsilon {epsilon(entry.promised.epsilon)}; {shown}: {VERDICTS[entry.verdict]}."
 
 
-def basis(entry: Mapping[str, Any]) -> str:
+def basis(entry: DpAudit) -> str:
     """What the result rests on."""
-    told = f"{count(entry['correct'])} of {count(entry['guesses'])} guesses right, on {count(entry['canaries'])} "
-    told += f"{'' if entry['kind'] == 'plain' else entry['kind'] + ' '}canaries; delta {chance(entry['delta'])}."
-    if len(entry["tried"]) > 1:
-        told += f" Best of {len(entry['tried'])} numbers of guesses fixed before, corrected for their number."
-    if entry["family"] == "approximate":
+    told = f"{count(entry.correct)} of {count(entry.guesses)} guesses right, on {count(entry.canaries)} "
+    told += f"{'' if entry.kind == 'plain' else entry.kind + ' '}canaries; delta {chance(entry.delta)}."
+    if len(entry.tried) > 1:
+        told += f" Best of {len(entry.tried)} numbers of guesses fixed before, corrected for their number."
+    if entry.family == "approximate":
         told += " The bound is that of any mechanism."
-    if "mu" in entry:
-        told += f" As Gaussian differential privacy: mu of at least {epsilon(entry['mu'])}."
-    if "replaced" in entry.get("promised", {}):
+    if entry.mu is not None:
+        told += f" As Gaussian differential privacy: mu of at least {epsilon(entry.mu)}."
+    promised = entry.promised
+    if promised is not None and promised.replaced is not None:
         told += (
-            f" The defense is set to an epsilon of {epsilon(entry['promised']['replaced'])} for a replaced image. A "
+            f" The defense is set to an epsilon of {epsilon(promised.replaced)} for a replaced image. A coin leaves "
         )
-        told += f"coin leaves an image out: of that its noise promises {epsilon(entry['promised']['epsilon'])}."
-    if "gamma" in entry.get("promised", {}):
+        told += f"an image out: of that its noise promises {epsilon(promised.epsilon)}."
+    if promised is not None and promised.gamma is not None:
         told += f" The defense promises its epsilon for random pairs of data sets only. {SAMPLED}"
-    return told + f" With every guess right, the run would show {epsilon(entry['most'])}."
+    return told + f" With every guess right, the run would show {epsilon(entry.most)}."

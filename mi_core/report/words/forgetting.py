@@ -110,7 +110,7 @@ def table(report: Mapping[str, Any]) -> RenderableType:
     panel = Panel(head, title=Text("forgotten?"), title_align="left", border_style=style, padding=(0, 1))
     rows = Table("measured", "value [95 % interval]", box=box.SIMPLE_HEAD, pad_edge=False)
     for name, words in _ROWS.items():
-        rows.add_row(words, estimate(getattr(found, name).as_json()))
+        rows.add_row(words, estimate(getattr(found, name)))
     for name, own in found.tails.items():
         shares = " and ".join(percent(round(share, 3)) for share in own.above)
         rows.add_row(f"{name}: images above the 95th and 99th percentile", f"{shares}, unseen 5 % and 1 %")

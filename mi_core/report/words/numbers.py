@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from decimal import Decimal
-from typing import Any
+
+from mi_core.records import Estimate
 
 DAGGER = "†"
 
@@ -58,15 +59,15 @@ def chance(value: float) -> str:
     return text.removeprefix("0") or text
 
 
-def share(entry: Mapping[str, Any]) -> str:
+def share(entry: Estimate) -> str:
     """A share of images and its interval, as percentages.
 
     Example:
-        >>> share({"value": 0.8104, "ci95": [0.766, 0.9], "n": 440})
+        >>> share(Estimate(0.8104, 0.766, 0.9, 440))
         '81 % [76.6 %, 90 %]'
     """
-    mark = "" if supported(entry) else DAGGER
-    return f"{percent(round(entry['value'], 3))}{mark} {percents(entry['ci95'])}"
+    mark = "" if entry.supported else DAGGER
+    return f"{percent(round(entry.value, 3))}{mark} {percents(entry.ci95)}"
 
 
 def percents(ci95: Sequence[float]) -> str:
@@ -79,17 +80,17 @@ def percents(ci95: Sequence[float]) -> str:
     return f"[{', '.join(percent(round(bound, 3)) for bound in ci95)}]"
 
 
-def estimate(entry: Mapping[str, Any], digits: int | None = None) -> str:
-    """Value and interval of an estimate of report.json; a dagger marks a rate that n does not support.
+def estimate(entry: Estimate, digits: int | None = None) -> str:
+    """Value and interval of an estimate; a dagger marks a rate that n does not support.
 
     Example:
-        >>> estimate({"value": 0.931, "ci95": [0.918, 0.942], "n": 880})
+        >>> estimate(Estimate(0.931, 0.918, 0.942, 880))
         '.931 [.92, .94]'
-        >>> estimate({"value": 0.06, "ci95": [0.0, 0.13], "n": 440, "fp": 0, "supported": False})
+        >>> estimate(Estimate(0.06, 0.0, 0.13, 440, supported=False, false_positives=0))
         '.060† [.00, .13]'
     """
-    mark = "" if supported(entry) else DAGGER
-    return f"{rate(entry['value'])}{mark} {interval(entry['ci95'], digits)}"
+    mark = "" if entry.supported else DAGGER
+    return f"{rate(entry.value)}{mark} {interval(entry.ci95, digits)}"
 
 
 def times(factor: float) -> str:
@@ -110,11 +111,6 @@ def small(value: float) -> str:
         ('.031', '.20', '.0001 or less', '.0001 or less')
     """
     return ".0001 or less" if value < 0.00015 else rate(value, 4 if value < 0.001 else 3 if value < 0.1 else 2)
-
-
-def supported(entry: Mapping[str, Any]) -> bool:
-    """Whether the sample size carries this rate."""
-    return bool(entry.get("supported", True))
 
 
 def count(number: float) -> str:

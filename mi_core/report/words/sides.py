@@ -6,10 +6,12 @@ are her images and control images: nobody knows who is a member, so accuracy, pr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Protocol
 
+from mi_core.records import Estimate
+from mi_core.report.model.report import Report
 from mi_core.report.words.numbers import count, estimate, percent, share
 
 
@@ -50,19 +52,32 @@ _ASKED = Sides(
 )
 
 
-def sides_of(report: Mapping[str, Any]) -> Sides:
-    """The words of a report, by its ``membership``: ``known``, as where it is absent, or ``asked``."""
-    return _ASKED if report.get("membership") == "asked" else _KNOWN
+def sides_of(report: Report) -> Sides:
+    """The words of a report."""
+    return sides_by(report.membership)
 
 
-def measured_by(rows: Iterable[Mapping[str, Any]]) -> tuple[str, str]:
-    """The estimate by which rows are compared, and its name: accuracy where every row has one, else the AUC.
+def sides_by(membership: str | None) -> Sides:
+    """The words where it is ``asked`` who is a member, or ``known``, as where nothing is said.
 
     Example:
-        >>> measured_by([{"accuracy": 1, "auc": 1}]), measured_by([{"auc": 1}])
-        (('accuracy', 'accuracy'), ('auc', 'AUC'))
+        >>> sides_by("asked").inside, sides_by(None).inside
+        ('your images', 'members')
     """
-    return ("accuracy", "accuracy") if all("accuracy" in row for row in rows) else ("auc", "AUC")
+    return _ASKED if membership == "asked" else _KNOWN
+
+
+class HasAccuracy(Protocol):
+    """A row that may have an accuracy."""
+
+    @property
+    def accuracy(self) -> Estimate | None:
+        """None: nobody knows who is a member."""
+
+
+def measured_by(rows: Iterable[HasAccuracy]) -> tuple[str, str]:
+    """The estimate by which rows are compared, and its name: accuracy where every row has one, else the AUC."""
+    return ("accuracy", "accuracy") if all(row.accuracy is not None for row in rows) else ("auc", "AUC")
 
 
 def unsupported(sides: Sides) -> str:
@@ -70,11 +85,11 @@ def unsupported(sides: Sides) -> str:
     return f"too few {sides.outside} for this rate"
 
 
-def rate_or_share(entry: Mapping[str, Any], sides: Sides) -> str:
+def rate_or_share(entry: Estimate, sides: Sides) -> str:
     """The estimate under `share_found`: a rate of an attack, or a share of the user's images.
 
     Example:
-        >>> entry = {"value": 0.56, "ci95": [0.514, 0.61], "n": 440}
+        >>> entry = Estimate(0.56, 0.514, 0.61, 440)
         >>> rate_or_share(entry, _KNOWN), rate_or_share(entry, _ASKED)
         ('.560 [.51, .61]', '56 % [51.4 %, 61 %]')
     """

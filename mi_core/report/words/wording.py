@@ -8,9 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from mi_core.report.contents import Row, pooled_rows, primary_row
+from mi_core.records import Estimate
+from mi_core.report.contents import pooled_rows, primary_row
+from mi_core.report.model.attacks import PooledRow
+from mi_core.report.model.evidence import Evidence
+from mi_core.report.model.judgement import Judged, VerdictPart
+from mi_core.report.model.report import DataPart, Report
 from mi_core.report.words.answers import GROUPS, HEADLINES, KINDS, LIMITS, PARTS, SENTENCES
 from mi_core.report.words.numbers import count, estimate, interval, percent, rate, small, times
 from mi_core.report.words.sides import Sides, sides_of
@@ -47,9 +51,9 @@ _CHECKS = {  # field of the validity part: what it is
 _FAR = 0.1  # a lower bound of a difference that deserves the word "far"
 
 
-def stages(report: Mapping[str, Any]) -> dict[str, str]:
+def stages(report: Report) -> dict[str, str]:
     """The stages of a run in words, in their order; where no encoder was trained here none is called trained."""
-    trained = any("objective" in encoder for encoder in report.get("encoders", {}).values())
+    trained = any(encoder.objective is not None for encoder in report.encoders.values())
     return _STAGES if trained else _STAGES | {"pretrain": "Loading encoders"}
 
 
@@ -111,121 +115,111 @@ class Answer:
         return tuple(f"{label}: {text}" if label else text for label, text in self.parts)
 
 
-def answer(report: Mapping[str, Any]) -> Answer:
-    """Say what the report found.
-
-    Args:
-        report: the content of report.json. Without a ``validity`` part the answer is "undecided".
-    """
-    validity = report.get("validity", {})
+def answer(report: Report) -> Answer:
+    """Say what the report found; without a ``validity`` part the answer is "undecided"."""
+    judged = report.validity or VerdictPart(verdict="undecided")
     sides = sides_of(report)
-    verdict = validity.get("verdict", "undecided")
-    warning = validity.get("warning", "")
     row = primary_row(pooled_rows(report))
-    attack_auc = validity.get("attack_auc") or (row or {}).get("auc")
-    attack = "The attack" if row is None else f"The attack {row['attack']} on the {row['output']} output"
+    attack_auc = judged.attack_auc or (None if row is None else row.auc)
+    attack = "The attack" if row is None else f"The attack {row.attack} on the {row.output} output"
+    robustness = judged.robustness
     numbers = {
         "attack": attack,
         "it": attack[0].lower() + attack[1:],
         "inside": sides.inside,
         "outside": sides.outside,
         "auc": _auc(attack_auc),
-        "blind": _auc(validity.get("blind_auc")),
-        "failed": _failed(validity),
-        "control": _auc(validity.get("control_auc")),
-        "far": "far " if _far(validity) else "",
-        "p": small(validity["p_value"]) if "p_value" in validity else "not known",
-        "factor": times(validity.get("factor", verdict_rule.FACTOR)),
-        "robustness": times(validity.get("robustness", {}).get("at_least", 0.0)),
-        "check": _CHECKS[validity.get("robustness", {}).get("check", verdict_rule.RESOLUTION)],
+        "blind": _auc(judged.blind_auc),
+        "failed": _failed(judged),
+        "control": _auc(judged.control_auc),
+        "far": "far " if _far(judged) else "",
+        "p": "not known" if judged.p_value is None else small(judged.p_value),
+        "factor": times(judged.factor or verdict_rule.FACTOR),
+        "robustness": times(0.0 if robustness is None else robustness.at_least),
+        "check": _CHECKS[verdict_rule.RESOLUTION if robustness is None else robustness.check],
     }
-    by = validity.get("by", verdict_rule.CHOICE)
-    said = _said(validity)
+    said = _said(judged)
     plain = {
         "inside": sides.inside,
         "outside": sides.outside,
         "pair": _pair(attack_auc, sides),
-        "proved": _proved(report, sides),
-        "robust": _robust(validity),
-        "chance": _chance(validity),
-        "compared": _compared(validity),
+        "proved": _proved(report.evidence, sides),
+        "robust": _robust(judged),
+        "chance": _chance(judged),
+        "compared": _compared(judged),
         "lower": _lower(attack_auc, sides).strip(),
         "based": _based(report, row, sides),
         "rests": _rests(report, row, sides),
         "limits": LIMITS[sides.known],
         "opposite": "it reveals nothing" if sides.known else "they were not used",
-        "unseen": _unseen(report),
-        "missing": _missing(validity),
+        "unseen": _unseen(report.evidence),
+        "missing": _missing(judged),
     }
-    headline = HEADLINES[sides.known].get(said) or HEADLINES[sides.known][verdict]
-    kind = [] if not validity else [(GROUPS, KINDS[by])]
+    headline = HEADLINES[sides.known].get(said) or HEADLINES[sides.known][judged.verdict]
+    kind = [] if report.validity is None else [(GROUPS, KINDS[judged.by or verdict_rule.CHOICE])]
     filled = [(label, " ".join(text.format(**plain).split())) for label, text in (*kind, *PARTS[said])]
-    parts = tuple((label, _capital(text)) for label, text in filled if text)
     return Answer(
-        verdict,
-        TITLES[verdict],
+        judged.verdict,
+        TITLES[judged.verdict],
         "" if sides.known else _question(report, row),
         headline,
-        parts,
-        warning,
+        tuple((label, _capital(text)) for label, text in filled if text),
+        judged.warning or "",
         _capital(SENTENCES[said].format(**numbers)),
-        tuple(_conditions(validity)),
+        tuple(_conditions(judged.validity)),
     )
 
 
-def _said(validity: Mapping[str, Any]) -> str:
+def _said(judged: Judged) -> str:
     """What is said: of a leak by how the groups came about, of an undecided verdict by its reason, else the verdict."""
-    verdict = validity.get("verdict", "undecided")
-    if verdict == "leak":
-        return "by-lot" if validity.get("by") == verdict_rule.LOT else "robust"
-    return str(validity.get("reason", "no-checks") if verdict == "undecided" else verdict)
+    if judged.verdict == "leak":
+        return "by-lot" if judged.by == verdict_rule.LOT else "robust"
+    return (judged.reason or "no-checks") if judged.verdict == "undecided" else judged.verdict
 
 
-def _conditions(validity: Mapping[str, Any]) -> Iterator[Condition]:
+def _conditions(validity: verdict_rule.Validity | None) -> Iterator[Condition]:
     """The lines of the rule that were measured."""
-    if "attack_auc" not in validity:
+    if validity is None:
         return
-    found = verdict_rule.Validity.from_json(validity)
-    if found.by == verdict_rule.LOT:
-        if found.p_value is not None:
+    if validity.by == verdict_rule.LOT:
+        if validity.p_value is not None:
             level = rate(verdict_rule.LEVEL, 2)
             yield Condition(
                 "chance of such scores if training changed nothing",
-                small(found.p_value),
+                small(validity.p_value),
                 f"at most {level}",
-                found.p_value <= verdict_rule.LEVEL,
+                validity.p_value <= verdict_rule.LEVEL,
             )
         return
-    if (robustness := found.robustness) is not None:
-        least = robustness.at_least
+    if (robustness := validity.robustness) is not None:
+        least, factor = robustness.at_least, validity.factor
         name = f"effect of the attack over that of {_CHECKS[robustness.check]}"
-        yield Condition(name, f"at least {times(least)} times", f"{times(found.factor)} times", least >= found.factor)
+        yield Condition(name, f"at least {times(least)} times", f"{times(factor)} times", least >= factor)
     for name, entry in (
-        ("attack minus blind classifier", found.delta_auc),
-        ("target minus reference encoders", found.delta_control_auc),
+        ("attack minus blind classifier", validity.delta_auc),
+        ("target minus reference encoders", validity.delta_control_auc),
     ):
         if entry is not None:
-            yield Condition(name, estimate(entry.as_json(), 3), "above 0", entry.low > 0)
-    told = "none was asked" if found.control_auc is None else "yes" if found.trained else "no"
+            yield Condition(name, estimate(entry, 3), "above 0", entry.low > 0)
+    told = "none was asked" if validity.control_auc is None else "yes" if validity.trained else "no"
     yield Condition("a reference is a trained encoder", told, "yes", told == "yes")
-    for field, entry in found.checks.items():
-        told = estimate(entry.as_json(), 3)
-        yield Condition(f"AUC of {_CHECKS[field]}", told, "lower end at most .5", entry.low <= 0.5)
+    for field, entry in validity.checks.items():
+        yield Condition(f"AUC of {_CHECKS[field]}", estimate(entry, 3), "lower end at most .5", entry.low <= 0.5)
 
 
-def _question(report: Mapping[str, Any], row: Row | None) -> str:
+def _question(report: Report, row: PooledRow | None) -> str:
     """What the owner of the images asks."""
-    roles = report.get("data", {}).get("roles", {})
-    n = roles.get("candidate", {}).get("n") or (row or {}).get("n_member")
+    candidate = report.data.roles.get("candidate")
+    n = candidate.n if candidate is not None else None if row is None else row.n_member
     images = "your images" if n is None else sides_of(report).counted(n)
     return f"{'Was' if n == 1 else 'Were'} {images} used to train this encoder?"
 
 
-def _of_100(entry: Mapping[str, Any]) -> str:
-    return f"{100 * entry['value']:.0f} of 100"
+def _of_100(entry: Estimate) -> str:
+    return f"{100 * entry.value:.0f} of 100"
 
 
-def _pair(entry: Mapping[str, Any] | None, sides: Sides) -> str:
+def _pair(entry: Estimate | None, sides: Sides) -> str:
     """The AUC as what it is: how often the higher score is that of the image inside."""
     if entry is None:
         return ""
@@ -235,69 +229,76 @@ def _pair(entry: Mapping[str, Any] | None, sides: Sides) -> str:
     )
 
 
-def _lower(entry: Mapping[str, Any] | None, sides: Sides) -> str:
+def _lower(entry: Estimate | None, sides: Sides) -> str:
     """What it means that an attack is surely worse than guessing; empty: it is not."""
-    if entry is None or entry["ci95"][1] >= 0.5:
+    if entry is None or entry.high >= 0.5:
         return ""
     return f" {_capital(sides.inside)} score lower than {sides.outside}: that is no sign of use, nor of the opposite."
 
 
-def _robust(validity: Mapping[str, Any]) -> str:
+def _robust(judged: Judged) -> str:
     """How strong a hidden difference would have to be."""
-    least = validity.get("robustness", {}).get("at_least")
-    if least is None:
+    if judged.robustness is None:
         return ""
     return (
         "To explain this without training, a hidden difference between the two groups would have to be at least "
-        f"{times(least)} times as strong as anything that the checks saw, or could have missed with so many images."
+        f"{times(judged.robustness.at_least)} times as strong as anything that the checks saw, or could have missed "
+        "with so many images."
     )
 
 
-def _chance(validity: Mapping[str, Any]) -> str:
+def _chance(judged: Judged) -> str:
     """The randomisation test in words."""
-    if "p_value" not in validity:
+    if judged.p_value is None:
         return ""
-    chance = small(validity["p_value"])
+    chance = small(judged.p_value)
     return f"If training had changed nothing, a lot would give so clear a result with a chance of {chance}."
 
 
-def _compared(validity: Mapping[str, Any]) -> str:
+def _compared(judged: Judged) -> str:
     """The checks in the same unit."""
-    named = {
-        "blind_auc": "a check without the encoder",
-        "semantic_auc": "a check that sees what the images show",
-        "control_auc": "the same attack on encoders that did not see the image",
-    }
-    found = {name: validity[field] for field, name in named.items() if field in validity}
-    if validity.get("verdict") == "confounded":
-        found = {name: entry for name, entry in found.items() if entry["ci95"][0] > 0.5}
-    if not found:
+    checks = _named_checks(
+        judged,
+        {
+            "blind_auc": "a check without the encoder",
+            "semantic_auc": "a check that sees what the images show",
+            "control_auc": "the same attack on encoders that did not see the image",
+        },
+    )
+    if judged.verdict == "confounded":
+        checks = {name: entry for name, entry in checks.items() if entry.low > 0.5}
+    if not checks:
         return ""
-    told = " and ".join(f"{name} ({_of_100(entry)})" for name, entry in found.items())
-    if all(entry["ci95"][0] <= 0.5 for entry in found.values()):
-        both = "both " if len(found) == 2 else "all " if len(found) > 2 else ""
+    told = " and ".join(f"{name} ({_of_100(entry)})" for name, entry in checks.items())
+    if all(entry.low <= 0.5 for entry in checks.values()):
+        both = "both " if len(checks) == 2 else "all " if len(checks) > 2 else ""
         return f"{_capital(told)} {both}found nothing: chance alone gives such numbers."
-    beyond = " The attack finds more." if validity["verdict"] == "leak" else ""
-    verb = "tells" if len(found) == 1 else "tell"
+    beyond = " The attack finds more." if judged.verdict == "leak" else ""
+    verb = "tells" if len(checks) == 1 else "tell"
     return f"{_capital(told)} {verb} the two groups apart that often; guessing gives 50.{beyond}"
 
 
-def _missing(validity: Mapping[str, Any]) -> str:
+def _named_checks(judged: Judged, names: Mapping[str, str]) -> dict[str, Estimate]:
+    """The checks that were made, by what they are called."""
+    return {name: entry for field, name in names.items() if (entry := getattr(judged, field, None)) is not None}
+
+
+def _missing(judged: Judged) -> str:
     """The checks that a leak needs and that were not made."""
     needed = {
         "blind_auc": "a classifier that never queries the encoder",
         "control_auc": "the same attack on trained encoders that saw neither group",
     }
-    return " and ".join(name for field, name in needed.items() if field not in validity)
+    return " and ".join(name for field, name in needed.items() if getattr(judged, field) is None)
 
 
-def _failed(validity: Mapping[str, Any]) -> str:
+def _failed(judged: Judged) -> str:
     """The checks that tell the groups apart, with their numbers."""
-    found = {name: validity[field] for field, name in _CHECKS.items() if field in validity}
-    return " and ".join(f"{name}{_auc(entry)}" for name, entry in found.items() if entry["ci95"][0] > 0.5)
+    checks = _named_checks(judged, _CHECKS)
+    return " and ".join(f"{name}{_auc(entry)}" for name, entry in checks.items() if entry.low > 0.5)
 
 
-def _rests(report: Mapping[str, Any], row: Row | None, sides: Sides) -> str:
+def _rests(report: Report, row: PooledRow | None, sides: Sides) -> str:
     """The images, the attack, and what has to be believed."""
     said = _based(report, row, sides)
     if sides.known or not said:
@@ -305,57 +306,57 @@ def _rests(report: Mapping[str, Any], row: Row | None, sides: Sides) -> str:
     return f"{said} The answer holds only if the control images come from the same source as yours and were never used."
 
 
-def _based(report: Mapping[str, Any], row: Row | None, sides: Sides) -> str:
+def _based(report: Report, row: PooledRow | None, sides: Sides) -> str:
     """The images and the attack."""
     if row is None:
         return ""
-    seeds = len(row.get("seeds", []))
+    seeds = len(row.seeds)
     over = f" in {seeds} repetitions" if seeds > 1 else ""
-    registered = report.get("validity", {}).get("registered", False)
-    primary = ", chosen before the encoder was queried" if row.get("primary") and registered else ""
-    said = (
-        f"{sides.counted(row['n_member'])}, {count(row['n_nonmember'])} {sides.outside}{over}, and one attack{primary}."
+    registered = report.validity is not None and report.validity.registered
+    primary = ", chosen before the encoder was queried" if row.primary and registered else ""
+    said = f"{sides.counted(row.n_member)}, {count(row.n_nonmember)} {sides.outside}{over}, and one attack{primary}."
+    reports, attacks = (
+        (1, 1) if report.registration is None else (report.registration.reports or 1, report.registration.attacks or 1)
     )
-    found = report.get("registration", {})
-    if found.get("reports", 1) > 1 or found.get("attacks", 1) > 1:
-        said += f" {count(found['attacks'])} attacks were planned on these images; this is report {found['reports']}."
-    return said if sides.known else said + _unjudged_in_words(report.get("data", {}))
+    if reports > 1 or attacks > 1:
+        said += f" {count(attacks)} attacks were planned on these images; this is report {reports}."
+    return said if sides.known else said + _unjudged_in_words(report.data)
 
 
-def _unjudged_in_words(data: Mapping[str, Any]) -> str:
+def _unjudged_in_words(data: DataPart) -> str:
     """The images of the user that are not judged, and why; empty: all are."""
-    fixing = data.get("roles", {}).get("known-nonmember", {}).get("n", 0)
-    copies = data.get("duplicates_removed", 0) + data.get("near_duplicates_removed", 0)
+    fixing = data.roles["known-nonmember"].n if "known-nonmember" in data.roles else 0
+    copies = data.duplicates_removed + (data.near_duplicates_removed or 0)
     told = [f"{count(fixing)} more control images set the attack's threshold and are not judged"] if fixing else []
     told += [f"{count(copies)} {'copy was' if copies == 1 else 'copies were'} left out"] if copies else []
     return f" {_capital('; '.join(told))}." if told else ""
 
 
-def _proved(report: Mapping[str, Any], sides: Sides) -> str:
+def _proved(evidence: Evidence | None, sides: Sides) -> str:
     """How many of the images were surely used, and how many can be named."""
-    found = report.get("evidence", {})
-    least = next((row.get("least_share", 0) for row in found.get("tests", []) if row.get("primary")), 0)
-    samples = found.get("samples", [])[:1]
-    n = found.get("n_candidate", 0)
-    whole = sides.candidates if found.get("grouped") else f"the {sides.counted(n)}" if sides.known else sides.counted(n)
+    if evidence is None:
+        return ""
+    least = 0.0 if evidence.primary_test is None else evidence.primary_test.least_share or 0.0
+    counted = sides.counted(evidence.n_candidate)
+    whole = sides.candidates if evidence.grouped else f"the {counted}" if sides.known else counted
     said = []
     if least >= 0.01 and not sides.known:
         said.append(f"at least {percent(math.floor(100 * least) / 100)} of {whole} were used (95 % confidence)")
-    if samples and samples[0]["flagged"]:
-        wrong = round(1 / samples[0]["fdr"])
-        named = f"{count(samples[0]['flagged'])} of {'them' if said else whole}"
-        errors = "" if sides.known else f" (about 1 in {wrong} of those by error)"
-        said.append(f"{named} can be named{errors}")
+    for samples in evidence.samples[:1]:
+        if samples.flagged:
+            named = f"{count(samples.flagged)} of {'them' if said else whole}"
+            errors = "" if sides.known else f" (about 1 in {round(1 / samples.fdr)} of those by error)"
+            said.append(f"{named} can be named{errors}")
     if not said:
         return ""
     start = "Without being told which images are members, the audit says: " if sides.known else ""
     return start + ", and ".join(said) + "."
 
 
-def _unseen(report: Mapping[str, Any]) -> str:
+def _unseen(evidence: Evidence | None) -> str:
     """What would usually have been called a leak, in the unit of the attack, if all images were used."""
-    power = report.get("evidence", {}).get("power", [])
-    least = next((one.get("auc") for one in power if one["used"] == 1), None)
+    power = () if evidence is None else evidence.power
+    least = next((detectable.auc for detectable in power if detectable.used == 1), None)
     if least is None:
         return "This many images are too few to find a leak, however strong." if power else ""
     return (
@@ -368,12 +369,10 @@ def _capital(sentence: str) -> str:
     return sentence[:1].upper() + sentence[1:]
 
 
-def _auc(entry: Mapping[str, Any] | None) -> str:
-    if entry is None:
-        return ""
-    return f" (AUC {rate(entry['value'])} {interval(entry['ci95'])}, {count(entry['n'])} images)"
+def _auc(entry: Estimate | None) -> str:
+    return "" if entry is None else f" (AUC {rate(entry.value)} {interval(entry.ci95)}, {count(entry.n)} images)"
 
 
-def _far(validity: Mapping[str, Any]) -> bool:
-    deltas = [validity[key] for key in ("delta_auc", "delta_control_auc") if key in validity]
-    return bool(deltas) and all(delta["ci95"][0] > _FAR for delta in deltas)
+def _far(judged: Judged) -> bool:
+    deltas = [delta for delta in (judged.delta_auc, judged.delta_control_auc) if delta is not None]
+    return bool(deltas) and all(delta.low > _FAR for delta in deltas)

@@ -7,6 +7,7 @@ import json
 import pickle
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 from mi_core import audit
-from mi_core.auditing import audit as judging
+from mi_core.auditing import scores
 from mi_core.auditing.asking import shown_bar
 from mi_core.auditing.found import Found
 from mi_core.auditing.images import Item, items_of
@@ -30,6 +31,7 @@ from mi_core.auditing.reading import CANDIDATES, CONTROLS, read
 from mi_core.checks import ConfigError
 from mi_core.images import Decoder, decode, encode_png
 from mi_core.report.contents import schema, to_json
+from mi_core.report.model.evidence import SampleAnswers, TopSample
 from mi_core.validity.file_features import shrunken
 from tests.endpoints import serving
 
@@ -188,17 +190,17 @@ def test_only_what_the_classifiers_see_is_kept_and_it_is_what_they_saw_of_all(mo
     """Against all images, decoded and shrunk one by one, and the answers for all, of which rows are taken."""
     given: dict[str, list[Any]] = {}
     for name in ("blind_scores", "semantic_scores"):
-        real = getattr(judging, name)
+        real = getattr(scores, name)
 
         def recorded(*arguments: Any, name: str = name, real: Any = real, **settings: Any) -> Any:
             given.setdefault(name, []).append(arguments)
             return real(*arguments, **settings)
 
-        monkeypatch.setattr(judging, name, recorded)
-    monkeypatch.setattr(judging, "BLIND", 60)
+        monkeypatch.setattr(scores, name, recorded)
+    monkeypatch.setattr("mi_core.auditing.audit.BLIND", 60)
     references = [network(1), network(2)]
     found_in(references=references)
-    monkeypatch.setattr(judging, "BLIND", len(IMAGES))
+    monkeypatch.setattr("mi_core.auditing.audit.BLIND", len(IMAGES))
     found_in(references=references)
     (summaries, pixels, member), (all_summaries, all_pixels, all_member) = given["blind_scores"]
     samples = read({CANDIDATES: items_of(IMAGES[:100], ""), CONTROLS: items_of(IMAGES[100:], "")}, Decoder(SIDE), 0)
@@ -401,6 +403,15 @@ def test_an_api_is_asked_twice_and_in_other_company() -> None:
         found_in(model=f"{server.url}/json", views=2, quick=True, endpoint={"batch": 128})
 
 
+def with_answers(found: Found, ids: Sequence[str]) -> Found:
+    """The result, had it answers for some candidates."""
+    top = tuple(TopSample(id=name, score=0.0, p_value=0.5, q_value=0.5, posterior=0.5) for name in ids)
+    numbers = {"fdr": 0.05, "n_candidate": 9, "n_control": 9, "flagged": 0, "least_flags": 1, "share": 0.0}
+    answers = SampleAnswers(seed=0, file="here", top=top, **numbers)  # type: ignore[arg-type]
+    assert found._report.evidence is not None
+    return replace(found, _report=replace(found._report, evidence=replace(found._report.evidence, samples=(answers,))))
+
+
 def test_images_that_were_turned_are_counted_and_can_be_left_as_stored(tmp_path: Path) -> None:
     """A training that never turned images saw them as stored: the audit then has the scores of the stored pixels."""
     upright = Image.Exif()
@@ -423,8 +434,7 @@ def test_images_that_were_turned_are_counted_and_can_be_left_as_stored(tmp_path:
     assert "left as stored" in stored.html
     ids = ["candidates/000.png"]
     for found, right in ((stored, IMAGES[0]), (turned, np.rot90(IMAGES[0], -1))):
-        found.report["evidence"] = {"samples": [{"top": [{"id": name} for name in ids]}]}
-        shown = np.asarray(Image.open(io.BytesIO(found._thumbnails()[ids[0]])))
+        shown = np.asarray(Image.open(io.BytesIO(with_answers(found, ids)._thumbnails()[ids[0]])))
         assert (shown == decode(encode_png(right), Decoder(64)).transpose(1, 2, 0)).all()
     with pytest.raises(ConfigError, match="orientation = 'upright'"):
         found_in(decoding={"orientation": "upright"})

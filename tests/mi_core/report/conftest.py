@@ -12,10 +12,14 @@ import numpy as np
 import pytest
 
 from mi_core.records import Estimate
-from mi_core.report.contents import AttackScores, FigureData, LossCurve, pool_seeds
+from mi_core.report.build import SeedTest, SetTest, combine_tests
+from mi_core.report.contents import AttackScores, FigureData, LossCurve
 from mi_core.report.figures.drawing import Drawing
 from mi_core.report.figures.figures import draw_figures
-from mi_core.report.words.evidence import combine_tests
+from mi_core.report.model.as_json import part_as_json, part_from_json
+from mi_core.report.model.attacks import AttackResult
+from mi_core.report.model.report import report_from_json
+from mi_core.report.pooling import pool_seeds
 from mi_core.validity.dataset import dataset_test
 from mi_core.validity.share import least_share
 from mi_core.validity.verdict import Validity
@@ -26,6 +30,19 @@ EPOCHS = {50: 0.35, 100: 0.5, 200: 0.75, 400: 1.0}
 SIDE = 440
 
 ReportFactory = Callable[..., dict[str, Any]]
+
+
+BARE: dict[str, Any] = {
+    "schema_version": 1,
+    "name": "bare",
+    "created": "2026-01-31T12:00:00Z",
+    "config_sha256": "0" * 64,
+    "versions": {"python": "3.12.4"},
+    "data": {"source": "digits", "roles": {}, "duplicates_removed": 0},
+    "encoders": {},
+    "attacks": [],
+}
+"""What every report has."""
 
 
 def sha(text: str) -> str:
@@ -44,6 +61,12 @@ def scores(attack: str, output: str, epoch: int, seed: int) -> tuple[np.ndarray,
     generator = np.random.default_rng([seed, epoch, list(ATTACKS).index(attack), len(output)])
     member = np.arange(2 * size) < size
     return 0.9 + 0.03 * (generator.standard_normal(2 * size) + gap * member), member
+
+
+def pooled(attacks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The part ``pooled`` from the part ``attacks``, both as in report.json."""
+    rows: list[dict[str, Any]] = part_as_json(pool_seeds(part_from_json(tuple[AttackResult, ...], attacks)))
+    return rows
 
 
 def attack_entry(attack: str, output: str, epoch: int, seed: int) -> dict[str, Any]:
@@ -130,9 +153,10 @@ def evidence(seeds: tuple[int, ...], epoch: int, blind: dict[str, Any]) -> dict[
     for seed, output, attack in product(seeds, OUTPUTS, ATTACKS):
         score, member = scores(attack, output, epoch, seed)
         row = {"attack": attack, "target": "target", "output": output, "reference": "shadow", "seed": seed}
-        primary = {"primary": True} if (attack, output) == ("encodermi-v", "projection") else {}
-        test = dataset_test(score, member, seed=seed, permutations=99).as_json()
-        tests.append({**row, **primary, "test": test, "least_share": least_share(score, member).as_json()})
+        primary = (attack, output) == ("encodermi-v", "projection")
+        test = dataset_test(score, member, seed=seed, permutations=99)
+        result = SetTest(test=test, least_share=least_share(score, member))
+        tests.append(SeedTest(**row, primary=primary, result=result))
     top = [
         {
             "id": f"pool/{number:06d}",
@@ -163,7 +187,7 @@ def evidence(seeds: tuple[int, ...], epoch: int, blind: dict[str, Any]) -> dict[
         "n_control": SIDE,
         "fpr_floor": 10 / SIDE,
         "power": [{"used": 1.0, "auc": 0.554}, {"used": 0.1, "auc": 0.93}, {"used": 0.01}],
-        "tests": combine_tests(tests),
+        "tests": part_as_json(combine_tests(tests)),
         "samples": [{"seed": seed, **samples} for seed in seeds],
     }
 
@@ -171,7 +195,7 @@ def evidence(seeds: tuple[int, ...], epoch: int, blind: dict[str, Any]) -> dict[
 def make_report(seeds: tuple[int, ...] = (0, 1, 2), epochs: tuple[int, ...] = (50, 100, 200, 400)) -> dict[str, Any]:
     attacks = [attack_entry(a, o, e, s) for s in seeds for o in OUTPUTS for e in epochs for a in ATTACKS]
     n = 2 * SIDE * len(seeds)
-    auc = next(row for row in pool_seeds(attacks) if row.get("primary") and row["epoch"] == epochs[-1])["auc"]["value"]
+    auc = next(row for row in pooled(attacks) if row.get("primary") and row["epoch"] == epochs[-1])["auc"]["value"]
     verdict = validity(auc, 0.505, 0.497, n, **BY_LOT)
     if len(seeds) > 1:
         verdict["per_seed"] = [{"seed": s, **validity(auc, 0.505, 0.497, 2 * SIDE, **BY_LOT)} for s in seeds]
@@ -191,7 +215,7 @@ def make_report(seeds: tuple[int, ...] = (0, 1, 2), epochs: tuple[int, ...] = (5
         },
         "encoders": {name: encoder(name, epochs, seeds) for name in ("target", "shadow")},
         "attacks": attacks,
-        "pooled": pool_seeds(attacks),
+        "pooled": pooled(attacks),
         "methods": {
             "encodermi-v": {
                 "access": "answers",
@@ -271,7 +295,7 @@ def figure_data() -> FigureData:
 
 @pytest.fixture(scope="session")
 def drawings(figure_data: FigureData) -> dict[str, Drawing]:
-    return draw_figures(make_report(), figure_data)
+    return draw_figures(report_from_json(make_report()), figure_data)
 
 
 def make_asked(seeds: tuple[int, ...] = (0,), epochs: tuple[int, ...] = (400,)) -> dict[str, Any]:

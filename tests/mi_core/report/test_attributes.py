@@ -10,14 +10,18 @@ import numpy as np
 import pytest
 
 from mi_core.checks import ShapeError
-from mi_core.report.attributes import attribute_figures, final_inferences, plane, pool_inferences, swept_inferences
-from mi_core.report.contents import EmbeddingMap, FigureData, pool_seeds, schema
+from mi_core.report.attributes import attribute_figures, final_inferences, plane, swept_inferences
+from mi_core.report.contents import EmbeddingMap, FigureData, schema
 from mi_core.report.figures.curves import comparison_figures
 from mi_core.report.figures.figures import draw_figures
+from mi_core.report.model.as_json import part_as_json, part_from_json
+from mi_core.report.model.attacks import InferenceRow, Sweep
+from mi_core.report.model.report import report_from_json as typed
 from mi_core.report.page.html import render_html
+from mi_core.report.pooling import InferenceResult, pool_inferences
 from mi_core.report.terminal import terminal_table
 from mi_core.report.words.numbers import rate
-from tests.mi_core.report.conftest import estimate
+from tests.mi_core.report.conftest import BARE, estimate, pooled
 
 
 def entry(target: str, seed: int, accuracy: float, epoch: int = 100, **extra: Any) -> dict[str, Any]:
@@ -35,6 +39,15 @@ def entry(target: str, seed: int, accuracy: float, epoch: int = 100, **extra: An
     }
 
 
+def over_seeds(entries: list[dict[str, Any]]) -> tuple[InferenceRow, ...]:
+    return pool_inferences(part_from_json(tuple[InferenceResult, ...], entries))
+
+
+def as_json(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = part_as_json(over_seeds(entries))
+    return rows
+
+
 ENTRIES = [
     entry("contrastive", 0, 0.4, epoch=50),
     entry("contrastive", 1, 0.5, epoch=50),
@@ -48,13 +61,13 @@ ENTRIES = [
 @pytest.fixture
 def inferred(report: dict[str, Any]) -> dict[str, Any]:
     whole = copy.deepcopy(report)
-    whole["attribute_inference"] = pool_inferences(ENTRIES)
+    whole["attribute_inference"] = as_json(ENTRIES)
     points = [
         {
             "label": f"{share:g}",
             "value": share,
             "rows": whole["pooled"][:1],
-            "attribute_inference": pool_inferences([entry("contrastive", 0, 0.5 + 0.2 * share)]),
+            "attribute_inference": as_json([entry("contrastive", 0, 0.5 + 0.2 * share)]),
         }
         for share in (0.9, 0.1)
     ]
@@ -63,28 +76,28 @@ def inferred(report: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_seeds_are_pooled_and_the_last_epoch_stands_for_the_encoder() -> None:
-    rows = pool_inferences(ENTRIES)
-    assert [(row["target"], row["epoch"], row["seeds"]) for row in rows] == [
-        ("contrastive", 50, [0, 1]), ("contrastive", 100, [0, 1]), ("supervised", 100, [0, 1]),
+    rows = over_seeds(ENTRIES)
+    assert [(row.target, row.epoch, row.seeds) for row in rows] == [
+        ("contrastive", 50, (0, 1)), ("contrastive", 100, (0, 1)), ("supervised", 100, (0, 1)),
     ]  # fmt: skip
-    assert rows[1]["accuracy"]["value"] == pytest.approx(0.65)
-    assert rows[1]["accuracy"]["n"] == 400
-    assert rows[1]["accuracy"]["sd"] == pytest.approx(0.1 / 2**0.5)
-    assert rows[1]["n_auxiliary"] == 600
-    assert [row["epoch"] for row in final_inferences(rows)] == [100, 100]
+    assert rows[1].accuracy.value == pytest.approx(0.65)
+    assert rows[1].accuracy.n == 400
+    assert rows[1].accuracy.sd == pytest.approx(0.1 / 2**0.5)
+    assert rows[1].n_auxiliary == 600
+    assert [row.epoch for row in final_inferences(rows)] == [100, 100]
 
 
 def test_attacked_samples_that_recur_count_once() -> None:
     extra = {"auxiliary_accuracy": estimate(0.9, 300), "overlap": 1.0, "auxiliary_overlap": 0.5}
-    (row,) = pool_inferences([entry("contrastive", seed, 0.6, **extra) for seed in (0, 1)])
-    assert row["accuracy"]["n"] == row["majority"]["n"] == 200
-    assert row["accuracy"]["ci95"] == pytest.approx(estimate(0.6, 200)["ci95"])
-    assert row["auxiliary_accuracy"]["n"] == 400
+    (row,) = over_seeds([entry("contrastive", seed, 0.6, **extra) for seed in (0, 1)])
+    assert row.accuracy.n == row.majority.n == 200
+    assert row.accuracy.ci95 == pytest.approx(estimate(0.6, 200)["ci95"])
+    assert row.auxiliary_accuracy is not None and row.auxiliary_accuracy.n == 400
 
 
 def test_settings_keep_rows_apart() -> None:
-    rows = pool_inferences([entry("t", 0, 0.5, settings="layers = 3"), entry("t", 0, 0.6, settings="layers = 5")])
-    assert [row["settings"] for row in rows] == ["layers = 3", "layers = 5"]
+    rows = over_seeds([entry("t", 0, 0.5, settings="layers = 3"), entry("t", 0, 0.6, settings="layers = 5")])
+    assert [row.settings for row in rows] == ["layers = 3", "layers = 5"]
 
 
 def test_the_page_the_terminal_and_the_figures_show_it(inferred: dict[str, Any]) -> None:
@@ -96,7 +109,7 @@ def test_the_page_the_terminal_and_the_figures_show_it(inferred: dict[str, Any])
         "contrastive", "backbone", "race", generator.normal(size=(30, 2)), np.arange(30) % 2 - 1, np.arange(30) % 3,
         ("a", "b", "c"),
     )  # fmt: skip
-    drawings = draw_figures(inferred, FigureData(maps=(one,)))
+    drawings = draw_figures(typed(inferred), FigureData(maps=(one,)))
     names = {
         "attributes-accuracy", "attributes-sweep-attribute_inference._.share",
         "attributes-map-contrastive-backbone-race",
@@ -105,12 +118,12 @@ def test_the_page_the_terminal_and_the_figures_show_it(inferred: dict[str, Any])
     assert "race from contrastive, backbone .650, guessing .420" in drawings["attributes-accuracy"].alt
     # points stand in the order of their values
     assert f"from {rate(0.52)} to {rate(0.68)}" in drawings["attributes-sweep-attribute_inference._.share"].alt
-    page = render_html(inferred, drawings)
+    page = render_html(typed(inferred), drawings)
     assert 'id="attributes"' in page
     assert "Attribute inference, sweep of attribute_inference.*.share" in page
     console = Console(width=80)
     with console.capture() as capture:
-        console.print(terminal_table(inferred))
+        console.print(terminal_table(typed(inferred)))
     assert "Attribute inference" in capture.get()
     assert max(len(line) for line in capture.get().splitlines()) <= 80
 
@@ -119,31 +132,31 @@ def test_a_sweep_keeps_adversaries_apart_and_leaves_out_what_it_changes(inferred
     def point(layers: int) -> dict[str, Any]:
         words = [f"layers = {layers}, variant = paper", "layers = 3, variant = linear"]
         entries = [entry("t", 0, 0.1 * layers, settings=words[0]), entry("t", 0, 0.05 * layers, settings=words[1])]
-        return {"label": str(layers), "value": layers, "rows": [], "attribute_inference": pool_inferences(entries)}
+        return {"label": str(layers), "value": layers, "rows": [], "attribute_inference": as_json(entries)}
 
     sweep = {"name": "attribute_inference.*.layers", "points": [point(3), point(6)]}
-    names, found = swept_inferences(sweep)
+    names, found = swept_inferences(part_from_json(Sweep, sweep))
     assert names == ["race from t, backbone, variant = paper", "race from t, backbone, variant = linear"]
-    assert [round(rows[name]["accuracy"]["value"], 2) for name in names for _, rows in found] == [0.3, 0.6, 0.15, 0.3]
-    (drawing,) = attribute_figures({"sweeps": [sweep]}, ()).values()
+    assert [round(rows[name].accuracy.value, 2) for name in names for _, rows in found] == [0.3, 0.6, 0.15, 0.3]
+    (drawing,) = attribute_figures(typed(BARE | {"sweeps": [sweep]}), ()).values()
     assert "variant = paper from .300 to .600; race from t, backbone, variant = linear from .150 to .300" in drawing.alt
 
 
 def test_long_settings_leave_room_for_the_marks() -> None:
     """A figure whose words take its whole width warns that its axes have collapsed, which fails a test."""
     words = "layers = 3, hidden = 64, learning_rate = 0.01, batch_size = 512, variant = linear"
-    rows = pool_inferences([entry(name, 0, 0.5, settings=words) for name in ("target-classifier", "target-supervised")])
-    drawn = attribute_figures({"attribute_inference": rows}, ())["attributes-accuracy"]
+    rows = as_json([entry(name, 0, 0.5, settings=words) for name in ("target-classifier", "target-supervised")])
+    drawn = attribute_figures(typed(BARE | {"attribute_inference": rows}), ())["attributes-accuracy"]
     assert drawn.image.count(b"learning_rate") == 2
 
 
 def test_nothing_is_drawn_where_nothing_was_inferred(report: dict[str, Any], inferred: dict[str, Any]) -> None:
-    assert attribute_figures(report, ()) == {}
-    assert 'id="attributes"' not in render_html(report, {})
+    assert attribute_figures(typed(report), ()) == {}
+    assert 'id="attributes"' not in render_html(typed(report), {})
     steady = copy.deepcopy(inferred["sweeps"][0])
     for point in steady["points"]:
-        point["attribute_inference"] = pool_inferences([entry("contrastive", 0, 0.5)])
-    assert swept_inferences(steady)[0] == []
+        point["attribute_inference"] = as_json([entry("contrastive", 0, 0.5)])
+    assert swept_inferences(part_from_json(Sweep, steady))[0] == []
 
 
 def test_the_plane_keeps_groups_apart_and_is_a_function_of_the_seed() -> None:
@@ -166,7 +179,7 @@ def test_classifiers_are_compared_by_how_much_they_overfit(report: dict[str, Any
         row["target"] = "other"
         row.pop("primary", None)
     whole["attacks"] += second
-    whole["pooled"] = pool_seeds(whole["attacks"])
+    whole["pooled"] = pooled(whole["attacks"])
     whole["encoders"]["other"] = copy.deepcopy(whole["encoders"]["target"])
     for name, level in (("target", 0.4), ("other", 0.1)):
         whole["encoders"][name]["classifier"] = {
@@ -174,7 +187,7 @@ def test_classifiers_are_compared_by_how_much_they_overfit(report: dict[str, Any
             "overfitting": {"value": level, "ci95": [level - 0.1, level + 0.1], "n": 100},
         }  # fmt: skip
     jsonschema.validate(whole, schema())
-    drawings = comparison_figures(whole)
+    drawings = comparison_figures(typed(whole))
     assert "compare-overfitting" in drawings
     assert "in the order of the overfitting level" in drawings["compare-overfitting"].alt
-    assert "early-stopping-other" in draw_figures(whole, FigureData())
+    assert "early-stopping-other" in draw_figures(typed(whole), FigureData())

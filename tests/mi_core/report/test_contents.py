@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import jsonschema
@@ -12,7 +13,14 @@ import numpy as np
 import pytest
 
 from mi_core.checks import NumericError, ShapeError
-from mi_core.report.contents import AttackScores, LossCurve, final_rows, pool_seeds, primary_row, schema, to_json
+from mi_core.report.contents import AttackScores, LossCurve, final_rows, primary_row, schema, to_json
+from mi_core.report.model.as_json import part_from_json
+from mi_core.report.model.attacks import AttackResult, PooledRow
+from mi_core.report.pooling import pool_seeds
+
+
+def rows_of(attacks: list[dict[str, Any]]) -> tuple[PooledRow, ...]:
+    return pool_seeds(part_from_json(tuple[AttackResult, ...], attacks))
 
 
 def errors(report: dict[str, Any]) -> list[str]:
@@ -61,23 +69,24 @@ def test_missing_parts_are_absent_and_numbers_finite() -> None:
 
 
 def test_pooling_is_by_attack_output_reference_and_epoch(report: dict[str, Any]) -> None:
-    rows = pool_seeds(report["attacks"])
+    rows = rows_of(report["attacks"])
     assert len(rows) == 4 * 2 * 4
-    lead = next(row for row in rows if row.get("primary") and row["epoch"] == 400)
+    lead = next(row for row in rows if row.primary and row.epoch == 400)
     mine = [
         entry
         for entry in report["attacks"]
         if (entry["attack"], entry["output"], entry["epoch"]) == ("encodermi-v", "projection", 400)
     ]
     values = [entry["auc"]["value"] for entry in mine]
-    assert lead["seeds"] == [0, 1, 2]
-    assert lead["auc"]["value"] == pytest.approx(np.mean(values))
-    assert lead["auc"]["sd"] == pytest.approx(np.std(values, ddof=1))
-    assert lead["auc"]["n"] == sum(entry["auc"]["n"] for entry in mine)
-    assert lead["tpr_at_fpr"]["0.01"]["fp"] == sum(entry["tpr_at_fpr"]["0.01"]["fp"] for entry in mine)
-    assert lead["queries"]["evaluation"] == sum(entry["queries"]["evaluation"] for entry in mine)
+    assert lead.seeds == (0, 1, 2)
+    assert lead.auc.value == pytest.approx(np.mean(values))
+    assert lead.auc.sd == pytest.approx(np.std(values, ddof=1))
+    assert lead.auc.n == sum(entry["auc"]["n"] for entry in mine)
+    assert lead.tpr_at_fpr["0.01"].false_positives == sum(entry["tpr_at_fpr"]["0.01"]["fp"] for entry in mine)
+    assert lead.queries is not None
+    assert lead.queries.evaluation == sum(entry["queries"]["evaluation"] for entry in mine)
     halves = [entry["auc"]["value"] - entry["auc"]["ci95"][0] for entry in mine]
-    assert lead["auc"]["value"] - lead["auc"]["ci95"][0] == pytest.approx(math.sqrt(sum(h * h for h in halves)) / 3)
+    assert lead.auc.value - lead.auc.low == pytest.approx(math.sqrt(sum(h * h for h in halves)) / 3)
 
 
 def test_one_unsupported_or_missing_seed_marks_the_pooled_row(report: dict[str, Any]) -> None:
@@ -85,20 +94,20 @@ def test_one_unsupported_or_missing_seed_marks_the_pooled_row(report: dict[str, 
     pair.append({**copy.deepcopy(pair[0]), "seed": 7})
     pair[0]["tpr_at_fpr"]["0.1"]["supported"] = False
     del pair[1]["precision"], pair[1]["tpr_at_fpr"]["0.01"]
-    (row,) = pool_seeds(pair)
-    assert row["tpr_at_fpr"]["0.1"]["supported"] is False
-    assert "precision" not in row
-    assert "0.01" not in row["tpr_at_fpr"]
+    (row,) = rows_of(pair)
+    assert row.tpr_at_fpr["0.1"].supported is False
+    assert row.precision is None
+    assert "0.01" not in row.tpr_at_fpr
 
 
 def test_final_and_primary_rows(report: dict[str, Any]) -> None:
-    rows = pool_seeds(report["attacks"])
-    assert {row["epoch"] for row in final_rows(rows)} == {400}
+    rows = rows_of(report["attacks"])
+    assert {row.epoch for row in final_rows(rows)} == {400}
     assert len(final_rows(rows)) == 8
     lead = primary_row(rows)
     assert lead is not None
-    assert (lead["attack"], lead["output"], lead["epoch"]) == ("encodermi-v", "projection", 400)
-    assert primary_row([{**row, "primary": False} for row in rows]) is None
+    assert (lead.attack, lead.output, lead.epoch) == ("encodermi-v", "projection", 400)
+    assert primary_row([replace(row, primary=False) for row in rows]) is None
 
 
 def test_scores_and_losses_are_checked() -> None:
@@ -117,5 +126,5 @@ def test_scores_and_losses_are_checked() -> None:
 
 def test_the_same_result_twice_is_not_two_seeds(report: dict[str, Any]) -> None:
     """Two entries of a config may come to the same: the interval must not shrink for it."""
-    once = pool_seeds(report["attacks"])
-    assert pool_seeds([entry for entry in report["attacks"] for _ in range(2)]) == once
+    once = rows_of(report["attacks"])
+    assert rows_of([entry for entry in report["attacks"] for _ in range(2)]) == once

@@ -6,6 +6,8 @@ from typing import Any
 
 from mi_core.report.defenses import defense_tables
 from mi_core.report.figures.defense_figures import defense_figures
+from mi_core.report.model.report import report_from_json as typed
+from tests.mi_core.report.conftest import BARE
 
 
 def pair(attack: str, clean: float, defended: float) -> dict[str, Any]:
@@ -23,6 +25,7 @@ def entry(label: str, loss: float, *attacks: dict[str, Any]) -> dict[str, Any]:
         "defense": label,
         "label": label,
         "target": "target",
+        "served": label,
         "parameters": {},
         "numbers": {},
         "utility": [{"measure": "knn", "clean": measure, "defended": measure, "loss": loss}],
@@ -33,16 +36,16 @@ def entry(label: str, loss: float, *attacks: dict[str, Any]) -> dict[str, Any]:
 
 def test_the_plain_encoder_has_attacks_that_the_first_defense_is_measured_without() -> None:
     """The strongest one on it may be among them; else a defense that is measured by all looks worse than none."""
-    report = {
+    report = BARE | {
         "defenses": [
             entry("memguard", 0.0, pair("metric-conf", 0.6, 0.55)),
             entry("olympus", 0.1, pair("metric-conf", 0.6, 0.58), pair("label-only", 0.7, 0.65)),
         ]
     }
-    ((_, rows),) = defense_tables(report)
-    assert [row["attack"] for row in rows] == ["label-only, logits", "metric-conf, logits", "label-only, logits"]
-    assert rows[0]["auc"]["value"] == 0.7
-    drawn = defense_figures(report)
+    ((_, rows),) = defense_tables(typed(report))
+    assert [row.attack for row in rows] == ["label-only, logits", "metric-conf, logits", "label-only, logits"]
+    assert rows[0].auc is not None and rows[0].auc.value == 0.7
+    drawn = defense_figures(typed(report))
     assert "label-only, logits .700, .650" in drawn["defenses-attacks-target"].alt
     assert "no defense 0, .700" in drawn["defenses-tradeoff-target"].alt
 
@@ -50,11 +53,11 @@ def test_the_plain_encoder_has_attacks_that_the_first_defense_is_measured_withou
 def test_attacks_that_do_not_know_a_defense_are_told_from_those_that_do() -> None:
     """Neither a row nor a line of a figure takes one for the other."""
     known, unknown = (entry("additive-logistic", 0.1, pair("metric-conf", 0.6, value)) for value in (0.58, 0.51))
-    report = {"defenses": [known, unknown | {"adaptive": False}]}
-    ((_, rows),) = defense_tables(report)
+    report = BARE | {"defenses": [known, unknown | {"adaptive": False}]}
+    ((_, rows),) = defense_tables(typed(report))
     names = ["none", "additive-logistic", "additive-logistic, unknown to attacks"]
-    assert [row["name"] for row in rows] == names
-    drawn = defense_figures(report)
+    assert [row.name for row in rows] == names
+    drawn = defense_figures(typed(report))
     assert f"behind {', '.join(names)}: " in drawn["defenses-attacks-target"].alt
     told = drawn["defenses-tradeoff-target"].alt
     assert "additive-logistic .100 at .580; additive-logistic, unknown to attacks .100 at .510" in told

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from mi_core.checks import ConfigError
 from mi_core.records import Estimate
 from mi_core.report.card import card
+from mi_core.report.model.report import report_from_json as typed
 from mi_core.report.statement import (
     PAYLOAD_TYPE,
     PREDICATE_TYPE,
@@ -32,6 +33,7 @@ from mi_core.report.statement import (
 )
 from mi_core.report.words.wording import RULE
 from mi_core.validity.verdict import Validity
+from tests.mi_core.report.conftest import BARE
 
 A, B, C = "a" * 64, "b" * 64, "c" * 64
 
@@ -48,15 +50,17 @@ def validity(attack: float, blind: float, delta: float, **settled: Any) -> dict[
 
 def report(**parts: Any) -> dict[str, Any]:
     row = {"attack": "lpla", "target": "target", "output": "backbone", "reference": "known", "seed": 0}
-    row |= {"n_member": 60, "n_nonmember": 60, "threshold": 0.5, "auc": estimate(0.6), "primary": True}
-    return {
+    row |= {"n_member": 60, "n_nonmember": 60, "threshold": 0.5, "auc": estimate(0.6), "tpr_at_fpr": {}}
+    primary = row | {"primary": True}
+    return BARE | {
         "name": "small",
         "created": "2026-01-01T00:00:00+00:00",
         "config_sha256": A,
         "versions": {"encoder-audit": "0.1.0"},
-        "attacks": [row | {"epoch": epoch} for epoch in (10, 20)] + [row | {"attack": "other", "primary": False}],
+        "attacks": [primary | {"epoch": epoch} for epoch in (10, 20)] + [row | {"attack": "other"}],
         "validity": validity(0.8, 0.4, 0.1),
-    } | parts
+        **parts,
+    }
 
 
 def encoder(name: str = "target", kind: str = "weights") -> dict[str, Any]:
@@ -83,7 +87,7 @@ def made(**parts: Any) -> dict[str, Any]:
     ]
     files = [{"name": "seed-0/splits/roles.json", "digest": {"sha256": A}}]
     return statement(
-        report(**parts),
+        typed({name: part for name, part in report(**parts).items() if part is not None}),
         registrations=lines,
         roles=[{"seed": 0, "roles": roles, "files": files, "folders": []}],
         encoders=[encoder(), encoder("shadow")],
@@ -121,7 +125,7 @@ def test_it_says_the_last_epoch_of_the_primary_attack_alone() -> None:
 
 def test_without_a_primary_attack_there_is_nothing_to_state() -> None:
     with pytest.raises(ConfigError, match="no primary attack"):
-        of_report(report(attacks=[]))
+        of_report(typed(report(attacks=[])))
 
 
 def by_hand(told: dict[str, Any], found: dict[str, Any]) -> tuple[str, str]:
@@ -143,23 +147,23 @@ def by_hand(told: dict[str, Any], found: dict[str, Any]) -> tuple[str, str]:
 
 
 def test_the_rule_in_numbers_gives_the_verdict() -> None:
-    assert rule(report())["text"] == RULE
+    assert rule(2.0)["text"] == RULE
     seen = set()
     for attack, blind, delta, trained in product((0.45, 0.6, 0.9), (0.45, 0.5, 0.51), (-0.01, 0.01), (True, False)):
         found = validity(attack, blind, delta, trained=trained)
-        slow = by_hand(rule(report()), found)
+        slow = by_hand(rule(2.0), found)
         assert verdict_by_rule(found) == slow == (found["verdict"], found["reason"])
         seen.add(slow[1])
     expected = {"robust", "untrained-references", "checks-differ", "nothing-found", "not-robust", "not-beyond-checks"}
     assert seen == expected
     for p_value in (0.01, 0.02):
         found = validity(0.7, 0.9, -0.1, by="lot", p_value=p_value)
-        assert verdict_by_rule(found) == by_hand(rule(report()), found)
+        assert verdict_by_rule(found) == by_hand(rule(2.0), found)
     assert verdict_by_rule({"attack_auc": estimate(0.6)}) == ("undecided", "no-checks")
 
 
 def test_a_run_without_control_is_stated_as_undecided() -> None:
-    found = made(validity={})["predicate"]["verdict"]
+    found = made(validity=None)["predicate"]["verdict"]
     assert found == {"verdict": "undecided"}
     assert verdict_by_rule(found) == ("undecided", None)
 
@@ -243,7 +247,7 @@ def test_every_change_is_named(data: st.DataObject) -> None:
 
 
 def test_a_card_says_verdict_numbers_digests_and_limits() -> None:
-    text = card(report(), made(), A)
+    text = card(typed(report()), made(), A)
     assert "**Leak.**" in text
     assert "60 members, 60 non-members" in text
     assert "| attack minus that classifier, 95 % interval | .150 [.10, .20], n = 120 |" in text
@@ -253,14 +257,14 @@ def test_a_card_says_verdict_numbers_digests_and_limits() -> None:
     assert "nor that the encoder is anonymous" in text
     assert "no image can be recognised" not in text
     nothing = report(validity=validity(0.45, 0.4, 0.1))
-    assert "no image can be recognised" in card(nothing, made(), A)
+    assert "no image can be recognised" in card(typed(nothing), made(), A)
 
 
 def test_a_card_holds_no_markup_of_others() -> None:
     found = made(name="x")
     found["predicate"]["primary"]["attack"] = "a`b|<script>\n## c"
     found["predicate"]["versions"]["encoder-audit"] = "<img src=x>[a](b)"
-    text = card(report(validity={"verdict": "undecided", "warning": "The encoder |*x*| <i>"}), found, A)
+    text = card(typed(report(validity={"verdict": "undecided", "warning": "The encoder |*x*| <i>"})), found, A)
     assert "`a'b/<script> ## c`" in text
     assert "\\<img src=x\\>\\[a\\](b)" in text
     assert "The encoder \\|\\*x\\*\\| \\<i\\>" in text

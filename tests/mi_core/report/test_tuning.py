@@ -6,7 +6,11 @@ from typing import Any
 
 import pytest
 
+from mi_core.report.model.as_json import part_from_json
+from mi_core.report.model.defenses import Tuning
+from mi_core.report.model.report import report_from_json as typed
 from mi_core.report.tuning import front_of, sentence, tuning_figures
+from tests.mi_core.report.conftest import BARE
 
 
 def estimate(value: float, half: float) -> dict[str, Any]:
@@ -16,26 +20,39 @@ def estimate(value: float, half: float) -> dict[str, Any]:
 def measured(leak: float, utility: float, loss: float) -> dict[str, Any]:
     attacks = [{"attack": "lpla", "output": "backbone", **estimate(leak - 0.2, 0.05)}]
     attacks.append({"attack": "encodermi-t", "output": "projection", **estimate(leak - 0.05, 0.05)})
-    return {"utility": estimate(utility, 0.02), "attacks": attacks, "leak": leak, "utility_loss": loss}
+    told = {"measure": "linear", **estimate(utility, 0.02)}
+    return {"utility": told, "attacks": attacks, "strongest": "lpla", "leak": leak, "utility_loss": loss}
 
 
 def search(held_back: float, *, allowed: float = 0.65, within: bool = True) -> dict[str, Any]:
     """A search of three trials, of which the second is chosen; its leak on images held back is given."""
     rows = [
-        {"parameters": {"defenses.0.settings.scale": scale}, "utility_loss": loss, "leak": leak, "pareto": pareto}
+        {
+            "id": f"{scale}",
+            "parameters": {"defenses.0.settings.scale": scale},
+            "seeds": 1,
+            "seconds": 1.0,
+            "cpu_seconds": 1.0,
+            "utility_loss": loss,
+            "leak": leak,
+            "pareto": pareto,
+        }
         for scale, loss, leak, pareto in ((1.0, 0.3, 0.6, True), (0.5, 0.1, 0.64, True), (0.4, 0.2, 0.7, False))
     ]
     return {
         "target": "target+noise",
+        "plain": "target",
         "measure": "linear",
         "metric": "auc",
         "allowed": allowed,
         "trials": 3,
         "failed": 0,
         "cut": 0,
+        "seeds": 1,
         "rows": rows,
         "without": {"search": measured(0.95, 0.98, 0.0), "final": measured(0.93, 0.97, 0.0)},
         "winner": {
+            "id": "0.5",
             "parameters": rows[1]["parameters"],
             "within": within,
             "search": measured(0.64, 0.88, 0.1),
@@ -45,7 +62,7 @@ def search(held_back: float, *, allowed: float = 0.65, within: bool = True) -> d
 
 
 def test_the_figures_are_those_of_the_strongest_attack_on_images_held_back() -> None:
-    told = sentence(search(0.62))
+    told = sentence(part_from_json(Tuning, search(0.62)))
     assert "Chosen of 3 trials (0 failed, 0 stopped early): scale 0.5." in told
     assert "The strongest attack reaches .570 [.52, .62] instead of .880 [.83, .93]." in told
     assert "the defense costs 10.4 % of the utility (linear .870 [.85, .89] instead of .970 [.95, .99])" in told
@@ -56,17 +73,17 @@ def test_the_figures_are_those_of_the_strongest_attack_on_images_held_back() -> 
     ("held_back", "within", "said"), [(0.65, True, False), (0.66, True, True), (0.66, False, False)]
 )
 def test_a_choice_that_images_held_back_do_not_confirm_is_told(held_back: float, within: bool, said: bool) -> None:
-    told = sentence(search(held_back, within=within))
+    told = sentence(part_from_json(Tuning, search(held_back, within=within)))
     assert ("above what was allowed: these images do not confirm the choice" in told) is said
     assert ("No trial stayed below it" in told) is not within
 
 
 def test_the_front_is_what_no_trial_beats_by_utility() -> None:
     found = search(0.62)
-    assert [row["leak"] for row in front_of(found)] == [0.64, 0.6]
-    (drawing,) = tuning_figures({"tuning": found}).values()
+    assert [row.leak for row in front_of(part_from_json(Tuning, found))] == [0.64, 0.6]
+    (drawing,) = tuning_figures(typed(BARE | {"tuning": found})).values()
     assert "10 % at .640, 30 % at .600" in drawing.alt
-    assert tuning_figures({}) == {}
+    assert tuning_figures(typed(BARE)) == {}
 
 
 def test_where_attributes_are_hidden_the_inference_counts_and_membership_is_told_beside_it() -> None:
@@ -79,9 +96,9 @@ def test_where_attributes_are_hidden_the_inference_counts_and_membership_is_told
             for value, settings in rows
         ]
     found["winner"]["final"]["leak"] = 0.53
-    told = sentence(found)
+    told = sentence(part_from_json(Tuning, found))
     assert "The strongest inference's accuracy was allowed an upper end of .55." in told
     assert "(race, backbone, layers = 5) is right for .500 [.47, .53] instead of .660 [.63, .69]; guessing" in told
     assert "guessing is right for .420 [.39, .45]. The strongest attack on membership reaches .570" in told
     assert "do not confirm" not in told
-    assert "strongest inference's accuracy" in tuning_figures({"tuning": found})["tuning"].alt
+    assert "strongest inference's accuracy" in tuning_figures(typed(BARE | {"tuning": found}))["tuning"].alt

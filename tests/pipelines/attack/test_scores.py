@@ -9,14 +9,18 @@ import pyarrow as pa
 import pytest
 
 from mi_core.metrics.membership import tpr_at_fpr
+from mi_core.records import Estimate
+from mi_core.report.build import Groups, evidence, verdict_part
+from mi_core.report.model.as_json import part_as_json
+from mi_core.report.model.evidence import Evidence
 from mi_core.validity.power import fpr_floor, power_as_json
+from mi_core.validity.verdict import Validity
 from pipelines.attack import scores
 from pipelines.attack.results import Task
 from pipelines.attack.scores import Units, judged, part_path, rows_of, units_of
 from pipelines.files import storage
 from pipelines.plan.load import parse
 from pipelines.report.figures import _means_of
-from pipelines.report.verdict import size_of
 from pipelines.run.folder import SeedFolder
 from tests.conftest import small_config
 from tests.pipelines.undrawn import plan_in
@@ -51,11 +55,18 @@ def test_albums_of_unlike_sizes_are_worth_fewer(tmp_path: Path) -> None:
     assert units_of(task_with(tmp_path / "alone", alone)) == Units((5, 7), (5, 7))
 
 
+def evidence_of(units: Units) -> Evidence:
+    """What an audit by lot of so many images can find."""
+    half = Estimate(0.5, 0.4, 0.6, 200)
+    verdict = verdict_part({0: Validity(half, half, by="lot", p_value=0.5)})
+    return evidence(verdict, Groups(units.counts, units.worths, {}), ())
+
+
 def test_an_audit_sees_what_its_albums_are_worth(tmp_path: Path) -> None:
-    found = size_of(parse(small_config(), "small.yaml"), units_of(task_with(tmp_path, albums())))
-    assert (found["n_candidate"], found["n_control"]) == (100, 100)
-    assert found["power"] == power_as_json(12, 12, by="lot", factor=2.0)
-    assert found["fpr_floor"] == fpr_floor(12)
+    found = evidence_of(units_of(task_with(tmp_path, albums())))
+    assert (found.n_candidate, found.n_control) == (100, 100)
+    assert part_as_json(found.power) == power_as_json(12, 12, by="lot", factor=2.0)
+    assert found.fpr_floor == fpr_floor(12)
 
 
 def test_the_smallest_rate_is_one_that_is_measured() -> None:
@@ -65,7 +76,7 @@ def test_the_smallest_rate_is_one_that_is_measured() -> None:
     member = group < 400
     worth = sizes.sum() ** 2 / (sizes**2).sum()
     scores = np.random.default_rng(0).normal(size=len(group))
-    floor = size_of(parse(small_config(), "small.yaml"), Units((400, 400), (worth, worth)))["fpr_floor"]
+    floor = evidence_of(Units((400, 400), (worth, worth))).fpr_floor
     assert tpr_at_fpr(scores, member, floor, groups=group, seed=0, resamples=10).supported
     assert not tpr_at_fpr(scores, member, 0.98 * floor, groups=group, seed=0, resamples=10).supported
 

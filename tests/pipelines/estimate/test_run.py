@@ -21,6 +21,7 @@ from pipelines.config.sections.encoders import EndpointConfig
 from pipelines.config.sections.sources import SourceConfig
 from pipelines.data.draw.draw import draw
 from pipelines.data.look import evenly
+from pipelines.data.plans import plan_of, plans_of
 from pipelines.data.read.samples import Item
 from pipelines.data.read.sources import Source
 from pipelines.data.scan.scan import scan
@@ -31,16 +32,16 @@ from pipelines.estimate import view as estimate_view
 from pipelines.estimate.measure import Chunk, QueryCost, Samples, Shard, SourceSample, sample_shard, sizes_of
 from pipelines.estimate.measure import key as source_key
 from pipelines.estimate.run import Estimate, cluster, estimate
-from pipelines.extract import plan as extract
 from pipelines.extract.jobs import shared
 from pipelines.extract.ledger import count_queries
+from pipelines.extract.run import plan_passes
 from pipelines.extract.telemetry import STEPS
 from pipelines.files import storage
 from pipelines.plan.load import parse
-from pipelines.pretrain import run as pretrain
 from pipelines.run.folder import RunFolder
 from pipelines.run.points import Run, runs_of
 from tests.conftest import small_config
+from tests.pipelines.banks import with_anchors
 from tests.pipelines.tars import image_bytes, tar_bytes
 
 SHORT = 0.5  # seconds of timing
@@ -54,18 +55,19 @@ def config_with(**sections: Any) -> RunConfig:
 
 
 def asked_by_planning(runs: list[Run]) -> dict[str, float]:
-    """The oracle: roles are drawn of all images, encoders described, queries and decodes of every shard added up."""
+    """The oracle: roles are drawn of all images, and queries and decodes of every shard of every pass added up."""
     found = scan(runs[0][0].data, f"{runs[0][1].path}/scan/all")
     for config, folder in runs:
         for seed in config.seeds:
             draw(config.data, found, seed, folder.seed(seed).path)
-        for job in pretrain.training_jobs(config, folder):
-            outline._describe(job)
-    _, first = extract.plan(runs)
+    passes = plan_passes(plans_of(runs), None, "auto")
+    jobs = [job for planned in passes for job in planned.jobs()]
     asked: dict[str, float] = {}
-    for one in first.values():
-        asked[one.encoder] = asked.get(one.encoder, 0) + one.queries
-    asked["decodes"] = sum(jobs[0].selection.count for order in shared(first.values()) for jobs in order)
+    for planned in passes:
+        asked[planned.query.encoder] = asked.get(planned.query.encoder, 0) + planned.query.bank_queries
+    for job in jobs:
+        asked[job.encoder] += job.queries
+    asked["decodes"] = sum(some[0].selection.count for order in shared(jobs) for some in order)
     return asked
 
 
@@ -76,6 +78,8 @@ def asked_by_outline(runs: list[Run], folder: Path) -> dict[str, float]:
     for one in passes:
         queries = one.images * one.job.query.queries_per_image
         asked[one.job.encoder] = asked.get(one.job.encoder, 0) + queries.value
+    for query in {one.job.query.tag: one.job.query for one in passes}.values():
+        asked[query.encoder] += query.bank_queries
     orders = estimate_run._orders(passes)
     asked["decodes"] = round(sum(one.images.value * shares["decode"] for order in orders for one, shares in order), 6)
     return asked
@@ -93,8 +97,10 @@ def asked_by_outline(runs: list[Run], folder: Path) -> dict[str, float]:
         {"attacks": [{"attack": "patch-similarity"}, {"attack": "encodermi-t", "count": 7}]},
         {"defenses": [{"defense": "early-stopping", "epoch": 1}, {"defense": "output-noise"}]},
         {"queries": {"views": 4, "chunk": 32, "repeats": 3}},
+        {"attacks": [{"attack": "encodermi-t"}, {"attack": "encodermi-sequential", "reference": "known"}]},
+        with_anchors({"attack": "encodermi-t"}, {"attack": "white-box", "bank": 10}),
     ],
-    ids=["plain", "seeds", "views", "sizes", "known", "halves", "count", "defenses", "repeats"],
+    ids=["plain", "seeds", "views", "sizes", "known", "halves", "count", "defenses", "repeats", "sequential", "bank"],
 )
 def test_the_outline_counts_what_planning_on_all_images_counts(sections: dict[str, Any], tmp_path: Path) -> None:
     config = config_with(**sections)
@@ -117,7 +123,7 @@ def test_queries_are_those_that_the_run_then_makes(
 ) -> None:
     config, found, _ = estimated
     ledger: dict[str, list[int]] = {}
-    for encoder, _, images, queries in count_queries(config, RunFolder(str(finished_run)).seed(0)):
+    for encoder, _, images, queries in count_queries(plan_of(config, RunFolder(str(finished_run)).seed(0))):
         entry = ledger.setdefault(encoder, [0, 0])
         entry[0] += images
         entry[1] += queries
@@ -138,7 +144,7 @@ def test_an_estimate_leaves_nothing_behind(estimated: tuple[RunConfig, Estimate,
 def test_stored_bytes_are_those_of_the_finished_run(
     estimated: tuple[RunConfig, Estimate, Path], finished_run: Path
 ) -> None:
-    files = (finished_run / "seed-0" / "features").rglob("epoch-*/**/*.parquet")
+    files = (finished_run / "features").rglob("epoch-*/**/*.parquet")
     stored = sum(path.stat().st_size for path in files)
     assert estimated[1].stages["extract"]["gigabytes"].value * 1e9 == pytest.approx(stored, rel=0.3)
 
@@ -164,7 +170,7 @@ def test_every_stage_is_in_the_total_and_money_follows_prices(estimated: tuple[R
     assert found.stages["pretrain"]["images"] == Range.exact(2 * 60 * 3.0)
     asked = found.encoders["target"]["queries"].value
     assert content["total"]["money"]["value"] == pytest.approx(0.5 * sum(one.value for one in hours) + 0.01 * asked)
-    assert set(content["seconds_per_image"]) == {"target: clean, views", "shadow: views", "target: clean"}
+    assert set(content["seconds_per_image"]) == {"target: image, views", "shadow: views", "target: image"}
     for cost in found.seconds_per_image.values():
         assert cost.chunks >= 3
         assert all(cost.seconds["digits"][step].value > 0 for step in ("decode", "forward", "commit"))

@@ -11,18 +11,20 @@ import numpy as np
 import pyarrow as pa
 import safetensors.torch
 import torch
-from pipelines.attack.tasks import tasks
 
 from mi_core.encoders.checkpoint import fingerprint, weights_bytes
 from mi_core.hashing import digest64
 from mi_core.report.contents import schema, to_json
+from mi_core.report.model.as_json import part_as_json
 from mi_core.training.loop import audited_encoder
 from pipelines.attack.blind import blind_path
+from pipelines.attack.results import tasks
 from pipelines.attack.scores import part_path
 from pipelines.audit.run import register
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.encoders import DefendedConfig, EndpointConfig, LoadedConfig
 from pipelines.data.draw.draw import draw
+from pipelines.data.plans import plan_of
 from pipelines.data.scan.scan import scan
 from pipelines.encoders.record import EncoderRecord
 from pipelines.encoders.stored import (
@@ -117,10 +119,10 @@ def _scores(config: RunConfig, folder: SeedFolder, shift: float) -> None:
     columns = {"id": ids, "score": random.normal(size=120) + shift * member, "member": member, "control": control}
     storage.write_table(blind_path(folder), pa.table({"id": ids, "score": blind}))
     test = {"evidence": {"test": {"permutation_p": 1e-4, "welch_p": 1e-4}}}  # whatever the scores say
-    for task in tasks(config, folder):
+    for task in tasks(plan_of(config, folder)):
         if is_primary(config, task):
             storage.write_table(part_path(task, 0), pa.table(columns))
-            storage.write_json(f"{folder.attack(task.name)}/result.json", test)
+            storage.write_json(f"{task.path}/result.json", test)
 
 
 def _report(config: RunConfig, folder: RunFolder, shift: float) -> dict[str, Any]:
@@ -129,7 +131,7 @@ def _report(config: RunConfig, folder: RunFolder, shift: float) -> dict[str, Any
     roles = next(line["roles"] for line in lines_of(folder) if line["event"] == ROLES)
     for seed in config.seeds:
         _scores(config, folder.seed(seed), shift)
-    pooled = verdict(config, folder)
+    pooled = part_as_json(verdict(config, folder))
     found = dict(zip(config.seeds, pooled.get("per_seed", [pooled]), strict=True))
     auc = pooled["attack_auc"]
     rows = [

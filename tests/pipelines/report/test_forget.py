@@ -8,12 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from pipelines.attack.tasks import tasks
 
 from mi_core.metrics.delong import auc
+from pipelines.attack.results import tasks
 from pipelines.attack.scores import part_path
 from pipelines.audit import run as audit
 from pipelines.cli import app as cli
+from pipelines.data.plans import plan_of
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.plan.load import load, parse
@@ -47,10 +48,10 @@ def test_scores_of_both_encoders_are_compared(run: Path, unseen: str) -> None:
     found = forget(f"{run}:target", f"{run}:shadow", unseen)
     config = load(f"{run}/config.yaml")
     expected = {}
-    for task in tasks(config, RunFolder(str(run)).seed(0)):
-        if task.output == "projection" and task.epoch == 3:
+    for task in tasks(plan_of(config, RunFolder(str(run)).seed(0))):
+        if task.judge.output == "projection" and task.judge.epoch == 3:
             table = storage.read_table(part_path(task, 0))
-            expected[task.attack.target] = auc(np.asarray(table["score"]), np.asarray(table["member"])).as_json()
+            expected[task.judge.attack.target] = auc(np.asarray(table["score"]), np.asarray(table["member"])).as_json()
     assert found["found"]["before_auc"] == expected["target"]
     assert found["found"]["after_auc"] == found["found"]["unseen_auc"] == expected["shadow"]
     assert found["found"]["left"]["value"] == 0
@@ -67,12 +68,12 @@ def test_every_other_attack_of_both_runs_looks_at_the_tail(run: Path, unseen: st
     assert list(found["tails"]) == ["mean-cosine on projection", "mean-cosine on backbone"]
     config = load(f"{run}/config.yaml")
     above = {}
-    for task in tasks(config, RunFolder(str(run)).seed(0)):
-        if task.attack.target == "shadow" and task.epoch == 3:
+    for task in tasks(plan_of(config, RunFolder(str(run)).seed(0))):
+        if task.judge.attack.target == "shadow" and task.judge.epoch == 3:
             table = storage.read_table(part_path(task, 0))
             score, member = np.asarray(table["score"]), np.asarray(table["member"])
             ranks = (score[member][:, None] > score[~member]).mean(axis=1)
-            above[f"mean-cosine on {task.output}"] = (ranks > np.sort(ranks)[56]).mean()
+            above[f"mean-cosine on {task.judge.output}"] = (ranks > np.sort(ranks)[56]).mean()
     assert {name: own["above"][0] for name, own in found["tails"].items()} == pytest.approx(above)
 
 

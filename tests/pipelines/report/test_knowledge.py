@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import yaml
-from pipelines.config.demands import demands_of
 
 from mi_core.features.patch_similarity import CenterSimilarity
 from pipelines.config.reading.fields import with_changes
@@ -90,22 +89,20 @@ def test_views_are_those_of_the_attackers_shadow_and_crops_alone_when_the_algori
     assert tuple(unknown["crop_scale"]) == (0.2, 1.0)
     assert not any(unknown[name] for name in ("flip", "jitter_probability", "grayscale", "blur", "rotation"))
     by_recipe = {
-        tuple(demand.asking.recipe.settings["crop_scale"])
-        for demand in demands_of(config)
-        if demand.asking.encoder == "target" and demand.asking.recipe is not None
+        tuple(query.views.recipe.settings["crop_scale"])
+        for query in queries_in(config)
+        if query.encoder.name == "target" and query.views is not None and query.views.recipe is not None
     }
     assert by_recipe == {(0.75, 1.0), (0.5, 1.0), (0.2, 1.0)}  # the target is queried in each of these ways
 
 
 def test_what_needs_no_views_is_asked_once_however_many_recipes_there_are() -> None:
     config = parsed()
-    asked = [
-        demand
-        for demand in demands_of(config)
-        if demand.asking.encoder == "target" and demand.asking.outputs == ("backbone",)
-    ]
-    assert len(asked) == 3
-    assert sum(CenterSimilarity() in needs for demand in asked for needs in [set().union(*demand.needs.values())]) == 1
+    on_target = [query for query in queries_in(config) if query.encoder.name == "target" and query.output == "backbone"]
+    recipes = {query.views.key for query in on_target if query.views is not None}
+    assert len(recipes) == 3
+    roles = [query.samples.roles[0].name for query in on_target if query.measure == CenterSimilarity()]
+    assert sorted(roles) == ["target-member", "target-nonmember"]
 
 
 def test_a_shadow_is_fitted_on_what_it_was_trained_on() -> None:
@@ -157,12 +154,12 @@ def halved(**attack: Any) -> dict[str, Any]:
 def test_an_attack_takes_the_first_shadows_and_asks_no_others() -> None:
     config = parse(halved(shadows=3), "halved.yaml")
     assert shadows_of(config, config.attacks[0]) == ("half-0", "half-1", "half-2")
-    asked = {demand.asking.encoder: set(demand.needs) for demand in demands_of(config) if demand.asking.recipe}
+    asked: dict[str, set[str]] = {}
+    for query in queries_in(config):
+        if query.views is not None:
+            asked.setdefault(query.encoder.name, set()).add(query.samples.roles[0].name)
     roles = {"target-member", "target-nonmember", "known-nonmember"}
     assert asked == dict.fromkeys(("target", "shadow", "half-0", "half-1", "half-2"), roles)
-    for name in (*asked, "half-3"):
-        mine = tuple(demand for demand in demands_of(config) if demand.asking.encoder == name)
-        assert demands_of(config, name) == mine
 
 
 def test_a_sweep_over_shadows_trains_nothing_anew() -> None:

@@ -70,10 +70,13 @@ def test_a_whole_test_set_counts_once(config: RunConfig, folder: RunFolder) -> N
 def test_a_trial_counts_its_test_set_once(
     config: RunConfig, folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    alike = [SimpleNamespace(attack=SimpleNamespace(attack="a"), position=at, output="backbone") for at in (0, 1)]
+    attack = SimpleNamespace(attack="a")
+    judges = [SimpleNamespace(attack=attack, position=at, output="backbone") for at in (0, 1)]
+    alike = [SimpleNamespace(judge=judge) for judge in judges]
     weaker = {**ONE, "value": 0.2, "ci95": [0.1, 0.3]}  # the same attack with other settings
-    monkeypatch.setattr(trial, "tasks", lambda _config, _place: alike)
-    monkeypatch.setattr(trial, "result_of", lambda task: {"metrics": {"auc": weaker if task.position else ONE}})
+    monkeypatch.setattr(trial, "tasks", lambda _planned: alike)
+    monkeypatch.setattr(trial, "plan_of", lambda _config, _place: None)
+    monkeypatch.setattr(trial, "result_of", lambda task: {"metrics": {"auc": weaker if task.judge.position else ONE}})
     one = SimpleNamespace(
         tune=SimpleNamespace(metric="auc", utility="linear", hides="membership"), folder=folder, target="target"
     )

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mi_core.report.model.as_json import part_as_json
 from mi_core.report.statement import PAYLOAD_TYPE
 from pipelines.errors import UserError
 from pipelines.plan.load import load
@@ -123,7 +124,7 @@ def test_a_plan_after_the_first_query_is_named(copied: Path) -> None:
     write_down(
         folder, "plan", {name: part for name, part in without_chain(plan).items() if name != "event"} | {"epoch": 99}
     )
-    edited(copied / "report.json", "validity", lambda _: verdict(load(f"{copied}/config.yaml"), folder))
+    edited(copied / "report.json", "validity", lambda _: part_as_json(verdict(load(f"{copied}/config.yaml"), folder)))
     statement.write(str(copied))
     (told,) = [check for check in checked(copied) if check.about == "registration"]
     assert told.outcome == HOLDS and "CHOSEN AFTER LOOKING" in told.text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import jsonschema
@@ -16,16 +17,19 @@ from mi_core.report.contents import (
     StatisticCurve,
     final_rows,
     known_in_words,
-    pool_seeds,
     pooled_rows,
     schema,
     side_by_side,
 )
 from mi_core.report.figures.curves import comparison_figures, sweep_figures
 from mi_core.report.figures.figures import _precision_at, draw_figures
+from mi_core.report.model.as_json import part_as_json
+from mi_core.report.model.attacks import Knowledge
+from mi_core.report.model.report import report_from_json as typed
 from mi_core.report.page.html import render_html
 from mi_core.report.terminal import terminal_table
 from mi_core.report.words.numbers import rate
+from tests.mi_core.report.conftest import pooled
 from tests.mi_core.report.page.page import Page
 
 
@@ -42,7 +46,7 @@ def moved(rows: list[dict[str, Any]], shift: float, queries: int) -> list[dict[s
 def swept(report: dict[str, Any]) -> dict[str, Any]:
     """The report with a sweep over views, in which only EncoderMI changes."""
     whole = copy.deepcopy(report)
-    rows = final_rows(pooled_rows(whole))
+    rows = part_as_json(final_rows(pooled_rows(typed(whole))))
     steady = [row for row in rows if row["attack"] == "lpla"]
     changing = [row for row in rows if row["attack"] != "lpla"]
     whole["sweeps"] = [
@@ -64,7 +68,7 @@ def swept(report: dict[str, Any]) -> dict[str, Any]:
 
 def test_a_sweep_is_drawn_if_something_changed(swept: dict[str, Any]) -> None:
     jsonschema.validate(swept, schema())
-    drawings = sweep_figures(swept)
+    drawings = sweep_figures(typed(swept))
     assert set(drawings) == {"sweep-attacks._.views", "queries-attacks._.views"}
     alt = drawings["sweep-attacks._.views"].alt
     assert "lpla" not in alt  # it does not change
@@ -79,13 +83,13 @@ def test_a_sweep_is_drawn_if_something_changed(swept: dict[str, Any]) -> None:
 
 def test_what_an_audited_image_cost_is_drawn_where_that_differs(swept: dict[str, Any]) -> None:
     """In the sweep as made, what it took to fit differs; then what a rule asked of the audited images."""
-    assert "against queries spent to fit the attack" in sweep_figures(swept)["queries-attacks._.views"].alt
+    assert "against queries spent to fit the attack" in sweep_figures(typed(swept))["queries-attacks._.views"].alt
     for number, point in enumerate(swept["sweeps"][0]["points"]):
         for row in point["rows"]:
             samples = row["n_member"] + row["n_nonmember"]
             row["queries"] |= {"evaluation": samples * (3 + number), "mean_per_sample": 3.0 + number}
     jsonschema.validate(swept, schema())
-    alt = sweep_figures(swept)["queries-attacks._.views"].alt
+    alt = sweep_figures(typed(swept))["queries-attacks._.views"].alt
     assert "against queries per audited image, mean" in alt
     rows = [next(row for row in point["rows"] if row.get("primary")) for point in swept["sweeps"][0]["points"]]
     first, last = (rate(row["accuracy"]["value"]) for row in (rows[0], rows[-1]))
@@ -95,13 +99,13 @@ def test_what_an_audited_image_cost_is_drawn_where_that_differs(swept: dict[str,
 def test_the_page_and_the_terminal_show_the_points(swept: dict[str, Any]) -> None:
     from rich.console import Console
 
-    page = render_html(swept, draw_figures(swept, FigureData()))
+    page = render_html(typed(swept), draw_figures(typed(swept), FigureData()))
     assert 'id="sweeps"' in page
     point = next(row for row in swept["sweeps"][0]["points"][1]["rows"] if row.get("primary"))
     assert rate(point["accuracy"]["value"]) in page
     console = Console(width=80)
     with console.capture() as capture:
-        console.print(terminal_table(swept))
+        console.print(terminal_table(typed(swept)))
     shown = capture.get()
     assert "Sweep of attacks.*.views: encodermi-v" in shown
     assert "Sweep of nothing" not in shown
@@ -118,24 +122,24 @@ def several_targets(report: dict[str, Any]) -> dict[str, Any]:
             entry["shadow"] = "other-shadow"
             entry["knowledge"] = {"distribution": False, "architecture": True, "algorithm": False}
     whole["attacks"] += second
-    whole["pooled"] = pool_seeds(whole["attacks"])
+    whole["pooled"] = pooled(whole["attacks"])
     whole["encoders"]["other"] = copy.deepcopy(whole["encoders"]["target"])
     whole["encoders"]["other"]["utility"]["knn"] = 0.5
     return whole
 
 
 def test_targets_are_compared(report: dict[str, Any]) -> None:
-    assert comparison_figures(report) == {}
+    assert comparison_figures(typed(report)) == {}
     whole = several_targets(report)
     jsonschema.validate(whole, schema())
-    drawings = comparison_figures(whole)
+    drawings = comparison_figures(typed(whole))
     assert set(drawings) == {"compare-targets", "compare-utility"}
     assert "target, other" in drawings["compare-targets"].alt
 
 
 def test_attacks_stand_side_by_side(report: dict[str, Any]) -> None:
     whole = several_targets(report)
-    columns, table = side_by_side(pooled_rows(whole), "projection")
+    columns, table = side_by_side(pooled_rows(typed(whole)), "projection")
     assert columns == ["encodermi-t", "encodermi-v", "encodermi-s", "lpla"]
     assert [(target, known) for target, known, _ in table] == [
         ("target", "shadow"),
@@ -143,24 +147,23 @@ def test_attacks_stand_side_by_side(report: dict[str, Any]) -> None:
         ("other", "other-shadow: all but distribution, algorithm"),
         ("other", "known samples"),
     ]
-    lpla = next(row for row in final_rows(pooled_rows(whole)) if (row["attack"], row["target"]) == ("lpla", "other"))
-    assert table[3][2] == {"lpla": lpla} or table[3][2]["lpla"]["output"] == "projection"
-    page = Page(render_html(whole, {})).text
+    lpla = next(row for row in final_rows(pooled_rows(typed(whole))) if (row.attack, row.target) == ("lpla", "other"))
+    assert table[3][2] == {"lpla": lpla} or table[3][2]["lpla"].output == "projection"
+    page = Page(render_html(typed(whole), {})).text
     assert "other-shadow: all but distribution, algorithm" in page
     compared = page.partition("Side by side: ")[2].partition("Side by side: ")[0]
     assert "Known encodermi-t encodermi-v encodermi-s lpla target shadow" in compared and "not run" in compared
-    assert "Side by side" not in Page(render_html(report, {})).text  # each attack stands once: nothing to compare
-    assert "none" in known_in_words(
-        {"attack": "a", "reference": "shadow", "shadow": "s"}
-        | {"knowledge": dict.fromkeys(("distribution", "architecture", "algorithm"), False)}
-    )
+    single = Page(render_html(typed(report), {})).text
+    assert "Side by side" not in single  # each attack stands once: nothing to compare
+    nothing = Knowledge(distribution=False, architecture=False, algorithm=False)
+    assert known_in_words(replace(table[2][2]["encodermi-t"], knowledge=nothing)) == "other-shadow: none"
 
 
 def test_entries_that_differ_by_settings_are_pooled_apart(report: dict[str, Any]) -> None:
     entries = [
         entry | {"settings": f"p = {p}"} for entry in report["attacks"] if entry["attack"] == "lpla" for p in (1, 2)
     ]
-    assert len(pool_seeds(entries)) == 2 * len(pool_seeds([e for e in report["attacks"] if e["attack"] == "lpla"]))
+    assert len(pooled(entries)) == 2 * len(pooled([e for e in report["attacks"] if e["attack"] == "lpla"]))
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -187,11 +190,13 @@ def test_what_an_attack_reads_is_drawn_beside_its_score(report: dict[str, Any]) 
     )
     epoch = np.array([1.0, 5.0])
     curves = tuple(StatisticCurve("lpla", "target", "backbone", seed, epoch, epoch, epoch + 1) for seed in (0, 1))
-    drawings = draw_figures(report, FigureData(scores=runs, statistics=curves))
+    drawings = draw_figures(typed(report), FigureData(scores=runs, statistics=curves))
     assert {"statistic-backbone-lpla", "means-backbone-target-lpla"} <= set(drawings)
     assert "5 for members, 6 for non-members" in drawings["means-backbone-target-lpla"].alt
     same = tuple(AttackScores("a", "target", "backbone", "known", 0, norms, member, 1.0, norms) for _ in (0,))
-    assert "statistic-backbone-a" not in draw_figures(report, FigureData(scores=same))  # its score says it already
+    assert "statistic-backbone-a" not in draw_figures(
+        typed(report), FigureData(scores=same)
+    )  # its score says it already
 
 
 def test_one_picture_is_drawn_once(report: dict[str, Any]) -> None:
@@ -206,7 +211,7 @@ def test_one_picture_is_drawn_once(report: dict[str, Any]) -> None:
         AttackScores("s", "target", "backbone", "s", 0, generator.random(40), member[order], 0.5, means[order]),
         AttackScores("u", "target", "backbone", "s", 0, means, ~member, 0.5),
     )
-    drawn = draw_figures(report, FigureData(scores=runs))
+    drawn = draw_figures(typed(report), FigureData(scores=runs))
     histograms = {name for name in drawn if name.startswith(("scores", "statistic"))}
     assert histograms == {f"scores-backbone-{name}" for name in "tvsu"}
     assert drawn["scores-backbone-t"].alt.endswith("v reads the same; s reads the same.")
@@ -220,5 +225,5 @@ def test_many_curves_are_spread_over_figures(report: dict[str, Any]) -> None:
         for reference in ("one", "two", "three")
         for attack in ("a", "b", "c")
     )
-    names = {name for name in draw_figures(report, FigureData(scores=runs)) if name.startswith("roc")}
+    names = {name for name in draw_figures(typed(report), FigureData(scores=runs)) if name.startswith("roc")}
     assert names == {"roc-backbone-one", "roc-backbone-two", "roc-backbone-three"}

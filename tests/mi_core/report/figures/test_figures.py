@@ -14,11 +14,12 @@ from PIL import Image
 
 from mi_core import report as report_package
 from mi_core.checks import ShapeError
-from mi_core.records import ALL_CALLED
+from mi_core.records import ALL_CALLED, Estimate
 from mi_core.report.contents import AttackScores, EmbeddingMap, FigureData, LossCurve, StatisticCurve, series_names
 from mi_core.report.figures.drawing import Drawing, abreast, blank, label_axes, log_scale, svg
 from mi_core.report.figures.figures import _rate_at, draw_figures
 from mi_core.report.figures.images import ViewGrid
+from mi_core.report.model.report import report_from_json as typed
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -46,8 +47,8 @@ def test_there_is_a_figure_for_everything_measured(drawings: dict[str, Drawing])
 
 
 def test_one_checkpoint_draws_no_early_stopping(short_report: dict[str, Any], figure_data: FigureData) -> None:
-    assert "early-stopping" not in draw_figures(short_report, figure_data)
-    assert draw_figures(short_report, FigureData()) == {}
+    assert "early-stopping" not in draw_figures(typed(short_report), figure_data)
+    assert draw_figures(typed(short_report), FigureData()) == {}
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -68,7 +69,7 @@ def test_rates_on_the_curve_match_counting(seed: int) -> None:
 
 def test_hostile_names_stay_inside_the_folder(short_report: dict[str, Any]) -> None:
     run = AttackScores("../up", "target", "backbone", "s", 0, np.array([0.0, 1.0]), np.array([False, True]))
-    assert all("/" not in name for name in draw_figures(short_report, FigureData((run,))))
+    assert all("/" not in name for name in draw_figures(typed(short_report), FigureData((run,))))
 
 
 def test_a_grid_shows_each_image_left_of_its_views(short_report: dict[str, Any]) -> None:
@@ -77,7 +78,7 @@ def test_a_grid_shows_each_image_left_of_its_views(short_report: dict[str, Any])
     for row in range(3):
         images[row, row] = 255
     views = np.repeat(images[:, None] // 2, 2, axis=1)
-    drawn = draw_figures(short_report, FigureData(views=ViewGrid(images, views)))
+    drawn = draw_figures(typed(short_report), FigureData(views=ViewGrid(images, views)))
     drawing = drawn["views"]
     pixels = np.asarray(Image.open(io.BytesIO(drawing.image)).convert("RGB"))
     height, width, _ = pixels.shape
@@ -112,7 +113,7 @@ def test_text_in_figures_is_never_a_formula(short_report: dict[str, Any]) -> Non
         {"name": name, "points": [{"label": label, "rows": rows_of_point} for label, rows_of_point in labels]}
     ]
     data = FigureData((run,), (LossCurve(name, 0, np.ones(1), np.ones(1)),), (curve,), (shown,))
-    drawn = draw_figures(short_report | {"pooled": rows}, data)
+    drawn = draw_figures(typed(short_report | {"pooled": rows}), data)
     assert {title.split("-")[0] for title in drawn} >= {"roc", "scores", "loss", "means", "compare", "sweep", "queries"}
 
 
@@ -179,7 +180,7 @@ def test_points_tell_their_values_on_hover() -> None:
     found = titles(Drawing(svg(figure), "", ""))
     assert found == ["a<b at 1: .500", "a<b at 2: .250", "a<b at 4: .125", "line"]
     figure, (panel,) = blank()
-    entry = {"value": 0.25, "ci95": [0.2, 0.3]}
+    entry = Estimate(0.25, 0.2, 0.3, 9)
     abreast(panel, ["first", "second"], {"one": [(0, entry), (1, entry)], "two": [(1, entry)]})
     found = titles(Drawing(svg(figure), "", ""))
     assert found == ["one, first: .250", "one, second: .250", "two, second: .250"]
@@ -192,7 +193,7 @@ def test_the_heights_of_a_curve_are_told_where_they_are(short_report: dict[str, 
     """On the ROC of scores that separate half of the members from all others."""
     member = np.arange(2000) % 2 == 1
     score = np.where(member & (np.arange(2000) % 4 == 1), 2.0, 0.0) + np.linspace(0, 1, 2000)
-    drawn = draw_figures(short_report, FigureData((AttackScores("a", "t", "backbone", "s", 0, score, member),)))
+    drawn = draw_figures(typed(short_report), FigureData((AttackScores("a", "t", "backbone", "s", 0, score, member),)))
     told = titles(drawn["roc-backbone-t" if "roc-backbone-t" in drawn else "roc-backbone"])
     by_place = dict(one.rsplit(": ", 1) for one in told if one.startswith("a at"))
     assert float(by_place["a at 0.01"] if "a at 0.01" in by_place else next(iter(by_place.values()))) > 0.49
@@ -204,7 +205,7 @@ def test_a_threshold_that_calls_every_image_is_not_drawn(short_report: dict[str,
     drawn = []
     for threshold in (ALL_CALLED, None):
         run = AttackScores("a", "t", "backbone", "s", 0, np.linspace(0, 1, 40), member, threshold)
-        figures = draw_figures(short_report, FigureData((run,)))
+        figures = draw_figures(typed(short_report), FigureData((run,)))
         drawn.append({name: figure.image for name, figure in figures.items()})
     assert drawn[0] == drawn[1]
 

@@ -11,6 +11,7 @@ import jsonschema
 from rich.console import Console
 
 from mi_core.report.contents import schema
+from mi_core.report.model.report import report_from_json as typed
 from mi_core.report.page.html import render_html
 from mi_core.report.terminal import terminal_table
 
@@ -48,11 +49,11 @@ class Page(HTMLParser):
 def page_that_says(report: Mapping[str, Any], *texts: str) -> Page:
     """The page of a valid report; it and the terminal, short and whole, say each of some texts."""
     jsonschema.validate(report, schema())
-    page = Page(render_html(report, {}))
+    page = Page(render_html(typed(report), {}))
     for whole in (True, False):
         console = Console(width=1000)
         with console.capture() as capture:
-            console.print(terminal_table(report, whole=whole))
+            console.print(terminal_table(typed(report), whole=whole))
         shown = " ".join(capture.get().split())
         for text in texts:
             assert text in page.text and text in shown

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from mi_core.report.figures.drawing import Drawing, blank, label_axes, svg
+from mi_core.report.model.report import report_from_json as typed
 from mi_core.report.page.html import render_html
 from mi_core.report.words.glossary import glossary
 from mi_core.report.words.numbers import count, interval, rate
@@ -27,7 +28,7 @@ def hostile_figure() -> bytes:
 
 
 def test_the_page_is_whole_and_loads_nothing(report: dict[str, Any], drawings: dict[str, Drawing]) -> None:
-    source = render_html(report, drawings)
+    source = render_html(typed(report), drawings)
     page = Page(source)
     assert source.startswith("<!DOCTYPE html>")
     assert not any(tag in ("script", "link", "iframe", "object") for tag, _ in page.tags)
@@ -49,13 +50,13 @@ def test_names_cannot_break_out(short_report: dict[str, Any]) -> None:
     hostile["rejected"][0]["key"] = hostile["rejected"][0]["reason"] = HOSTILE
     hostile["caveats"] = [HOSTILE]
     hostile["encoders"][HOSTILE] = hostile["encoders"].pop("shadow")
-    source = render_html(hostile, {"loss": Drawing(hostile_figure(), HOSTILE, HOSTILE)})
+    source = render_html(typed(hostile), {"loss": Drawing(hostile_figure(), HOSTILE, HOSTILE)})
     assert "<script" not in source
     assert Page(source).text.count("alert(1)") >= 6
 
 
 def test_every_final_estimate_stands_with_interval_and_n(report: dict[str, Any]) -> None:
-    text = Page(render_html(report, {})).text
+    text = Page(render_html(typed(report), {})).text
     for row in report["pooled"]:
         if row["epoch"] != 400:
             continue
@@ -71,7 +72,7 @@ def test_rates_that_the_images_do_not_carry_are_left_out_and_among_others_marked
         for number, entry in enumerate([*changed["attacks"], *changed["pooled"]]):
             for at in entry["tpr_at_fpr"].values():
                 at["supported"] = supported(number)
-        return render_html(changed, {})
+        return render_html(typed(changed), {})
 
     none, some, every = page(lambda _: False), page(lambda number: number % 2 == 0), page(lambda _: True)
     heads = [len(re.findall(r'<th scope="col"[^>]*>TPR at', source)) for source in (none, some, every)]
@@ -82,23 +83,23 @@ def test_rates_that_the_images_do_not_carry_are_left_out_and_among_others_marked
 @pytest.mark.parametrize("missing", ["validity", "queries", "throughput", "timings", "methods", "rejected", "caveats"])
 def test_parts_may_be_missing(missing: str, short_report: dict[str, Any]) -> None:
     less = {name: part for name, part in short_report.items() if name != missing}
-    page = Page(render_html(less, {}))
+    page = Page(render_html(typed(less), {}))
     if missing == "validity":
         assert "Undecided" in page.text
         assert "controls" not in {attributes.get("id") for _, attributes in page.tags}
 
 
 def test_samples_of_lost_shards_are_in_the_number_of_rejected_ones(short_report: dict[str, Any]) -> None:
-    assert "Rejected: 2 samples left out of the run" in Page(render_html(short_report, {})).text
+    assert "Rejected: 2 samples left out of the run" in Page(render_html(typed(short_report), {})).text
     total = {"samples": 505, "shards": 5, "estimated": True}
-    text = Page(render_html(short_report | {"rejected_total": total}, {})).text
+    text = Page(render_html(typed(short_report | {"rejected_total": total}), {})).text
     assert "Rejected: about 505 samples left out of the run (5 shards unreadable or short)" in text
     older = {name: part for name, part in short_report.items() if name != "rejected_total"}
-    assert "Rejected: 2 samples left out of the run" in Page(render_html(older, {})).text
+    assert "Rejected: 2 samples left out of the run" in Page(render_html(typed(older), {})).text
 
 
 def test_what_was_lost_and_what_was_not_tested_is_said(report: dict[str, Any]) -> None:
-    text = Page(render_html(report, {})).text
+    text = Page(render_html(typed(report), {})).text
     assert "truncated JPEG: 311 bytes missing" in text
     assert "defenses" in text
     assert "What does not apply to this encoder posterior-nn, metric-loss: the encoder gives no logits" in text
@@ -109,7 +110,7 @@ def test_what_was_lost_and_what_was_not_tested_is_said(report: dict[str, Any]) -
 def test_photographs_keep_their_colours_in_the_dark(short_report: dict[str, Any], drawings: dict[str, Drawing]) -> None:
     """Charts are inverted on a dark page; a photograph would be its negative."""
     shown = {"views": Drawing(b"\x89PNG" + b"0" * 40, "Views", "views", photographs=True), "loss": drawings["loss"]}
-    source = render_html(short_report, shown)
+    source = render_html(typed(short_report), shown)
     (style,) = re.findall(r"<style>(.*?)</style>", source, re.DOTALL)
     inverted = re.findall(r"([^{}]+)\{[^{}]*invert", style)
     assert [selector.strip() for selector in inverted] == ["figure:not(.photographs) svg"]
@@ -118,10 +119,10 @@ def test_photographs_keep_their_colours_in_the_dark(short_report: dict[str, Any]
 
 
 def test_hashes_stand_at_the_end(report: dict[str, Any]) -> None:
-    source = render_html(report, {})
+    source = render_html(typed(report), {})
     role = report["data"]["roles"]["target-member"]["sha256"]
     assert source.index(role) > source.index('id="reproduction"')
-    with_config = render_html(report | {"config": {"seeds": [0]}}, {})
+    with_config = render_html(typed(report | {"config": {"seeds": [0]}}), {})
     assert '<dt class="unprinted">Every setting' in with_config
     assert re.search(r"@media print \{.*\.unprinted \{ display: none", source, re.DOTALL)
 
@@ -130,7 +131,7 @@ def test_the_answer_comes_first_and_details_last(report: dict[str, Any], drawing
     rates = {name: report["pooled"][0][name] for name in ("auc", "recall")}
     of_class = {"class": "4", "n_member": 48, "n_nonmember": 40, "false_positive_rate": rates["auc"], **rates}
     report["classes"] = [of_class, of_class | {"class": "7"}]
-    source = render_html(report, drawings)
+    source = render_html(typed(report), drawings)
     order = ["verdict", "evidence", "attacks", "controls", "figures", "classes", "audited", "glossary", "reproduction"]
     places = [source.index(f'id="{name}"') for name in order]
     assert places == sorted(places)
@@ -145,17 +146,17 @@ def test_the_answer_comes_first_and_details_last(report: dict[str, Any], drawing
 
 
 def test_terms_are_explained_where_they_stand_and_at_the_end(report: dict[str, Any], asked: dict[str, Any]) -> None:
-    page = Page(render_html(report, {}))
+    page = Page(render_html(typed(report), {}))
     hints = {attributes["title"] for tag, attributes in page.tags if tag == "th" and attributes.get("title")}
     assert any(str(hint).startswith("The chance that the attack gives one image it was trained on") for hint in hints)
     assert any(str(hint).startswith("The share of members found while") for hint in hints), hints
     for term in ("AUC", "Membership score", "p-value", "q-value", "False-positive rate", "Controls", "Shadow encoder"):
         assert term in page.text[page.text.rindex("Words used in this report") :]
-    assert "members" not in " ".join(glossary(sides_of(asked)).values())
+    assert "members" not in " ".join(glossary(sides_of(typed(asked))).values())
 
 
 def test_a_phone_shows_few_columns_and_offers_the_others(report: dict[str, Any]) -> None:
-    source = render_html(report, {})
+    source = render_html(typed(report), {})
     (style,) = re.findall(r"<style>(.*?)</style>", source, re.DOTALL)
     kept = {int(number) for number in re.findall(r'<table class="keep-(\d)', source)}
     assert kept == {3, 4}
@@ -175,38 +176,38 @@ def test_a_phone_shows_few_columns_and_offers_the_others(report: dict[str, Any])
 
 
 def test_rows_that_only_their_small_words_tell_apart_keep_them(report: dict[str, Any]) -> None:
-    assert 'class="told"' not in render_html(report, {})
+    assert 'class="told"' not in render_html(typed(report), {})
     again = [row | {"settings": "variant = released"} for row in report["pooled"] if row["attack"] == "lpla"]
     report["pooled"] += again
-    assert '<small class="told">variant = released; fitted on' in render_html(report, {})
+    assert '<small class="told">variant = released; fitted on' in render_html(typed(report), {})
     report["pooled"] = report["pooled"][: -len(again)]
     report["evidence"]["tests"][0]["direction"] = "lower"
-    assert '<small class="told">target, projection; direction lower</small>' in render_html(report, {})
+    assert '<small class="told">target, projection; direction lower</small>' in render_html(typed(report), {})
 
 
 def test_tests_of_one_attack_say_what_it_was_fitted_on(report: dict[str, Any]) -> None:
     """An attack that stands once needs no more words; one that was fitted on several things stands several times."""
     tests = report["evidence"]["tests"]
-    assert "fitted on “shadow”" not in render_html(report, {}).split("What each attack found")[0]
+    assert "fitted on “shadow”" not in render_html(typed(report), {}).split("What each attack found")[0]
     tests += [tests[0] | {"reference": "audited"}]
-    page = render_html(report, {})
+    page = render_html(typed(report), {})
     assert "target, projection, fitted on the audited samples before the one that is judged" in page
     assert f"target, projection, fitted on “{tests[0]['reference']}”" in page
 
 
 def test_tests_on_other_outputs_are_folded(report: dict[str, Any]) -> None:
-    source = render_html(report, {})
+    source = render_html(typed(report), {})
     fold = source.index("The same on the other outputs and encoders")
     assert source.index("target, projection") < fold < source.index("target, backbone")
     assert source.count("<small>target, ") == len(report["evidence"]["tests"])
     report["evidence"]["tests"] = [row for row in report["evidence"]["tests"] if row["output"] == "backbone"]
-    source = render_html(report, {})
+    source = render_html(typed(report), {})
     assert "The same on the other outputs and encoders" not in source and "target, backbone" in source
 
 
 def test_a_printed_page_names_its_run_and_no_name_breaks_the_style(short_report: dict[str, Any]) -> None:
     short_report["name"] = 'x"; } </style><b>\\\n'
-    source = render_html(short_report, {})
+    source = render_html(typed(short_report), {})
     (footer,) = re.findall(r'@bottom-left \{ content: "((?:[A-Za-z0-9]|\\[0-9a-f]+ )*)"; \} \}', source)
     told = re.sub(r"\\([0-9a-f]+) ", lambda code: chr(int(code[1], 16)), footer)
     date, short = short_report["created"], short_report["config_sha256"][:12]
@@ -222,7 +223,7 @@ def _luminance(colour: str) -> float:
 
 def test_words_stand_out_from_what_they_stand_on(short_report: dict[str, Any]) -> None:
     """WCAG 2.2 AA: a contrast of 4.5 (1.4.3), by day and in the dark."""
-    schemes = re.findall(r":root \{(.*?)\}", render_html(short_report, {}), re.DOTALL)[:2]
+    schemes = re.findall(r":root \{(.*?)\}", render_html(typed(short_report), {}), re.DOTALL)[:2]
     for scheme in schemes:
         colour = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", scheme))
         tints = [name for name in colour if name.endswith("-tint")]
@@ -235,21 +236,21 @@ def test_words_stand_out_from_what_they_stand_on(short_report: dict[str, Any]) -
 
 def test_all_flagged_images_are_in_a_fold(report: dict[str, Any]) -> None:
     report["evidence"]["samples"][0]["flagged"] = 2
-    source = render_html(report, {}, flagged=["pool/000000", HOSTILE])
+    source = render_html(typed(report), {}, flagged=["pool/000000", HOSTILE])
     fold = source.index("<details><summary>All 2 flagged images, the highest score first</summary>")
     assert (
         fold < source.index('<li><span class="whole">pool/000000</span></li>', fold) < source.index("</details>", fold)
     )
     assert '<code class="whole">seed-0/validity/flagged.csv</code>' in source[fold:]
     assert "<script" not in source
-    assert "flagged images, the highest" not in render_html(report, {})
+    assert "flagged images, the highest" not in render_html(typed(report), {})
 
 
 def test_names_and_numbers_do_not_break(report: dict[str, Any]) -> None:
     """Names of several parts, intervals, n and units; commands and files stay as they can be copied."""
     report["command"] = "encoder-audit audit encodermi-v.yaml -n 5 --out runs/50 %"
     report["encoders"]["my-" + "long" * 9] = report["encoders"]["shadow"]
-    source = render_html(report, {})
+    source = render_html(typed(report), {})
     body = re.sub(
         r"<(style|code)\b.*?</\1>|<title>.*?</title>|<[^>]*(?:title|label|alt)=.*?>", "", source, flags=re.DOTALL
     )
@@ -265,13 +266,13 @@ def test_names_and_numbers_do_not_break(report: dict[str, Any]) -> None:
 def test_a_heading_is_not_alone_over_a_fold(report: dict[str, Any], drawings: dict[str, Drawing]) -> None:
     rates = {name: report["pooled"][0][name] for name in ("auc", "recall")}
     of_class = {"class": "4", "n_member": 48, "n_nonmember": 40, "false_positive_rate": rates["auc"], **rates}
-    source = render_html(report | {"classes": [of_class]}, drawings)
+    source = render_html(typed(report | {"classes": [of_class]}), drawings)
     assert not re.findall(r"</h2>\s*<details(?:(?!<details|</section).)*</details>\s*</section>", source, re.DOTALL)
     assert source.count("<details><summary><h2") == 2
 
 
 def test_a_printed_page_is_light_and_whole(short_report: dict[str, Any]) -> None:
-    source = render_html(short_report, {})
+    source = render_html(typed(short_report), {})
     assert re.findall(r"@media[^{]*prefers-color-scheme: dark[^{]*", source) == [
         "@media screen and (prefers-color-scheme: dark) "
     ]
@@ -283,7 +284,7 @@ def test_a_printed_page_is_light_and_whole(short_report: dict[str, Any]) -> None
 def test_a_list_that_is_not_whole_says_so(report: dict[str, Any]) -> None:
     """Of very many flagged images the page holds the first ones, and tells how many there are."""
     report["evidence"]["samples"][0]["flagged"] = 6000
-    text = Page(render_html(report, {}, flagged=[f"pool/{number:06}" for number in range(6000)])).text
+    text = Page(render_html(typed(report), {}, flagged=[f"pool/{number:06}" for number in range(6000)])).text
     assert "The first 5,000 of 6,000 flagged images" in text
     assert "pool/004999" in text and "pool/005000" not in text
 
@@ -294,12 +295,12 @@ def test_a_share_of_nothing_is_no_acquittal(asked: dict[str, Any]) -> None:
     asked["evidence"]["tests"] = rows
     assert (
         "Used at least: if nothing but training sets the groups apart, with 95 % confidence,"
-        in Page(render_html(asked, {})).text
+        in Page(render_html(typed(asked), {})).text
     )
-    assert ">not shown" not in render_html(asked, {}) and ">not known" not in render_html(asked, {})
+    assert ">not shown" not in render_html(typed(asked), {}) and ">not known" not in render_html(typed(asked), {})
     next(row for row in rows if row.get("primary"))["least_share"] = 0.0
     for samples in asked["evidence"]["samples"]:
         samples |= {"share": 0.0, "top": [one | {"posterior": 0.0} for one in samples["top"]]}
-    source = render_html(asked, {})
+    source = render_html(typed(asked), {})
     assert source.count(">not shown") == 1
     assert source.count(">not known") == len(asked["evidence"]["samples"][0]["top"])  # shown for the first seed

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from mi_core.report.figures.drawing import Drawing
+from mi_core.report.model.report import report_from_json as typed
 from mi_core.report.page.html import render_html
 from tests.mi_core.report.conftest import make_asked
 
@@ -74,7 +75,7 @@ def test_a_page_fits_a_phone(report: dict[str, Any], drawings: dict[str, Drawing
     asked["evidence"]["samples"][0]["top"][0]["id"] = "candidates/2019/" + "a-name-without-a-blank" * 4 + ".jpeg"
     for name, one in (("known", report), ("asked", asked)):
         (tmp_path / name).mkdir()
-        found = measured(render_html(one, drawings), tmp_path / name)
+        found = measured(render_html(typed(one), drawings), tmp_path / name)
         assert found["beyond"] == []
         assert found["width"] == found["opened"] == WIDTH
         assert found["sliding"] == []

@@ -9,6 +9,9 @@ import pytest
 from rich.console import Console
 
 from mi_core.report.contents import schema
+from mi_core.report.model.as_json import part_from_json
+from mi_core.report.model.promises import Memorisation
+from mi_core.report.model.report import report_from_json as typed
 from mi_core.report.page.html import render_html
 from mi_core.report.terminal import terminal_table
 from mi_core.report.words.memorisation import MEANING, mean_sentence, place, single_sentence
@@ -34,37 +37,41 @@ NOTHING = SHOWN | {"output": "backbone", "memorised": 0, "mean": {"value": 0.0, 
 REVERSED = SHOWN | {"mean": {"value": -0.1, "ci95": [-0.2, -0.05], "n": 880}}
 
 
+def part(entry: dict[str, Any]) -> Memorisation:
+    return part_from_json(Memorisation, entry)
+
+
 @pytest.fixture
 def measured(short_report: dict[str, Any]) -> dict[str, Any]:
     return short_report | {"memorisation": [SHOWN, NOTHING]}
 
 
 def test_the_sentences_claim_what_the_intervals_show() -> None:
-    assert "This training memorises images" in mean_sentence(SHOWN)
-    assert "None is shown, since the interval contains 0" in mean_sentence(NOTHING)
-    assert "below 0, the opposite of memorisation" in mean_sentence(REVERSED)
-    assert "memorises images" not in mean_sentence(NOTHING) + mean_sentence(REVERSED)
-    assert single_sentence(NOTHING).startswith(
+    assert "This training memorises images" in mean_sentence(part(SHOWN))
+    assert "None is shown, since the interval contains 0" in mean_sentence(part(NOTHING))
+    assert "below 0, the opposite of memorisation" in mean_sentence(part(REVERSED))
+    assert "memorises images" not in mean_sentence(part(NOTHING)) + mean_sentence(part(REVERSED))
+    assert single_sentence(part(NOTHING)).startswith(
         "None of the 880 images can be called memorised by itself. That does not"
     )
-    assert "1 of 880 images" in single_sentence(SHOWN)
-    assert place(SHOWN | {"settings": "shadows 4"}).startswith("sslmem (shadows 4), encoders “half”")
+    assert "1 of 880 images" in single_sentence(part(SHOWN))
+    assert place(part(SHOWN | {"settings": "shadows 4"})).startswith("sslmem (shadows 4), encoders “half”")
 
 
 def test_the_page_and_the_terminal_say_it(measured: dict[str, Any]) -> None:
     jsonschema.validate(measured, schema())
-    html = render_html(measured, {})
+    html = render_html(typed(measured), {})
     assert "<b>9" not in html
     text = Page(html).text
-    for part in (MEANING, SHOWN["file"], "digits/0007", ".310 [.22, .40]"):
-        assert part in text, part
+    for words in (MEANING, SHOWN["file"], "digits/0007", ".310 [.22, .40]"):
+        assert words in text, words
     console = Console(width=400)
     with console.capture() as capture:
-        console.print(terminal_table(measured, whole=False))
+        console.print(terminal_table(typed(measured), whole=False))
     for entry in (SHOWN, NOTHING):
-        assert f"{place(entry)}: {mean_sentence(entry)} {single_sentence(entry)}" in capture.get()
+        assert f"{place(part(entry))}: {mean_sentence(part(entry))} {single_sentence(part(entry))}" in capture.get()
 
 
 def test_a_row_counts_as_memorised_by_its_rank(measured: dict[str, Any]) -> None:
-    rows = render_html(measured | {"memorisation": [SHOWN]}, {}).split("digits/")
+    rows = render_html(typed(measured | {"memorisation": [SHOWN]}), {}).split("digits/")
     assert [("yes" in row, "not shown" in row) for row in rows[1:3]] == [(True, False), (False, True)]

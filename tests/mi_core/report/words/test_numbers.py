@@ -9,8 +9,10 @@ from collections.abc import Callable
 import pytest
 from rich.console import Console
 
+from mi_core.records import Estimate
 from mi_core.report.contents import FigureData
 from mi_core.report.figures.figures import draw_figures
+from mi_core.report.model.report import report_from_json as typed
 from mi_core.report.page.html import render_html
 from mi_core.report.terminal import terminal_table
 from mi_core.report.words.numbers import chance, count, percent, plain, rate, setting, share, small, times
@@ -69,31 +71,32 @@ def test_a_page_a_figure_and_a_terminal_say_no_power_of_ten(size: float, figure_
         type(one)(one.attack, one.target, one.output, one.reference, one.seed, one.score * size, one.member)
         for one in figure_data.scores[:3]
     )
-    figures = draw_figures(report, FigureData(scaled, figure_data.losses[:1]))
-    source = render_html(report, figures)
+    figures = draw_figures(typed(report), FigureData(scaled, figure_data.losses[:1]))
+    source = render_html(typed(report), figures)
     readable = re.sub(r"<(style|code)\b.*?</\1>", "", source, flags=re.DOTALL)
     said = [*Page(readable).words, *(one.alt for one in figures.values())]
     console = Console(width=200)
     with console.capture() as capture:
-        console.print(terminal_table(report))
+        console.print(terminal_table(typed(report)))
     assert [text for text in (*said, *capture.get().splitlines()) if POWER.search(text)] == []
 
 
 def test_shares_of_images_are_percentages_wherever_they_stand() -> None:
     """The share used with its interval, and of the user's images those above the control images."""
     entry = {"value": 0.62, "ci95": [0.5, 0.7], "n": 400}
-    assert share(entry) == "62 % [50 %, 70 %]"
+    assert share(Estimate.from_json(entry)) == "62 % [50 %, 70 %]"
     asked = make_asked()
     for row in asked["evidence"]["tests"]:
         row["share"] = entry
-    text = Page(render_html(asked, {})).text
+    text = Page(render_html(typed(asked), {})).text
     assert "62 % [50 %, 70 %] n 400" in text and ".620 [" not in text
     (row,) = (row for row in asked["pooled"] if row.get("primary"))
-    above = rate_or_share(row["tpr_at_fpr"]["0.1"], sides_of(asked))
+    above = rate_or_share(Estimate.from_json(row["tpr_at_fpr"]["0.1"]), sides_of(typed(asked)))
     assert above.count("%") == 3 and f"{above} n 440" in text
     console = Console(width=200)
     with console.capture() as capture:
-        console.print(terminal_table(asked))
+        console.print(terminal_table(typed(asked)))
     assert "share of your images used: 62 % [50 %, 70 %]" in capture.get().lower()
     known = make_report((0,), (400,))
-    assert "%" not in rate_or_share(known["pooled"][0]["tpr_at_fpr"]["0.1"], sides_of(known))
+    rated = Estimate.from_json(known["pooled"][0]["tpr_at_fpr"]["0.1"])
+    assert "%" not in rate_or_share(rated, sides_of(typed(known)))

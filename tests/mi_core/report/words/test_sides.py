@@ -11,6 +11,9 @@ from jsonschema import Draft202012Validator
 from mi_core.report.contents import FigureData, schema
 from mi_core.report.defenses import compare_defenses
 from mi_core.report.figures.figures import draw_figures
+from mi_core.report.model.as_json import part_as_json
+from mi_core.report.model.defenses import DefendedEncoder
+from mi_core.report.model.report import report_from_json as typed
 from mi_core.report.page.html import render_html
 from mi_core.report.words import wording
 from tests.mi_core.report.page.page import Page
@@ -21,9 +24,9 @@ UNKNOWN = ("member", "Accuracy", "accuracy", "Precision", "precision", "Recall",
 
 def shown(report: dict[str, Any], data: FigureData) -> dict[str, str]:
     """Every text that a reader gets, by where it stands."""
-    figures = draw_figures(report, data)
+    figures = draw_figures(typed(report), data)
     drawn = {name: f"{name} {drawing.title} {drawing.alt}" for name, drawing in figures.items()}
-    return {"page": Page(render_html(report, figures)).text, "terminal": said(report), **drawn}
+    return {"page": Page(render_html(typed(report), figures)).text, "terminal": said(report), **drawn}
 
 
 def unrelated(text: str) -> str:
@@ -55,7 +58,7 @@ def test_candidates_are_never_called_members(asked: dict[str, Any], figure_data:
 
 
 def test_the_owners_question_is_answered_first(asked: dict[str, Any]) -> None:
-    for text in (Page(render_html(asked, {})).text, flat(said(asked))):
+    for text in (Page(render_html(typed(asked), {})).text, flat(said(asked))):
         question = text.index("Were your 440 images used")
         answer = text.index(
             "A strong sign, but no proof: the encoder treats your images differently than the control images"
@@ -65,15 +68,15 @@ def test_the_owners_question_is_answered_first(asked: dict[str, Any]) -> None:
         assert question < answer < robust < text.index("AUC")
     report = copy.deepcopy(asked)
     report["validity"]["verdict"] = "no-evidence"
-    found = wording.answer(report)
+    found = wording.answer(typed(report))
     assert found.headline == "There is no evidence that they were."
     report["data"]["roles"]["candidate"]["n"] = 1
-    assert wording.answer(report).question == "Was your 1 image used to train this encoder?"
+    assert wording.answer(typed(report)).question == "Was your 1 image used to train this encoder?"
 
 
 def test_known_members_keep_their_names_and_rates(short_report: dict[str, Any], figure_data: FigureData) -> None:
     texts = shown(short_report, figure_data)
-    assert wording.answer(short_report).question == ""
+    assert wording.answer(typed(short_report)).question == ""
     assert "440 members, 440 non-members" in texts["page"]
     assert "accuracy" in texts["terminal"]
     assert "precision-recall-projection" in texts
@@ -105,14 +108,21 @@ def test_sweeps_targets_and_defenses_are_compared_by_what_there_is(
     sweep = {"name": "x", "points": [{"label": label, "rows": rows} for label, rows in points]}
     both = report | {"pooled": [*report["pooled"], *other], "sweeps": [sweep]}
     both["encoders"] = report["encoders"] | {"other": report["encoders"]["shadow"]}
-    served = {"defense": "noise", "label": "noise", "target": "target", "served": "other", "parameters": {}}
-    both["defenses"] = compare_defenses(both, [served | {"numbers": {"epsilon": 1.0, "gamma": 0.077}}])
-    drawn = draw_figures(both, FigureData())
+    served: dict[str, Any] = {
+        "defense": "noise",
+        "label": "noise",
+        "target": "target",
+        "served": "other",
+        "parameters": {},
+    }
+    defended = DefendedEncoder(**served, numbers={"epsilon": 1.0, "gamma": 0.077})
+    both["defenses"] = part_as_json(compare_defenses(typed(both), [defended]))
+    drawn = draw_figures(typed(both), FigureData())
     for name in ("compare-targets", "compare-utility", "sweep-x", "defenses-attacks-target"):
         assert drawn[name].alt.lower().startswith(f"attack {measured}".lower()), name
     assert f"{measured} of the strongest attack" in drawn["defenses-tradeoff-target"].alt
     assert Draft202012Validator(schema()).is_valid(both)
-    page, text = Page(render_html(both, drawn)).text, said(both)
+    page, text = Page(render_html(typed(both), drawn)).text, said(both)
     assert ("Its accuracy" in page) == ("attack accuracy" in page) == (fixture != "asked")
     assert "Sweep of x" in page and "counts only if the scale of the noise was chosen without them" in page
     assert "Sweep of x" in text or fixture != "asked"  # no accuracy has changed here

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from mi_core.report.model.report import report_from_json as typed
 from mi_core.report.page.html import render_html
 from mi_core.report.terminal import terminal_table
 from mi_core.report.words import answers, wording
@@ -18,7 +19,7 @@ from tests.mi_core.report.page.page import Page
 def said(report: dict[str, Any], width: int = 80) -> str:
     console = Console(width=width, color_system=None, record=True, file=None, force_terminal=False)
     with console.capture() as capture:
-        console.print(terminal_table(report))
+        console.print(terminal_table(typed(report)))
     return capture.get()
 
 
@@ -52,7 +53,7 @@ def with_verdict(report: dict[str, Any], verdict: str, reason: str = "", **low: 
 def test_each_verdict_has_its_sentence(
     verdict: str, reason: str, title: str, words: str, report: dict[str, Any]
 ) -> None:
-    answer = wording.answer(with_verdict(report, verdict, reason))
+    answer = wording.answer(typed(with_verdict(report, verdict, reason)))
     assert answer.title == title
     plain = " ".join((answer.headline, *answer.lines))
     assert words in plain
@@ -73,21 +74,21 @@ def test_every_reason_has_words() -> None:
 def test_a_leak_says_how_sure_on_what_and_what_not(membership: str, report: dict[str, Any]) -> None:
     """The four parts, in this order, in the page and in the terminal."""
     report["membership"] = membership
-    answer = wording.answer(report)
+    answer = wording.answer(typed(report))
     labels = ["How the groups came about", "", "How sure", "What it rests on", "What it does not say"]
     assert [label for label, _ in answer.parts] == labels
     rests = dict(answer.parts)["What it rests on"]
     assert "1,320" in rests and "in 3 repetitions" in rests and "chosen before the encoder was queried" in rests
-    for shown in (Page(render_html(report, {})).text, flat(said(report))):
+    for shown in (Page(render_html(typed(report), {})).text, flat(said(report))):
         places = [shown.index(label) for label in (answer.headline, *filter(None, labels), "In numbers")]
         assert places == sorted(places)
     del report["pooled"], report["attacks"][:]
-    assert "What it rests on" not in dict(wording.answer(report).parts)
+    assert "What it rests on" not in dict(wording.answer(typed(report)).parts)
 
 
 def test_without_controls_nothing_is_claimed(report: dict[str, Any]) -> None:
     del report["validity"]
-    answer = wording.answer(report)
+    answer = wording.answer(typed(report))
     assert answer.verdict == "undecided"
     assert "says nothing about training" in answer.sentence
     assert answer.conditions == ()
@@ -96,20 +97,20 @@ def test_without_controls_nothing_is_claimed(report: dict[str, Any]) -> None:
 def test_an_auc_is_told_as_what_it_is(report: dict[str, Any]) -> None:
     report = with_verdict(report, "leak")
     report["validity"]["attack_auc"]["value"] = 0.937
-    answer = wording.answer(report)
+    answer = wording.answer(typed(report))
     assert any("tells which is which in 94 of 100 cases; guessing gives 50" in line for line in answer.lines)
     assert any("(50 of 100)" in line and "found nothing" in line for line in answer.lines)
     report["validity"]["blind_auc"] |= {"value": 0.6, "ci95": [0.56, 0.64]}
-    beyond = next(line for line in wording.answer(report).lines if "60 of 100" in line)
+    beyond = next(line for line in wording.answer(typed(report)).lines if "60 of 100" in line)
     assert "found nothing" not in beyond
     assert "The attack finds more." in beyond
-    confounded = wording.answer(with_verdict(report, "confounded"))
+    confounded = wording.answer(typed(with_verdict(report, "confounded")))
     assert not any("The attack finds more." in line for line in confounded.lines)
 
 
 def test_a_leak_says_what_it_does_not_mean(report: dict[str, Any]) -> None:
     def limits(report: dict[str, Any]) -> str:
-        return " ".join(wording.answer(report).lines)
+        return " ".join(wording.answer(typed(report)).lines)
 
     assert "does not say: That anybody copied, stored or published" in limits(report)
     assert "the use was not allowed" not in limits(report)
@@ -124,10 +125,10 @@ def test_one_report_names_one_sensitivity(report: dict[str, Any]) -> None:
     """What could have been missed is the same number in the head and further down."""
     quiet = with_verdict(report, "no-evidence")
     quiet["evidence"]["power"][0]["auc"] = 0.588
-    answer = wording.answer(quiet)
+    answer = wording.answer(typed(quiet))
     sure = dict(answer.parts)["How sure"]
     assert "a leak is usually found if the attack is right 59 times in 100 and all images were used" in sure
-    for shown in (render_html(quiet, {}), said(quiet)):
+    for shown in (render_html(typed(quiet), {}), said(quiet)):
         assert "the AUC of those used is .588 or more if 100 % of the candidates were used" in flat(shown)
         assert "could go unseen" not in shown
         assert "above the blind classifier" not in shown
@@ -137,42 +138,49 @@ def test_an_encoder_that_does_not_work_is_told_first(report: dict[str, Any]) -> 
     fault = "The encoder target: this encoder recognises images no better than an untrained one. Wrong weights file?"
     quiet = with_verdict(report, "undecided", "encoder-broken")
     quiet["validity"]["warning"] = fault
-    answer = wording.answer(quiet)
+    answer = wording.answer(typed(quiet))
     assert answer.headline == "No answer: with these views the encoder does not recognise images."
     assert "says nothing about the encoder you meant" in answer.lines[1]
-    for shown in (Page(render_html(quiet, {})).text, flat(said(quiet))):
+    for shown in (Page(render_html(typed(quiet), {})).text, flat(said(quiet))):
         assert shown.index("Undecided") < shown.index(fault) < shown.index("AUC")
         assert "No evidence" not in shown
     del quiet["validity"]
-    assert wording.answer(quiet).headline != answer.headline
+    assert wording.answer(typed(quiet)).headline != answer.headline
     leak = with_verdict(report, "leak")
     leak["validity"]["warning"] = fault
-    assert fault in render_html(leak, {})
-    assert "treats the members differently" in wording.answer(leak).headline
+    assert fault in render_html(typed(leak), {})
+    assert "treats the members differently" in wording.answer(typed(leak)).headline
 
 
 def test_nothing_is_called_trained_that_was_not(report: dict[str, Any]) -> None:
-    assert wording.stages(report)["pretrain"] == "Pre-training encoders"
+    assert wording.stages(typed(report))["pretrain"] == "Pre-training encoders"
     report["encoders"] = {"target": {"load": "open_clip:ViT-B-32", "layout": "x", "fingerprint": "0"}}
     report["encoders"]["target"] |= {"weights": "w", "preprocessing": "p", "consistency": "finds the other view."}
-    for shown in (render_html(report, {}), said(report)):
+    for shown in (render_html(typed(report), {}), said(report)):
         assert "Pre-training" not in shown
         assert "Loading encoders" in shown
 
 
 def test_of_every_condition_a_yes_speaks_for_a_leak(report: dict[str, Any]) -> None:
-    (lot,) = wording.answer(report).conditions
+    (lot,) = wording.answer(typed(report)).conditions
     assert (lot.measured, lot.needed, lot.holds) == (".0001 or less", "at most .01", True)
-    chosen = wording.answer(with_verdict(report, "leak")).conditions
+    chosen = wording.answer(typed(with_verdict(report, "leak"))).conditions
     assert [condition.holds for condition in chosen] == [True] * 6
     flipped = with_verdict(report, "confounded", delta_auc=-0.01, blind_auc=0.51)
     flipped["validity"]["blind_auc"]["ci95"][1] = 0.9
-    assert [one.holds for one in wording.answer(flipped).conditions] == [False, False, True, True, False, True]
+    assert [one.holds for one in wording.answer(typed(flipped)).conditions] == [
+        False,
+        False,
+        True,
+        True,
+        False,
+        True,
+    ]
 
 
 def test_far_needs_both_differences_far(report: dict[str, Any]) -> None:
-    assert "far better" in wording.answer(with_verdict(report, "leak")).sentence
-    assert "far better" not in wording.answer(with_verdict(report, "leak", delta_control_auc=0.05)).sentence
+    assert "far better" in wording.answer(typed(with_verdict(report, "leak"))).sentence
+    assert "far better" not in wording.answer(typed(with_verdict(report, "leak", delta_control_auc=0.05))).sentence
 
 
 def test_the_terminal_fits_and_holds_the_numbers(report: dict[str, Any]) -> None:
@@ -196,7 +204,7 @@ def test_the_short_form_for_the_terminal(report: dict[str, Any]) -> None:
     """The verdict, its controls and the primary table; the names of everything else."""
     console = Console(width=100)
     with console.capture() as capture:
-        console.print(terminal_table(report, whole=False))
+        console.print(terminal_table(typed(report), whole=False))
     text = capture.get()
     lead = next(row for row in report["pooled"] if row.get("primary"))
     assert f"Attacks on {lead['target']}, {lead['output']} output" in text
@@ -205,7 +213,7 @@ def test_the_short_form_for_the_terminal(report: dict[str, Any]) -> None:
     assert "In the report, and here with -v: other outputs" in " ".join(text.split())
     assert "Where the time went" not in text
     with console.capture() as capture:
-        console.print(terminal_table(report))
+        console.print(terminal_table(typed(report)))
     assert len(capture.get().splitlines()) > 1.5 * len(text.splitlines())
 
 
@@ -216,7 +224,7 @@ def test_a_check_that_saw_nothing_is_no_reason_for_confounded(report: dict[str, 
         "blind_auc": {"value": 0.841, "ci95": [0.81, 0.87], "n": 749},
         "control_auc": {"value": 0.523, "ci95": [0.48, 0.56], "n": 749},
     }
-    answer = wording.answer(found)
+    answer = wording.answer(typed(found))
     told = " ".join(answer.lines)
     assert "(84 of 100) tells the two groups apart that often" in told and "52 of 100" not in told
     assert "AUC .841" in answer.sentence and ".523" not in answer.sentence
@@ -231,6 +239,6 @@ def test_a_check_that_saw_nothing_is_no_reason_for_confounded(report: dict[str, 
 def test_an_attack_below_guessing_is_explained(report: dict[str, Any]) -> None:
     found = with_verdict(report, "confounded", "checks-differ")
     found["validity"]["attack_auc"] = {"value": 0.443, "ci95": [0.4, 0.48], "n": 749}
-    assert "that is no sign of use, nor of the opposite" in " ".join(wording.answer(found).lines)
+    assert "that is no sign of use, nor of the opposite" in " ".join(wording.answer(typed(found)).lines)
     found["validity"]["attack_auc"] = {"value": 0.49, "ci95": [0.4, 0.58], "n": 749}
-    assert "nor of the opposite" not in " ".join(wording.answer(found).lines)
+    assert "nor of the opposite" not in " ".join(wording.answer(typed(found)).lines)

@@ -1,0 +1,311 @@
+"""From what an audit measured to its verdict, its report and the config that repeats it."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mi_core.adoption.soundness import QUERIES, noise_caveat
+from mi_core.attacks import left_out
+from mi_core.attacks.mean_cosine import MeanCosine
+from mi_core.auditing.asking import Beside
+from mi_core.auditing.config_text import FAMILY, MISSING, audit_settings, reference_settings, yaml_of
+from mi_core.auditing.found import Found
+from mi_core.auditing.models import Model
+from mi_core.auditing.reading import CANDIDATES, CONTROLS, Samples
+from mi_core.auditing.scores import Scores
+from mi_core.encoders.remote.encoder import Endpoint
+from mi_core.images import conditions_in_words
+from mi_core.metrics.membership import evaluate
+from mi_core.nonce import GIVEN, SYSTEM
+from mi_core.querying.sanity import consistency_in_words, fault_in_words
+from mi_core.report.build import (
+    SAME_SOURCE,
+    TOP,
+    Groups,
+    SeedTest,
+    SetTest,
+    attack_result,
+    evidence,
+    queries_part,
+    sample_answers,
+    single_tests,
+    verdict_part,
+)
+from mi_core.report.model.as_json import part_as_json
+from mi_core.report.model.attacks import MethodPart
+from mi_core.report.model.encoders import EncoderPart
+from mi_core.report.model.evidence import Evidence, TopSample
+from mi_core.report.model.judgement import VerdictPart
+from mi_core.report.model.report import (
+    SCHEMA_VERSION,
+    DataPart,
+    NonceOrigin,
+    QueriesPart,
+    QueryEntry,
+    Registration,
+    RejectedSample,
+    RejectedTotal,
+    Remark,
+    Report,
+    Role,
+)
+from mi_core.report.pooling import pool_seeds
+from mi_core.report.words.wording import answer
+from mi_core.validity.candidates import CandidateAnswers, answers_of
+
+_PACKAGES = ("encoder-audit", "torch", "torchvision", "numpy", "scikit-learn", "pillow")
+_TARGET = "target"
+
+
+@dataclass(frozen=True)
+class Options:
+    """Arguments of an audit that its config holds: as `mi_core.audit` takes them, but for two.
+
+    Args:
+        data: as `config_text.audit_settings` takes it.
+        nonce_given: whether the user gave the nonce.
+    """
+
+    objective: str
+    augmentation: Mapping[str, Any]
+    output: str
+    views: int
+    data: Mapping[str, Any]
+    fdr: float
+    factor: float
+    seed: int
+    nonce: str
+    nonce_given: bool
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What an audit measured.
+
+    Args:
+        samples: that were used.
+        scores: of those that are judged.
+        target: the encoder.
+        beside: the reference encoders.
+        consistency: whether the target recognises images.
+        given: the candidates and controls as the user gave them.
+        options: of the audit.
+        grid: some images and their views, for the report.
+    """
+
+    samples: Samples
+    scores: Scores
+    target: Model
+    beside: Sequence[Beside]
+    consistency: Mapping[str, Any]
+    given: Mapping[str, Any]
+    options: Options
+    grid: tuple[np.ndarray, np.ndarray]
+
+
+def judged(measured: Measured) -> Found:
+    """The result of an audit."""
+    scores, options, answers = measured.scores, measured.options, measured.target.answers
+    fault = fault_in_words(measured.consistency)
+    trained = any(reference.consistency["works"] for reference in measured.beside)
+    validity = scores.validity(trained=trained, works=not fault, factor=options.factor)
+    verdict = verdict_part({options.seed: validity}, fault=f"The encoder {_TARGET}: {fault}" if fault else "")
+    shown, single = _evidence(measured, verdict)
+    caveats = (noise_caveat(_TARGET, answers.noise),) if answers.noisy else ()
+    config, remarks = _config(measured)
+    report = _report(measured, verdict, shown, caveats, config)
+    said = answer(report)
+    return Found(
+        said.headline,
+        (*said.lines, *caveats),
+        validity,
+        options.fdr,
+        report,
+        yaml_of(config, remarks),
+        single,
+        measured.samples,
+        scores,
+        measured.grid,
+    )
+
+
+def _evidence(measured: Measured, verdict: VerdictPart) -> tuple[Evidence, CandidateAnswers | None]:
+    """What the scores say of all candidates and of single ones; nothing where a check tells the groups apart."""
+    scores, options = measured.scores, measured.options
+    member, seed, fdr = scores.member, options.seed, options.fdr
+    counts = int(member.sum()), int((~member).sum())
+    groups = Groups(counts, counts, scores.telling, bursts=scores.groups)
+    tests = []
+    if verdict.withheld_because is None:
+        result = SetTest.of(scores.score, scores.control, member, seed=seed)
+        tests = [SeedTest(**_identity(options), primary=True, result=result)]
+    shown = evidence(verdict, groups, tests)
+    single = single_tests(shown, tests)
+    if not single or scores.calibrated is None:
+        return shown, None
+    share, _ = single[0].result.best_share
+    answers = answers_of(scores.calibrated, member, share, fdr=fdr, seed=seed)
+    ids = [name for name, side in zip(measured.samples.ids, measured.samples.sides, strict=True) if side == CANDIDATES]
+    numbers = ("score", "p_value", "q_value", "posterior")
+    top = [
+        TopSample(id=ids[row], shard=CANDIDATES, **{name: float(getattr(answers, name)[row]) for name in numbers})
+        for row in answers.order[:TOP].tolist()
+    ]
+    told = sample_answers(
+        single[0],
+        candidates=counts[0],
+        controls=answers.controls,
+        flagged=int(answers.flagged.sum()),
+        fdr=fdr,
+        file="the table of the result",
+        top=top,
+    )
+    return replace(shown, samples=(told,)), answers
+
+
+def _identity(options: Options) -> dict[str, Any]:
+    """What tells the attack from others."""
+    told = {"attack": MeanCosine.name, "target": _TARGET, "output": options.output, "reference": "nonmembers"}
+    return told | {"seed": options.seed}
+
+
+def _report(
+    measured: Measured, verdict: VerdictPart, shown: Evidence, caveats: Sequence[str], config: Mapping[str, Any]
+) -> Report:
+    """The content of report.json."""
+    samples, scores, options = measured.samples, measured.scores, measured.options
+    method, encoder = MeanCosine(seed=options.seed), measured.target.encoder
+    each = method.queries_per_sample(options.views)
+    spent = {"per_sample": each, "attack_training": each * scores.known, "evaluation": each * len(scores.score)}
+    metrics = evaluate(scores.score, scores.member, scores.threshold, seed=options.seed).as_json()
+    entry = _identity(options) | {"epoch": 0} | metrics | {"queries": spent, "seconds": 0.0, "primary": True}
+    attacks = (attack_result(entry, asked=True),)
+    missing, useless = left_out(
+        [method.name], encoder.outputs, text=encoder.text is not None, weights=measured.target.open
+    )
+    data = _data(samples, options.seed)
+    rejected = tuple(
+        RejectedSample(source=bad.side, shard=bad.side, key=bad.key, reason=bad.reason) for bad in samples.rejected
+    )
+    return Report(
+        schema_version=SCHEMA_VERSION,
+        name="audit",
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        config_sha256=hashlib.sha256(yaml_of(config).encode()).hexdigest(),
+        config=config,
+        membership="asked",
+        versions=_versions(),
+        command="mi_core.audit(...)",
+        data=data,
+        encoders={
+            _TARGET: _encoder(measured.target, measured.consistency),
+            **{reference.name: _reference(reference) for reference in measured.beside},
+        },
+        attacks=attacks,
+        pooled=pool_seeds(attacks),
+        methods={
+            method.name: MethodPart(
+                access=method.access,
+                threat_model=method.threat_model,
+                source=method.source,
+                queries_per_sample=each,
+            )
+        },
+        registration=Registration(
+            nonce=NonceOrigin(origin=GIVEN if options.nonce_given else SYSTEM, value=options.nonce)
+        ),
+        validity=verdict,
+        evidence=shown,
+        queries=_queries(measured, each),
+        rejected=rejected,
+        rejected_count=len(rejected),
+        rejected_total=RejectedTotal(samples=len(rejected), shards=0, estimated=False) if rejected else None,
+        caveats=(SAME_SOURCE, *caveats, *conditions_in_words(part_as_json(data.remarks))),
+        not_tested=(f"attacks: {', '.join(missing)}", "what a defense would hide, and at what price"),
+        not_applying=tuple(f"{', '.join(names)}: {reason}" for reason, names in useless.items()),
+    )
+
+
+def _queries(measured: Measured, each: int) -> QueriesPart:
+    """Queries by encoder and side; views of some images tried the target out."""
+    inside, shown = int(measured.samples.candidate.sum()), measured.consistency
+    sides = {CANDIDATES: inside, CONTROLS: len(measured.samples.items) - inside}
+    per_image = {_TARGET: each, **{reference.name: each + 1 for reference in measured.beside}}  # these see it whole too
+    sent = [(name, side, count, per * count) for name, per in per_image.items() for side, count in sides.items()]
+    tried = shown["queries"] + isinstance(measured.target.encoder, Endpoint) * QUERIES
+    sent.append((_TARGET, "trying out the encoder", shown["encoder"]["n"], tried))
+    return queries_part(
+        QueryEntry(encoder=name, role=role, seed=measured.options.seed, images=images, queries=queries)
+        for name, role, images, queries in sent
+    )
+
+
+def _data(samples: Samples, seed: int) -> DataPart:
+    roles = {"candidate": samples.candidate, "control": ~samples.candidate, "known-nonmember": samples.known(seed)}
+    return DataPart(
+        source="images given in Python",
+        roles={role: Role(n=int(rows.sum()), sha256=samples.digest(rows)) for role, rows in roles.items()},
+        duplicates_removed=samples.copies,
+        near_duplicates_removed=samples.near_copies,
+        remarks=tuple(
+            Remark(source=side, remark=remark, n=count)
+            for side, counts in samples.remarks.items()
+            for remark, count in counts.items()
+        ),
+    )
+
+
+def _encoder(model: Model, consistency: Mapping[str, Any]) -> EncoderPart:
+    told = {name: getattr(model, name) for name in ("load", "weights", "layout", "preprocessing", "fingerprint")}
+    return EncoderPart(**told, consistency=consistency_in_words(consistency), answers=model.answers.words() or None)
+
+
+def _reference(reference: Beside) -> EncoderPart:
+    if reference.model is not None:
+        return _encoder(reference.model, reference.consistency)
+    told = {name: part for name, part in reference_settings().items() if name in ("objective", "backbone", "epochs")}
+    return EncoderPart(**told, train_on="half of candidates and controls, by lot", fingerprint=reference.fingerprint)
+
+
+def _versions() -> dict[str, str]:
+    """Those of Python and of the packages that are installed."""
+    told = {"python": platform.python_version()}
+    for name in _PACKAGES:
+        with suppress(PackageNotFoundError):
+            told[name] = version(name)
+    return told
+
+
+def _config(measured: Measured) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Settings of a config that repeats the audit, and remarks on what it cannot name."""
+    options, remarks = measured.options, []
+    sources = {}
+    for side in (CANDIDATES, CONTROLS):
+        images = measured.given[side]
+        is_folder = isinstance(images, str | Path) and Path(images).is_dir()
+        sources[side] = {"kind": "imagefolder", "path": str(images) if is_folder else MISSING}
+        if not is_folder:
+            remarks.append(f"{MISSING}: the folder of the {side}, which were given as a {type(images).__name__}")
+
+    def named(model: Model, name: str) -> Mapping[str, Any]:
+        if model.settings is None:
+            remarks.append(f"{MISSING}: the module and function of {name}, which was given as {model.load}")
+            return {"load": f"python:{MISSING}:{MISSING}", "trust_code": True}
+        return model.settings
+
+    target = named(measured.target, "the encoder")
+    given = {reference.name: named(reference.model, reference.name) for reference in measured.beside if reference.model}
+    made = {FAMILY: reference_settings(options.data.get("image_size"))} if measured.beside and not given else {}
+    names = ("objective", "augmentation", "data", "output", "views", "fdr", "factor", "nonce", "seed")
+    chosen = {name: getattr(options, name) for name in names}
+    return audit_settings(target, given or made, sources, **chosen), tuple(remarks)

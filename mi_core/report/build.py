@@ -1,0 +1,341 @@
+"""The parts of a report that say what was found, from scores, checks and counts: the same for every way to audit.
+
+Every seed draws its own controls and its own training, but the candidates are the same: p-values of several seeds
+depend on each other and are combined as such (`mi_core.validity.dataset.cauchy_combination`), never averaged. The
+p-value of an attack is the larger of Welch's and of the permutation test's, so that both must agree; Holm's adjustment
+is over all attacks on one target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mi_core.checks import NumericError
+from mi_core.metrics.delong import auc
+from mi_core.metrics.pooled import pool, together
+from mi_core.records import BoolArray, Estimate, FloatArray
+from mi_core.report.model.as_json import part_from_json
+from mi_core.report.model.attacks import AttackResult
+from mi_core.report.model.evidence import (
+    Bursts,
+    CandidateTest,
+    Detectable,
+    Evidence,
+    SampleAnswers,
+    TellingFeature,
+    TopSample,
+)
+from mi_core.report.model.judgement import SeedVerdict, VerdictPart, judged
+from mi_core.report.model.report import QueriesPart, QueryEntry
+from mi_core.report.pooling import of_all
+from mi_core.validity.candidates import flags_as_json
+from mi_core.validity.dataset import DatasetTest, Needed, dataset_test
+from mi_core.validity.multiple_testing import cauchy_combination, holm
+from mi_core.validity.power import fpr_floor, power_as_json
+from mi_core.validity.share import LeastShare, least_share
+from mi_core.validity.verdict import CHOICE, GROUPS_DIFFER, Validity, judge_pooled
+
+SAME_SOURCE = (
+    "The answer holds only if your images and the control images come from the same source, and the control images "
+    "were surely not trained on."
+)
+"""What a reader of an audit of candidates must believe."""
+TOP = 12  # candidates shown in a report
+_RATED = ("accuracy", "precision", "recall")  # what takes to know who is a member
+_Groups = npt.NDArray[np.int64] | None
+
+
+def attack_result(entry: Mapping[str, Any], *, asked: bool) -> AttackResult:
+    """What an attack reached in one seed.
+
+    Args:
+        entry: its plain values.
+        asked: whether candidates are judged; then nothing is told that takes the truth about each of them.
+    """
+    kept = {name: value for name, value in entry.items() if not (asked and name in _RATED)}
+    return part_from_json(AttackResult, kept)
+
+
+def queries_part(entries: Iterable[QueryEntry], budget: int | None = None) -> QueriesPart:
+    """The ledger of all queries."""
+    every = tuple(entries)
+    return QueriesPart(total=sum(entry.queries for entry in every), budget=budget, entries=every)
+
+
+def verdict_part(per_seed: Mapping[int, Validity], *, overlap: float = 0.0, fault: str = "") -> VerdictPart:
+    """The verdict over seeds.
+
+    Args:
+        per_seed: what the verdict of every seed rests on.
+        overlap: as `mi_core.metrics.pooled.pool`.
+        fault: what is wrong with the attacked encoder; empty: nothing.
+    """
+    of_seeds = [SeedVerdict(seed=seed, **judged(validity)) for seed, validity in per_seed.items()]
+    pooled = judge_pooled(list(per_seed.values()), overlap=overlap)
+    several = tuple(of_seeds) if len(of_seeds) > 1 else ()
+    return VerdictPart(**judged(pooled), per_seed=several, warning=fault or None)
+
+
+@dataclass(frozen=True)
+class Groups:
+    """The two groups of images that are judged.
+
+    Args:
+        counts: of candidates and of controls; of grouped samples of their groups.
+        worths: independent samples that these are worth.
+        grouped: whether the user grouped them.
+        bursts: (N,) what the judged images belong to, where scenes were found among them; None: nothing was.
+        telling: features of files and pixels, with the AUC by which each tells the groups apart.
+    """
+
+    counts: tuple[int, int]
+    worths: tuple[float, float]
+    telling: Mapping[str, float]
+    grouped: bool = False
+    bursts: _Groups = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SetTest:
+    """What the scores of one attack in one seed say of the candidates as a set.
+
+    Args:
+        test: None: all scores are equal.
+        least_share: of the candidates that was used.
+        share: the same by known members; None: there are none.
+        control_auc: of the same attack on reference encoders; None: there are none.
+    """
+
+    test: DatasetTest | None
+    least_share: LeastShare | None
+    share: Estimate | None = None
+    control_auc: Estimate | None = None
+
+    @classmethod
+    def of(cls, scores: FloatArray, control: FloatArray | None, candidate: BoolArray, *, seed: int) -> SetTest:
+        """Test scores (N,) of the target; ``control`` (N,) are those on reference encoders."""
+        beside = None if control is None else auc(control, candidate)
+        try:
+            test = dataset_test(scores, candidate, seed=seed)
+        except NumericError:
+            return cls(test=None, least_share=None, control_auc=beside)
+        return cls(test=test, least_share=least_share(scores, candidate), control_auc=beside)
+
+    @property
+    def best_share(self) -> tuple[float, bool]:
+        """The share of the candidates that was used, and whether it is only a lower bound: so without known members."""
+        if self.share is not None and self.share.supported:
+            return float(self.share.value), False
+        return (0.0 if self.least_share is None else float(self.least_share.low)), True
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeedTest:
+    """A `SetTest` with the attack and the seed that it is of."""
+
+    attack: str
+    target: str
+    output: str
+    reference: str
+    settings: str | None = None
+    primary: bool = False
+    seed: int
+    result: SetTest
+
+    @property
+    def identity(self) -> tuple[str | None, ...]:
+        """What tests of one attack in several seeds have in common."""
+        return self.attack, self.target, self.output, self.reference, self.settings
+
+    @property
+    def words(self) -> str:
+        """How a report calls the attack."""
+        return " ".join(filter(None, (self.attack, self.settings, f"on the {self.output} output of {self.target}")))
+
+
+def evidence(
+    verdict: VerdictPart,
+    groups: Groups,
+    tests: Sequence[SeedTest],
+    *,
+    overlap: float = 0.0,
+    known_overlap: float = 0.0,
+    planned: Mapping[str, int] = {},
+) -> Evidence:
+    """What the scores say of the candidates beyond the verdict, without answers for single ones.
+
+    p-values and shares ask for candidates and controls that are exchangeable. By lot they are; by choice, where a check
+    tells them apart, or the verdict is no leak, there are none: they would be read as one. Nor is there a test of an
+    attack that succeeds on reference encoders.
+
+    Args:
+        verdict: over all seeds.
+        groups: of the first seed.
+        tests: of every attack and seed, at the last checkpoint.
+        overlap, known_overlap, planned: as `combine_tests`.
+    """
+    validity = verdict.validity
+    assert validity is not None and validity.blind_auc is not None
+    candidates, controls = (int(worth) for worth in groups.worths)
+    power = power_as_json(candidates, controls, by=validity.by, factor=validity.factor)
+    because = verdict.withheld_because
+    told = Evidence(
+        exchangeable=because != GROUPS_DIFFER,
+        blind_auc=validity.blind_auc,
+        semantic_auc=validity.semantic_auc,
+        control_auc=validity.control_auc,
+        telling=tuple(TellingFeature(feature=name, auc=value) for name, value in groups.telling.items()),
+        grouped=groups.grouped,
+        bursts=_bursts(groups.bursts),
+        n_candidate=groups.counts[0],
+        n_control=groups.counts[1],
+        fpr_floor=fpr_floor(controls),
+        power=part_from_json(tuple[Detectable, ...], power),
+        withheld_because=because,
+    )
+    if because is not None:
+        return told
+    withheld, complete = [], []
+    for mine in _by_attack(tests):
+        controlled = [test.result.control_auc for test in mine if test.result.control_auc is not None]
+        if validity.by == CHOICE and controlled and pool(controlled, overlap=overlap).low > 0.5:
+            withheld.append(mine[0].words)
+        elif all(test.result.test is not None for test in mine):
+            complete += mine
+    combined = combine_tests(complete, overlap=overlap, known_overlap=known_overlap, planned=planned)
+    return replace(told, tests=combined, withheld=tuple(withheld))
+
+
+def _bursts(groups: _Groups) -> Bursts | None:
+    """Images that share a scene with others, and scenes."""
+    if groups is None:
+        return None
+    sizes = np.bincount(np.unique(groups, return_inverse=True)[1])
+    return Bursts(images=int(sizes[sizes > 1].sum()), scenes=int((sizes > 1).sum()))
+
+
+def single_tests(shown: Evidence, tests: Iterable[SeedTest]) -> list[SeedTest]:
+    """The tests of the primary attack, one a seed, whose scores answer for single candidates; none where none may."""
+    if shown.withheld_because is not None:
+        return []
+    return [
+        test for test in tests if test.primary and test.result.test is not None and test.words not in shown.withheld
+    ]
+
+
+def sample_answers(
+    test: SeedTest,
+    *,
+    candidates: int,
+    controls: int,
+    flagged: int,
+    fdr: float,
+    grouped: bool = False,
+    file: str,
+    top: Iterable[TopSample],
+) -> SampleAnswers:
+    """Answers for single candidates in one seed.
+
+    Args:
+        test: of the primary attack.
+        candidates, controls, flagged: numbers of these.
+        fdr: expected share of wrongly flagged ones among the flagged.
+        grouped: whether each group of controls counts once.
+        file: of all answers.
+        top: the first ones.
+    """
+    share, is_bound = test.result.best_share
+    numbers = flags_as_json(candidates, controls, flagged, fdr)
+    told = {"seed": test.seed, **numbers, "share": share, "share_is_bound": is_bound, "file": file, "top": []}
+    return replace(part_from_json(SampleAnswers, told), grouped=grouped, top=tuple(top))
+
+
+def combine_tests(
+    tests: Sequence[SeedTest],
+    *,
+    overlap: float = 0.0,
+    known_overlap: float = 0.0,
+    planned: Mapping[str, int] = {},
+) -> tuple[CandidateTest, ...]:
+    """One test per attack, target, output, reference and settings from those of every seed.
+
+    Args:
+        tests: each with a `DatasetTest`.
+        overlap: as `mi_core.metrics.pooled.pool`.
+        known_overlap: the same of the known members that ``share`` rests on beside the others.
+        planned: by target, attacks that ever ran on these images: a family counts as many at least.
+
+    Returns:
+        with ``p`` and ``holm_p``, ``welch_p``, ``permutation_p`` where every seed has one, ``direction`` (higher,
+        lower or mixed), ``effect`` pooled, ``needed`` and ``least_share`` as the most cautious seed has them.
+
+    Raises:
+        ConfigError: a p-value is not within [0, 1].
+    """
+    rows = [_combined(mine, overlap, known_overlap) for mine in _by_attack(tests)]
+    for target in dict.fromkeys(row.target for row in rows):
+        family = [number for number, row in enumerate(rows) if row.target == target]
+        size = max(planned.get(target, 0), len(family))
+        for number, holm_p in zip(family, holm([rows[number].p for number in family], family=size), strict=True):
+            rows[number] = replace(rows[number], holm_p=holm_p, family=size)
+    return tuple(rows)
+
+
+def _by_attack(tests: Iterable[SeedTest]) -> list[list[SeedTest]]:
+    """The tests of every attack, one a seed."""
+    groups: dict[tuple[str | None, ...], list[SeedTest]] = {}
+    for test in tests:
+        groups.setdefault(test.identity, []).append(test)
+    return list(groups.values())
+
+
+def _combined(mine: Sequence[SeedTest], overlap: float, known_overlap: float) -> CandidateTest:
+    """The seeds of one attack as one, before the adjustment for several attacks."""
+    first, tests = mine[0], [seed.result.test for seed in mine if seed.result.test is not None]
+    groups = [None if test.candidate_groups is None else _groups_of(test) for test in tests]
+    welch_p = cauchy_combination([test.welch_p for test in tests])
+    permuted = of_all([test.permutation_p for test in tests])
+    permutation_p = cauchy_combination(permuted) if permuted else None
+    directions = {test.direction for test in tests}
+    direction = directions.pop() if len(directions) == 1 else "mixed"
+    counted, effects = of_all(groups), of_all([test.effect for test in tests])
+    least, shares = of_all([seed.result.least_share for seed in mine]), of_all([seed.result.share for seed in mine])
+    return CandidateTest(
+        attack=first.attack,
+        target=first.target,
+        output=first.output,
+        reference=first.reference,
+        settings=first.settings,
+        primary=first.primary,
+        seeds=len(mine),
+        n=together([test.candidates + test.controls for test in tests], overlap),
+        groups=together(counted, overlap) if counted else None,
+        welch_p=welch_p,
+        permutation_p=permutation_p,
+        permutations=min(of_all([test.permutations for test in tests])) if permuted else None,
+        p=max(welch_p, permutation_p or 0.0),
+        direction=direction,
+        reversed_p=cauchy_combination([test.reversed_p for test in tests]) if direction == "lower" else None,
+        effect=pool(effects, overlap=overlap) if effects else None,
+        needed=_needed([test.needed for test in tests]),
+        least_share=min(share.low for share in least) if least else None,
+        share=pool(shares, overlap=max(overlap, known_overlap)) if shares else None,
+        holm_p=1.0,
+        family=1,
+    )
+
+
+def _groups_of(test: DatasetTest) -> int:
+    return (test.candidate_groups or 0) + (test.control_groups or 0)
+
+
+def _needed(of_seeds: Sequence[Needed | None]) -> Needed | None:
+    """What the most cautious seed needs; None: some seed cannot tell."""
+    there = of_all(of_seeds)
+    most = [max(of_all([getattr(needed, part.name) for needed in there]), default=None) for part in fields(Needed)]
+    return None if most == [None, None, None] else Needed(*most)

@@ -1,0 +1,69 @@
+"""The verdict, with the numbers that it rests on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from mi_core.records import Estimate
+from mi_core.validity.verdict import Robustness, Validity
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfSeed:
+    """What stands for one seed."""
+
+    seed: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """A verdict as it was reached; see `mi_core.validity.verdict`."""
+
+    attack_auc: Estimate | None = None
+    blind_auc: Estimate | None = None
+    control_auc: Estimate | None = None
+    delta_auc: Estimate | None = None
+    delta_control_auc: Estimate | None = None
+    semantic_auc: Estimate | None = None
+    by: str | None = None
+    p_value: float | None = None
+    trained: bool | None = None
+    factor: float | None = None
+    works: bool | None = None
+    registered: bool | None = None
+    robustness: Robustness | None = None
+    verdict: str
+    reason: str | None = None
+
+    @property
+    def validity(self) -> Validity | None:
+        """What the verdict rests on; None: there is no AUC of the attack."""
+        if self.attack_auc is None:
+            return None
+        told = {part.name: getattr(self, part.name) for part in fields(Validity)}
+        return Validity(**{name: part for name, part in told.items() if part is not None})
+
+    @property
+    def withheld_because(self) -> str | None:
+        """As `Validity.withheld_because`; None also without an AUC of the attack."""
+        return None if self.validity is None else self.validity.withheld_because
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeedVerdict(Judged, OfSeed):
+    """The verdict of one seed by itself."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerdictPart(Judged):
+    """The verdict over seeds; ``warning``: why the attacked encoder may not be the one that was meant."""
+
+    per_seed: tuple[SeedVerdict, ...] = ()
+    warning: str | None = None
+
+
+def judged(validity: Validity) -> dict[str, Any]:
+    """The fields of `Judged`, from what a verdict rests on."""
+    told = {part.name: getattr(validity, part.name) for part in fields(Validity)}
+    return told | {"robustness": validity.robustness} | validity.judgement._asdict()

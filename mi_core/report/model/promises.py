@@ -1,0 +1,119 @@
+"""What encoders memorise of images, and what their training promises by differential privacy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mi_core.records import Estimate
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemorisedSample:
+    """The memorisation of one sample."""
+
+    id: str
+    value: float
+    ci95: tuple[float, float]
+    q_value: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memorisation:
+    """What shadows memorise of the audited samples, by one attack on one output in one seed."""
+
+    attack: str
+    shadow: str
+    settings: str | None = None
+    output: str
+    epoch: int
+    seed: int
+    pairs: int
+    mean: Estimate
+    memorised: int
+    fdr: float
+    top: tuple[MemorisedSample, ...]
+    file: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Guessed:
+    """A number of guesses that was tried, and how many were right."""
+
+    guesses: int
+    correct: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Promise:
+    """What is promised of an encoder, and by whom."""
+
+    epsilon: float
+    delta: float
+    by: str
+    replaced: float | None = None
+    gamma: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DpAudit:
+    """The promise of one encoder against guessed canaries, all seeds together."""
+
+    target: str
+    attack: str
+    output: str
+    epoch: int
+    seeds: tuple[int, ...]
+    kind: str
+    canaries: int
+    inside: int
+    tried: tuple[Guessed, ...]
+    guesses: int
+    correct: int
+    confidence: float
+    family: str
+    delta: float
+    epsilon: float
+    most: float
+    mu: float | None = None
+    promised: Promise | None = None
+    p_value: float | None = None
+    verdict: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvertedPromise:
+    """A promise about the pairs of data sets that all promises of a set are composed for."""
+
+    epsilon: float
+    delta: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComposedEncoder:
+    """One encoder of a set that is composed, and what it promises alone."""
+
+    encoder: str
+    epsilon: float
+    delta: float
+    adjacencies: tuple[str, ...]
+    mechanism: str
+    gamma: float | None = None
+    converted: ConvertedPromise | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Composition:
+    """What encoders promise together whose training images overlap."""
+
+    seeds: tuple[int, ...]
+    seed: int
+    images: int
+    apart: bool = False
+    encoders: tuple[ComposedEncoder, ...]
+    epsilon: float | None = None
+    basic: float | None = None
+    delta: float
+    adjacency: str
+    method: str
+    gamma: float | None = None
+    hint: str | None = None

@@ -1,0 +1,199 @@
+"""The whole of report.json."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from mi_core.report.model.as_json import part_as_json, part_from_json
+from mi_core.report.model.attacks import (
+    AttackResult,
+    ClassRow,
+    InferenceRow,
+    MethodPart,
+    NotApplicable,
+    PooledRow,
+    Sweep,
+)
+from mi_core.report.model.defenses import DefenseRow, Tuning
+from mi_core.report.model.encoders import EncoderPart
+from mi_core.report.model.evidence import Evidence
+from mi_core.report.model.judgement import VerdictPart
+from mi_core.report.model.promises import Composition, DpAudit, Memorisation
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Role:
+    """Which samples have a role."""
+
+    n: int
+    sha256: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remark:
+    """What was done to images of a source on the way from file to pixels, and to how many."""
+
+    source: str
+    remark: str
+    n: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeedData:
+    """The samples of one seed."""
+
+    seed: int
+    roles: Mapping[str, Role]
+    duplicates_removed: int | None = None
+    near_duplicates_removed: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardsRead:
+    """How many shards of a source were read, of how many."""
+
+    read: int
+    of: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataPart:
+    """The samples of the first seed, and where they are from."""
+
+    source: str
+    roles: Mapping[str, Role]
+    duplicates_removed: int
+    near_duplicates_removed: int | None = None
+    remarks: tuple[Remark, ...] = ()
+    per_seed: tuple[SeedData, ...] = ()
+    shards: Mapping[str, ShardsRead] = field(default_factory=dict)
+    design_effect: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class NonceOrigin:
+    """What makes the views unforeseeable beside the pixels, and who drew it."""
+
+    origin: str = field(metadata={"key": "from"})
+    value: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Registration:
+    """What was written down before the target was queried, and how often somebody looked since."""
+
+    nonce: NonceOrigin
+    time: str | None = None
+    sha256: str | None = None
+    reports: int | None = None
+    attacks: int | None = None
+    after_looking: bool | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Throughput:
+    """How fast encoders were queried."""
+
+    images_per_second: float | None = None
+    views_per_second: float | None = None
+    encoder_fraction: float | None = None
+    precision: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueryEntry:
+    """Queries sent to one encoder about the samples of one role."""
+
+    encoder: str
+    role: str
+    epoch: int | None = None
+    seed: int | None = None
+    images: int
+    queries: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueriesPart:
+    """Every query sent to an encoder, over all seeds."""
+
+    total: int
+    budget: int | None = None
+    entries: tuple[QueryEntry, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RejectedSample:
+    """A sample, or a shard, that was left out, and why."""
+
+    source: str
+    shard: str
+    key: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RejectedTotal:
+    """Samples that were left out, those in damaged shards included."""
+
+    samples: int
+    shards: int
+    estimated: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """The content of report.json."""
+
+    schema_version: int
+    name: str
+    created: str
+    config_sha256: str
+    config: Mapping[str, Any] = field(default_factory=dict)
+    membership: str | None = None
+    versions: Mapping[str, str]
+    command: str | None = None
+    data: DataPart
+    encoders: Mapping[str, EncoderPart]
+    attacks: tuple[AttackResult, ...]
+    not_applicable: tuple[NotApplicable, ...] = ()
+    pooled: tuple[PooledRow, ...] = ()
+    attribute_inference: tuple[InferenceRow, ...] = ()
+    methods: Mapping[str, MethodPart] = field(default_factory=dict)
+    registration: Registration | None = None
+    validity: VerdictPart | None = None
+    evidence: Evidence | None = None
+    classes: tuple[ClassRow, ...] = ()
+    memorisation: tuple[Memorisation, ...] = ()
+    dp_audit: tuple[DpAudit, ...] = ()
+    composition: tuple[Composition, ...] = ()
+    throughput: Throughput | None = None
+    timings: Mapping[str, float] = field(default_factory=dict)
+    queries: QueriesPart | None = None
+    rejected: tuple[RejectedSample, ...] = ()
+    rejected_count: int | None = None
+    rejected_total: RejectedTotal | None = None
+    caveats: tuple[str, ...] = ()
+    not_tested: tuple[str, ...] = ()
+    not_applying: tuple[str, ...] = ()
+    defenses: tuple[DefenseRow, ...] = ()
+    tuning: Tuning | None = None
+    sweeps: tuple[Sweep, ...] = ()
+
+
+def report_as_json(report: Report) -> dict[str, Any]:
+    """The dictionary of report.json."""
+    entry: dict[str, Any] = part_as_json(report)
+    return entry
+
+
+def report_from_json(entry: Any) -> Report:
+    """The report in the content of a report.json.
+
+    Raises:
+        TypeError, KeyError, ValueError: as `part_from_json`; it is not as this version writes it.
+    """
+    return part_from_json(Report, entry)

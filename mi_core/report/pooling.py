@@ -1,0 +1,174 @@
+"""Results of several seeds as one: attacks, inferences and classes."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from mi_core.metrics.by_class import ClassResult
+from mi_core.metrics.pooled import pool, together
+from mi_core.records import Estimate
+from mi_core.report.model.attacks import AttackResult, ClassRow, InferenceRow, PooledQueries, PooledRow
+
+IDENTITY = ("attack", "target", "shadow", "output", "reference", "settings", "epoch")
+"""Fields that results of one attack have in common over seeds."""
+INFERRED = ("attribute", "target", "output", "settings", "epoch")
+"""The same of an inference."""
+_ESTIMATES = ("accuracy", "precision", "recall", "auc")
+_T = TypeVar("_T")
+_Result = TypeVar("_Result", "AttackResult", "InferenceResult")
+
+
+@dataclass(frozen=True, kw_only=True)
+class InferenceResult:
+    """An attribute told from embeddings in one seed.
+
+    Args:
+        values: number of values of the attribute.
+        n_auxiliary: samples whose attribute the attacker knew.
+        overlap, auxiliary_overlap: of the attacked samples and of the known ones, as `mi_core.metrics.pooled.pool`.
+    """
+
+    attribute: str
+    target: str
+    output: str
+    settings: str | None = None
+    epoch: int
+    seed: int
+    values: int
+    n_auxiliary: int
+    accuracy: Estimate
+    auxiliary_accuracy: Estimate | None = None
+    majority: Estimate
+    overlap: float = 0.0
+    auxiliary_overlap: float = 0.0
+
+
+def pool_seeds(attacks: Iterable[AttackResult], *, overlap: float = 0.0) -> tuple[PooledRow, ...]:
+    """The ``pooled`` part: one row per attack, target, output, settings and epoch, the mean over its seeds.
+
+    Args:
+        attacks: several seeds each; the same twice is one result, not two seeds.
+        overlap: as `mi_core.metrics.pooled.pool`.
+
+    Returns:
+        Rows in the order of their first result. Queries and seconds are sums; n and false positives are sums where no
+        sample recurs, and else fewer (`mi_core.metrics.pooled.together`). An estimate is the mean with its within-run
+        interval (`mi_core.metrics.pooled`) and, from two seeds on, ``sd`` over seeds. An estimate that one seed lacks
+        is left out, and one that a single seed does not support is not supported.
+
+    Example:
+        >>> alike = {"attack": "lpla", "target": "target", "output": "backbone", "reference": "known",
+        ...          "n_member": 9, "n_nonmember": 9, "tpr_at_fpr": {}}
+        >>> first = AttackResult(**alike, seed=0, auc=Estimate(0.7, 0.6, 0.8, 18))
+        >>> second = AttackResult(**alike, seed=1, auc=Estimate(0.8, 0.7, 0.9, 18))
+        >>> (row,) = pool_seeds([first, second])
+        >>> row.seeds, round(row.auc.value, 3), round(row.auc.low, 3), round(row.auc.high, 3), row.auc.n
+        ((0, 1), 0.75, 0.679, 0.821, 36)
+    """
+    return tuple(_pooled(of_seeds, overlap) for of_seeds in _by_seed(attacks, IDENTITY))
+
+
+def _pooled(results: Sequence[AttackResult], overlap: float) -> PooledRow:
+    first, rates = results[0], [result.tpr_at_fpr for result in results]
+    told: dict[str, Any] = {name: getattr(first, name) for name in (*IDENTITY, "knowledge")}
+    for side in ("n_member", "n_nonmember"):
+        told[side] = together([getattr(result, side) for result in results], overlap)
+    for name in _ESTIMATES:
+        if estimates := of_all([getattr(result, name) for result in results]):
+            told[name] = pool_estimate(estimates, overlap=overlap)
+    seconds = of_all([result.seconds for result in results])
+    return PooledRow(
+        **told,
+        primary=any(result.primary for result in results),
+        seeds=tuple(result.seed for result in results),
+        tpr_at_fpr={
+            alpha: pool_estimate([at[alpha] for at in rates], overlap=overlap)
+            for alpha in rates[0]
+            if all(alpha in at for at in rates)
+        },
+        queries=_pooled_queries(results),
+        seconds=sum(seconds) if seconds else None,
+    )
+
+
+def _pooled_queries(results: Sequence[AttackResult]) -> PooledQueries | None:
+    queries = of_all([result.queries for result in results])
+    if not queries:
+        return None
+    spent, judged = sum(own.evaluation for own in queries), sum(own.n_member + own.n_nonmember for own in results)
+    return PooledQueries(
+        attack_training=sum(own.attack_training for own in queries),
+        evaluation=spent,
+        per_sample=queries[0].per_sample,
+        mean_per_sample=None if queries[0].mean_per_sample is None else spent / judged,
+    )
+
+
+def pool_estimate(estimates: Sequence[Estimate], *, overlap: float = 0.0) -> Estimate:
+    """Estimates of several seeds as one: `pool`, with ``sd`` over seeds from two on."""
+    pooled = pool(estimates, overlap=overlap)
+    if len(estimates) == 1:
+        return pooled
+    return replace(pooled, sd=statistics.stdev(estimate.value for estimate in estimates))
+
+
+def pool_inferences(results: Iterable[InferenceResult]) -> tuple[InferenceRow, ...]:
+    """One row per attribute, target, output, settings and epoch: means over seeds, in the order of their first."""
+    return tuple(_pooled_inference(of_seeds) for of_seeds in _by_seed(results, INFERRED))
+
+
+def _pooled_inference(results: Sequence[InferenceResult]) -> InferenceRow:
+    first = results[0]
+    known = of_all([result.auxiliary_accuracy for result in results])
+    return InferenceRow(
+        **{name: getattr(first, name) for name in (*INFERRED, "values")},
+        seeds=tuple(result.seed for result in results),
+        n_auxiliary=sum(result.n_auxiliary for result in results),
+        accuracy=pool_estimate([result.accuracy for result in results], overlap=first.overlap),
+        auxiliary_accuracy=pool_estimate(known, overlap=first.auxiliary_overlap) if known else None,
+        majority=pool_estimate([result.majority for result in results], overlap=first.overlap),
+    )
+
+
+def _by_seed(results: Iterable[_Result], identity: Sequence[str]) -> list[list[_Result]]:
+    """Results alike in ``identity``, one per seed."""
+    groups: dict[tuple[Any, ...], dict[int, _Result]] = {}
+    for result in results:
+        groups.setdefault(tuple(getattr(result, name) for name in identity), {}).setdefault(result.seed, result)
+    return [list(of_seeds.values()) for of_seeds in groups.values()]
+
+
+def of_all(parts: Sequence[_T | None]) -> list[_T]:
+    """The parts, where every seed has one; else none."""
+    there = [part for part in parts if part is not None]
+    return there if len(there) == len(parts) else []
+
+
+def class_rows(
+    of_seeds: Mapping[int, Sequence[ClassResult]], names: Sequence[str], *, overlap: float = 0.0, asked: bool
+) -> tuple[ClassRow, ...]:
+    """The primary attack by class, the class with the highest AUC first; means over seeds.
+
+    Args:
+        of_seeds: results by number of the class.
+        names: of the classes; further ones are called by their numbers.
+        overlap: as `mi_core.metrics.pooled.pool`.
+        asked: whether candidates are judged, of which nobody knows who is a member.
+    """
+    if len(of_seeds) < 2:
+        return ()
+    rows = [
+        ClassRow(
+            name=names[number] if number < len(names) else str(number),
+            n_member=together([result.n_member for result in results], overlap),
+            n_nonmember=together([result.n_nonmember for result in results], overlap),
+            auc=pool([result.auc for result in results], overlap=overlap),
+            recall=None if asked else pool([result.recall for result in results], overlap=overlap),
+            false_positive_rate=pool([result.false_positive_rate for result in results], overlap=overlap),
+        )
+        for number, results in of_seeds.items()
+    ]
+    return tuple(sorted(rows, key=lambda row: -row.auc.value))
