@@ -18,7 +18,7 @@ from pipelines.errors import UserError
 from pipelines.extract.attempts import lost_queries
 from pipelines.extract.features import read
 from pipelines.extract.jobs import ATTEMPTS
-from pipelines.extract.passes import Pass, Recorded, pass_of, recorded_passes, resumed
+from pipelines.extract.passes import Pass, Recorded, pass_of, recorded_passes, resumed, with_banks
 from pipelines.plan.items import Encoder, Query, Reading
 from pipelines.plan.keys import items_in
 from pipelines.run.folder import SeedFolder
@@ -40,14 +40,15 @@ def count_queries(planned: Planned) -> Iterator[Entry]:
     queries = {query.key: query for query in items_in(plan, Query)}
     recorded = recorded_passes(folder.store)
     passes = resumed(queries, folder.store, recorded)
-    for one in [*passes, *_read_of_others(recorded, queries, folder)]:
+    every = [*passes, *_read_of_others(recorded, queries, folder)]
+    for one in every:
         if one.stopping is not None:
             yield from _decided([queries[key] for key in one.keys], folder)
             continue
         for role, images in _by_role(one, splits, folder.seed):
             yield one.encoder, role, images, images * one.queries_per_image
-        if one.bank:
-            yield one.encoder, ANCHOR_ROLE, one.bank, one.bank_queries
+    for one in with_banks(every):
+        yield one.encoder, ANCHOR_ROLE, one.bank, one.bank_queries
     mine = {encoder.key for encoder in plan.encoders}
     for record in _outdated(recorded, passes, mine):
         if record.content["run"] == folder.run:

@@ -235,6 +235,16 @@ def resumed(queries: Mapping[str, Query], store: str, known: Sequence[Recorded])
     ]
 
 
+def with_banks(passes: Iterable[Pass]) -> list[Pass]:
+    """Passes that compare samples with a bank; of those that read the same answers for it the first alone."""
+    first: dict[object, Pass] = {}
+    for one in passes:
+        if one.bank:
+            answers = (one.encoder_key, one.epochs, one.outputs, one.recipe, one.bank_role, one.bank, one.repeats)
+            first.setdefault(answers, one)
+    return list(first.values())
+
+
 def grouped(queries: Sequence[Query], store: str) -> list[Pass]:
     """New passes that compute some queries; each set of queries of an image is asked once."""
     blocks: dict[object, list[Query]] = {}

@@ -31,7 +31,7 @@ from pipelines.extract.chunk_size import Sizing
 from pipelines.extract.executors import Executor, InProcess, InRay
 from pipelines.extract.features import rejected_samples
 from pipelines.extract.jobs import ATTEMPTS, Place, ShardJob, jobs_of, looked_up, places_of, remaining
-from pipelines.extract.passes import FeatureFile, Pass, grouped, recorded_passes, resumed
+from pipelines.extract.passes import FeatureFile, Pass, grouped, recorded_passes, resumed, with_banks
 from pipelines.extract.readers import Kept
 from pipelines.extract.worker import EncodeChunks
 from pipelines.plan.items import Query
@@ -215,8 +215,9 @@ def _looked_through(config: RunConfig, passes: Sequence[PlannedPass]) -> tuple[C
         for counted, some in ((asked, jobs), (left, remaining(jobs))):
             for job in some:
                 counted[job.folder, job.encoder] += job.queries
-            for query, place in {job.query.tag: (job.query, job.folder) for job in some}.values():
-                counted[place, query.encoder] += query.bank_queries
+            first = {job.query.tag: job for job in some}
+            for query in with_banks(job.query for job in first.values()):
+                counted[first[query.tag].folder, query.encoder] += query.bank_queries
     return asked, left
 
 

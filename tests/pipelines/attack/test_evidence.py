@@ -17,10 +17,12 @@ from mi_core.report.contents import schema
 from mi_core.validity.conformal import benjamini_hochberg, conformal_p_values
 from mi_core.validity.dataset import dataset_test
 from mi_core.validity.verdict import Validity
+from pipelines.audit.run import with_nonce
 from pipelines.errors import UserError
 from pipelines.plan.load import parse
 from pipelines.report.run import run as write_report
 from pipelines.run.folder import RunFolder
+from pipelines.run.registration import registered_nonce
 from tests.pipelines import staged
 
 
@@ -110,7 +112,8 @@ def test_controls_that_were_saved_otherwise_are_no_controls(local_ray: None, tmp
     stale = tmp_path / "run" / "seed-0" / "validity" / "candidates.parquet" / "00000.parquet"
     stale.parent.mkdir()
     stale.write_bytes(b"of a report before")
-    write_report(config, RunFolder(str(tmp_path / "run")))
+    folder = RunFolder(str(tmp_path / "run"))
+    write_report(with_nonce(config, registered_nonce(folder)), folder)
     report = report_of(tmp_path / "run")
     assert report["validity"]["verdict"] == "confounded"
     found = report["evidence"]
