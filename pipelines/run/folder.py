@@ -10,7 +10,7 @@ import platform
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from importlib.metadata import version
@@ -224,6 +224,8 @@ class RunFolder:
         before_path, difference, dropped = f"{self.path}/config.yaml", "", set[int]()
         if storage.exists(before_path):
             before = yaml.safe_load(storage.read_bytes(before_path))
+            if storage.is_folder(f"{self.seed(before['seeds'][0]).path}/{FEATURES}"):
+                raise UserError(f"{self.path} was made by a version that kept features by seed; choose another --out")
             self._check_changes(before, config, force)
             difference, dropped = _difference(before, config), {*before["seeds"]} - {*config["seeds"]}
         elif storage.list_files(self.path):
@@ -289,25 +291,13 @@ def _changes(before: dict[str, Any], config: dict[str, Any]) -> dict[str, str]:
 
 
 def _settled(config: dict[str, Any]) -> dict[str, Any]:
-    """A plain config with the precision that its device means, and with fields that earlier versions had not."""
+    """A plain config with the precision that its device means."""
     settled = dict(config)
-    if isinstance(data := config.get("data"), dict):
-        settled["data"] = {"decode": "full"} | data
-    if isinstance(attacks := config.get("attacks"), list):
-        settled["attacks"] = [_with_defaults(attack) for attack in attacks]
     if isinstance(queries := config.get("queries"), dict) and "precision" in queries:
         device = "cuda" if (config.get("resources") or {}).get("gpus_per_actor") else "cpu"
         precision = precision_on(device, queries["precision"])
-        settled["queries"] = {"feature_precision": "float32"} | queries | {"precision": precision}
+        settled["queries"] = queries | {"precision": precision}
     return settled
-
-
-def _with_defaults(attack: dict[str, Any]) -> dict[str, Any]:
-    """An attack with the defaults of its parameters that it does not name."""
-    from mi_core.attacks import ATTACKS  # light processes read run folders without PyTorch
-
-    method = ATTACKS.get(attack.get("attack", ""))
-    return attack if method is None else asdict(method.Parameters()) | attack
 
 
 def _first(changes: Mapping[str, str]) -> str:

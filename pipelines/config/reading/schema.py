@@ -235,7 +235,6 @@ def _complete_data(models: dict[str, Schema]) -> None:
     models["SourceConfig"]["allOf"] = [_where("kind", NOISE, options)]
     group = [{"type": "string"}, _to("GroupConfig"), NOTHING]
     data["group_by"] = _described(data["group_by"]) | {"anyOf": group}
-    models["NearDuplicatesConfig"]["properties"]["encoder"] = NOTHING
 
 
 def _searched() -> Schema:

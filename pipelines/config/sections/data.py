@@ -288,11 +288,3 @@ class NearDuplicatesConfig(Section):
         description="bits of 64 in which the perceptual hashes may differ; default: 8, or 4 above a million images",
     )
     least: float = Field(default=0.92, ge=-1, le=1, description="least correlation of 8 x 8 grey levels")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_encoder(cls, value: Any) -> Any:
-        """Run folders of earlier versions say that no encoder confirms the near-copies."""
-        if isinstance(value, dict) and value.get("encoder", ...) is None:
-            return {name: setting for name, setting in value.items() if name != "encoder"}
-        return value

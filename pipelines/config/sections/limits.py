@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from pipelines.config.sections.section import Section
 from pipelines.errors import UserError
@@ -35,12 +35,6 @@ class ResourcesConfig(Section):
         default=4096, ge=0, description="decoded members that a training worker keeps; more are streamed from shards"
     )
     object_store_mb: int = Field(default=300, ge=80, description="object store of a local Ray")
-
-    @field_validator("decode", mode="before", json_schema_input_type=Literal["fused", "apart", "auto"])
-    @classmethod
-    def _chosen(cls, value: Any) -> Any:
-        """Run folders of earlier versions left the choice to the first chunks."""
-        return "fused" if value == "auto" else value
 
     def check(self, available: Mapping[str, float]) -> None:
         """Refuse a cluster on which a stage could never be scheduled.

@@ -31,7 +31,6 @@ from pipelines.files.ways import follow, way
 ROLES, SUMMED, REJECTED = "roles.json", "shards.parquet", "rejected.parquet"
 NEAR = "near-copies.parquet"
 GIVEN = "given.parquet"
-EARLIER = "samples.parquet"  # of versions that wrote every sample of a seed into one table
 _REDO = "redo with --force data, or choose another --out"
 FIRST = "first"  # purpose of the hash by which the first samples of a role are taken
 _HELD = 8  # shards that stay in memory
@@ -100,7 +99,7 @@ class Splits:
         """The splits of a seed's folder, read once per process.
 
         Raises:
-            UserError: they are not drawn yet, or by an earlier version.
+            UserError: they are not drawn yet.
         """
         if not are_drawn(folder):
             raise UserError(f"{folder}/splits is missing; run the stages from the start")
@@ -383,15 +382,5 @@ def rejections_table(rejected: Sequence[Rejection]) -> pa.Table:
 
 
 def are_drawn(folder: str) -> bool:
-    """Whether the splits of a seed's folder are drawn.
-
-    Raises:
-        UserError: by an earlier version.
-    """
-    if storage.exists(f"{folder}/splits/{ROLES}"):
-        return True
-    if storage.exists(f"{folder}/splits/{EARLIER}"):
-        raise UserError(
-            f"{folder}/splits was drawn by an earlier version, which kept all samples in {EARLIER}; {_REDO}"
-        )
-    return False
+    """Whether the splits of a seed's folder are drawn."""
+    return storage.exists(f"{folder}/splits/{ROLES}")

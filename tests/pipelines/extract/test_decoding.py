@@ -79,7 +79,3 @@ def test_tasks_of_its_own_find_the_same(local_ray: None, shards: Path, tmp_path:
 @pytest.mark.parametrize(("cpus", "decode", "tasks"), [(8.0, "fused", 0), (8.0, "apart", 7), (1.0, "apart", 1)])
 def test_tasks_that_decode(cpus: float, decode: Any, tasks: int) -> None:
     assert ResourcesConfig(decode=decode).decoders(1, {"CPU": cpus}) == tasks
-
-
-def test_run_folders_that_left_the_choice_to_the_run_are_read() -> None:
-    assert ResourcesConfig.model_validate({"decode": "auto"}).decode == "fused"

@@ -57,6 +57,15 @@ def test_the_same_config_continues_and_every_start_is_listed(tmp_path: Path) -> 
     assert second["versions"]["torch"]
 
 
+def test_a_folder_with_features_by_seed_is_refused_in_one_line(tmp_path: Path) -> None:
+    opened(tmp_path)
+    work(tmp_path, FEATURES)
+    opened(tmp_path)
+    (tmp_path / "run" / "seed-0" / FEATURES).mkdir(parents=True)
+    with pytest.raises(UserError, match="kept features by seed; choose another --out"):
+        opened(tmp_path)
+
+
 def test_a_changed_config_is_refused_with_the_changed_keys(tmp_path: Path) -> None:
     opened(tmp_path)
     work(tmp_path, "splits", "encoders")
@@ -217,24 +226,16 @@ def test_a_start_removes_what_killed_writes_left(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("before", ["auto", "float32"])
-def test_a_folder_of_an_earlier_version_goes_on_where_the_device_means_the_same(tmp_path: Path, before: str) -> None:
-    opened(tmp_path, with_change(queries={"precision": before}))
+def test_a_folder_goes_on_where_the_device_means_the_same_precision(tmp_path: Path, before: str) -> None:
+    data = {"image_size": 8, "decode": "full"}
+    opened(tmp_path, with_change(data=data, queries={"precision": before}))
     work(tmp_path, "splits", "features")
-    now = with_change(data={"image_size": 8, "decode": "full"}, queries={"precision": "auto", "compile": False})
+    now = with_change(data=data, queries={"precision": "auto", "compile": False})
     opened(tmp_path, now)
     with pytest.raises(UserError, match=r"changed: queries.precision\."):
         opened(tmp_path, now | {"resources": {"gpus_per_actor": 1}})
     with pytest.raises(UserError, match=r"changed: data.decode\."):
         opened(tmp_path, now | {"data": {"image_size": 8, "decode": "scaled"}})
-
-
-def test_attacks_of_an_earlier_version_lack_a_setting_whose_default_they_had(tmp_path: Path) -> None:
-    before = {"attack": "combined", "grid": "3x3", "parts": "", "caption": False, "penalty": 10.0}
-    opened(tmp_path, with_change(attacks=[before]))
-    work(tmp_path, "splits", "attacks")
-    opened(tmp_path, with_change(attacks=[before | {"neighbours": ""}, {"attack": "lpla"}]))
-    with pytest.raises(UserError, match="changed: attacks"):
-        opened(tmp_path, with_change(attacks=[before | {"neighbours": "20/128"}, {"attack": "lpla"}]))
 
 
 def test_a_gpu_s_features_go_on_without_it_where_the_precision_is_said(tmp_path: Path) -> None:

@@ -236,10 +236,3 @@ def test_a_run_folder_moves_and_another_seed_borrows_its_splits(tmp_path: Path) 
 
 def splits_ids(config: DataConfig, seed: int) -> list[str]:
     return sorted(slow_draw(config, rows_of(60), seed).roles)
-
-
-def test_splits_of_an_earlier_version_are_told(tmp_path: Path) -> None:
-    (tmp_path / "splits").mkdir()
-    (tmp_path / "splits" / "samples.parquet").touch()
-    with pytest.raises(UserError, match="drawn by an earlier version.*--force data"):
-        Splits.load(str(tmp_path))

@@ -100,9 +100,3 @@ def test_without_near_copies_nothing_is_removed(tmp_path: Path) -> None:
     splits = drawn(DataConfig(sources=sources, image_size=32, roles=roles, near_duplicates={}))
     assert splits.near_removed == 0
     assert splits.table == drawn(plain).table  # nor do hashes and descriptors stay
-
-
-def test_a_run_folder_of_an_earlier_version_is_read(tmp_path: Path) -> None:
-    """It says that no encoder confirms near-copies, which could be asked for once."""
-    config = NearDuplicatesConfig.model_validate({"distance": 8, "least": 0.92, "encoder": None})
-    assert config == NearDuplicatesConfig(distance=8)
