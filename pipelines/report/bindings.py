@@ -127,3 +127,21 @@ def kind_of(encoder: stored.StoredEncoder) -> str:
     if isinstance(settings, EndpointConfig):
         return ANSWERS
     return CODE if isinstance(settings, LoadedConfig) and settings.load.startswith("python:") else WEIGHTS
+
+
+def fault_of_file(file: Mapping[str, Any], folder: RunFolder) -> str:
+    """What is wrong with a file or folder of a run; empty: its digest is the stated one.
+
+    A name may lead out of a point of a sweep, to the run around it. No content is told, only whether the digest fits.
+    """
+    name, ((algorithm, wanted), *_) = file["name"], file["digest"].items()
+    if name.startswith("/") or "://" in name or "\0" in name:
+        return f"{name} is no name of a file in a run"
+    path = follow(folder.path, name)
+    try:
+        if not storage.exists(path):
+            return f"{name} is missing"
+        found = file_digest(path) if algorithm == "sha256" else folder_digest(path)
+    except OSError as error:
+        return f"{name} cannot be read ({type(error).__name__})"
+    return "" if found == wanted else f"{name} has other bytes than stated"

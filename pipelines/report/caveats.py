@@ -11,55 +11,52 @@ from mi_core.objectives import OBJECTIVES
 from mi_core.querying.sanity import fault_in_words
 from mi_core.report.build import SAME_SOURCE
 from mi_core.report.words.numbers import plain
-from pipelines.attack.results import result_of, settings_of, tasks
+from pipelines.attack.results import result_of, settings_of
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.encoders import EndpointConfig
 from pipelines.config.sections.sources import NOISE
 from pipelines.data.draw.splits import Splits
-from pipelines.data.plans import plan_of
 from pipelines.data.read.samples import IMAGES
 from pipelines.data.run import faults_of_lists
 from pipelines.encoders.stored import describe
 from pipelines.plan.controls import passed_over, references_of
 from pipelines.plan.roles import is_membership_unknown, population_roles, reference_roles, roles_fitted_on_target
+from pipelines.report.finished import FinishedRun
 from pipelines.report.verdict import shard_effect
-from pipelines.run.folder import RunFolder
 
 
-def remarks(config: RunConfig, folder: RunFolder) -> list[dict[str, Any]]:
+def remarks(run: FinishedRun) -> list[dict[str, Any]]:
     """What was done to images on the way from file to pixels, and to how many, by source."""
-    noted = [one for one in Splits.load(folder.seed(config.seeds[0]).path).rejected if one.noted and one.key == IMAGES]
+    noted = [one for one in Splits.load(run.first.path).rejected if one.noted and one.key == IMAGES]
     return [{"source": one.source, "remark": one.reason, "n": one.lost} for one in noted]
 
 
-def caveats(config: RunConfig, folder: RunFolder) -> list[str]:
+def caveats(run: FinishedRun) -> list[str]:
     """What a reader of the report should know; the most serious first."""
     told = [
         "Intervals cover the choice of audited images. Only the spread over seeds shows how much another training run "
         "of the same encoder would differ.",
     ]
-    if config.data.near_duplicates is None:
+    if run.config.data.near_duplicates is None:
         told.append(
             "Only images with identical pixels count as duplicates; near-duplicates across roles may remain "
             "(data.near_duplicates={} looks for them)."
         )
-    told += conditions_in_words(remarks(config, folder))
-    told += _of_shards(config, folder)
-    told += _of_drawn(config, folder)
-    told += [
-        f"{line[0].upper()}{line[1:]}." for line in faults_of_lists(Splits.load(folder.seed(config.seeds[0]).path))
-    ]
-    if len(config.seeds) == 1:
+    told += conditions_in_words(remarks(run))
+    told += _of_shards(run)
+    told += _of_drawn(run)
+    told += [f"{line[0].upper()}{line[1:]}." for line in faults_of_lists(Splits.load(run.first.path))]
+    if len(run.config.seeds) == 1:
         told.append("One seed: the spread over splits and training runs is not known.")
-    told += of_fits(config)
-    noisy = {name for name, role in config.data.roles.items() if _is_noise(config, role.source_name)}
-    if any(noisy & {*reference_roles(config, attack), *population_roles(attack)} for attack in config.attacks):
+    told += of_fits(run.config)
+    noisy = {name for name, role in run.config.data.roles.items() if _is_noise(run.config, role.source_name)}
+    if any(noisy & {*reference_roles(run.config, attack), *population_roles(attack)} for attack in run.config.attacks):
         told.append(
             "Some attacks learned what a non-member is from images of random pixels. Encoders treat noise unlike any "
             "image, trained on or not, so their thresholds and accuracies may be far off, even below guessing."
         )
-    for name in config.encoders:
-        record = describe(folder.seed(config.seeds[0]), name).record
+    for name in run.config.encoders:
+        record = describe(run.first, name).record
         templated = record.templated_captions
         if templated is None:
             told.append(f"Where images had no caption, {name} was trained on captions made from class names.")
@@ -68,7 +65,7 @@ def caveats(config: RunConfig, folder: RunFolder) -> list[str]:
                 f"{templated} of the {record.images} captions that {name} was trained on were made "
                 "from class names and attributes, not written by people."
             )
-        attacked = any(attack.target == name for attack in config.attacks)
+        attacked = any(attack.target == name for attack in run.config.attacks)
         if attacked and record.consistency and not record.consistency["works"]:
             told.insert(0, f"The encoder {name}: {fault_in_words(record.consistency)}")
         noise = record.answers.get("noise", {})
@@ -76,15 +73,14 @@ def caveats(config: RunConfig, folder: RunFolder) -> list[str]:
             told.append(noise_caveat(name, noise))
     uncontrolled = {
         f"{task.judge.attack.attack} on {task.target_output}: {result_of(task)['control_not_applicable']}"
-        for seed in config.seeds
-        for task in tasks(plan_of(config, folder.seed(seed)))
+        for task in run.tasks()
         if "control_not_applicable" in result_of(task)
     }
     told += [f"No reference for {one}." for one in sorted(uncontrolled)]
-    told += of_references(config)
-    if is_membership_unknown(config):
+    told += of_references(run.config)
+    if is_membership_unknown(run.config):
         told.append(SAME_SOURCE)
-    if len(config.attacks) * len(config.queries.outputs) > 1:
+    if len(run.config.attacks) * len(run.config.queries.outputs) > 1:
         told.append(
             "The verdict uses only the attack marked “primary”. The AUCs of the other rows are information, not "
             "corrected for multiple testing."
@@ -111,28 +107,27 @@ def of_references(config: RunConfig) -> list[str]:
     return list(dict.fromkeys(told))
 
 
-def _of_drawn(config: RunConfig, folder: RunFolder) -> list[str]:
+def _of_drawn(run: FinishedRun) -> list[str]:
     """That metrics are of some of the scored samples, where these are very many."""
-    for seed in config.seeds:
-        for result in map(result_of, tasks(plan_of(config, folder.seed(seed)))):
-            metrics, scored = result.get("metrics", {}), result.get("scored", 0)
-            judged = metrics.get("n_member", 0) + metrics.get("n_nonmember", 0)
-            if metrics and judged < scored:
-                return [
-                    f"Metrics are of {judged:,} of {scored:,} scored samples, which a hash of their ids draws; that "
-                    "moves an AUC far less than its interval. Scores and single answers are of all."
-                ]
+    for result in map(result_of, run.tasks()):
+        metrics, scored = result.get("metrics", {}), result.get("scored", 0)
+        judged = metrics.get("n_member", 0) + metrics.get("n_nonmember", 0)
+        if metrics and judged < scored:
+            return [
+                f"Metrics are of {judged:,} of {scored:,} scored samples, which a hash of their ids draws; that "
+                "moves an AUC far less than its interval. Scores and single answers are of all."
+            ]
     return []
 
 
-def _of_shards(config: RunConfig, folder: RunFolder) -> list[str]:
+def _of_shards(run: FinishedRun) -> list[str]:
     """That only some shards were read, and what this means."""
-    place = folder.seed(config.seeds[0])
+    place = run.first
     rules = Splits.load(place.path).rules
     if rules is None or not rules.shards:
         return []
     read = ", ".join(f"{few:,} of {every:,} of {name}" for name, (few, every) in rules.shards.items())
-    effect = shard_effect(config, place)
+    effect = shard_effect(run)
     if effect is None:
         means = "The config says that samples stand in shards at random (data.shuffled)."
     else:
@@ -150,28 +145,28 @@ def _is_noise(config: RunConfig, source: str) -> bool:
     return config.data.sources[name].kind == NOISE
 
 
-def not_tested(config: RunConfig, folder: RunFolder) -> list[str]:
+def not_tested(run: FinishedRun) -> list[str]:
     """Attacks, outputs and defenses that the run left out."""
-    names, _ = _left_out(config, folder)
+    names, _ = _left_out(run)
     missing = [f"attacks: {', '.join(names)}"] if names else []
-    outputs = [f"the {output} output" for output in _outputs(config, folder) if output not in config.queries.outputs]
-    return [*missing, *outputs, *([] if config.defenses else ["what a defense would hide, and at what price"])]
+    outputs = [f"the {output} output" for output in _outputs(run) if output not in run.config.queries.outputs]
+    return [*missing, *outputs, *([] if run.config.defenses else ["what a defense would hide, and at what price"])]
 
 
-def not_applying(config: RunConfig, folder: RunFolder) -> list[str]:
+def not_applying(run: FinishedRun) -> list[str]:
     """Attacks that the target is not the kind of encoder for."""
-    _, useless = _left_out(config, folder)
+    _, useless = _left_out(run)
     return [f"{', '.join(names)}: {reason}" for reason, names in useless.items()]
 
 
-def _left_out(config: RunConfig, folder: RunFolder) -> tuple[list[str], dict[str, list[str]]]:
-    tried = {attack.attack for attack in config.attacks}
-    target = config.encoders[config.attacks[0].target]
+def _left_out(run: FinishedRun) -> tuple[list[str], dict[str, list[str]]]:
+    tried = {attack.attack for attack in run.config.attacks}
+    target = run.config.encoders[run.config.attacks[0].target]
     text = OBJECTIVES[target.objective].target == "caption"
     weights = not isinstance(target, EndpointConfig)
-    return left_out(tried, _outputs(config, folder), text=text, weights=weights)
+    return left_out(tried, _outputs(run), text=text, weights=weights)
 
 
-def _outputs(config: RunConfig, folder: RunFolder) -> tuple[str, ...]:
+def _outputs(run: FinishedRun) -> tuple[str, ...]:
     """Outputs of the first attack's target."""
-    return describe(folder.seed(config.seeds[0]), config.attacks[0].target).record.outputs
+    return describe(run.first, run.config.attacks[0].target).record.outputs

@@ -11,28 +11,33 @@ from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.encoders import DefendedConfig
 from pipelines.data.draw.splits import Splits
 from pipelines.encoders.stored import describe
-from pipelines.run.folder import RunFolder, SeedFolder
+from pipelines.report.finished import FinishedRun
+from pipelines.run.folder import SeedFolder
 
 _KINDS = {Gaussian: "gaussian", SampledGaussian: "sampled-gaussian", type(None): "unknown"}
 
 
-def composition(config: RunConfig, folder: RunFolder) -> list[dict[str, Any]]:
+def composition(run: FinishedRun) -> list[dict[str, Any]]:
     """One entry of report.json for each set of encoders that share images of their training.
 
     Encoders count that are attacked, and whose defense promises something in every seed. A set that is a part of
     another one has no entry of its own. Seeds are repetitions: the numbers are those of the seed that promises least.
     """
-    releases = _releases(config, folder)
+    releases = _releases(run)
     entries = []
-    for names in _overlapping(config, folder, list(releases)):
+    for names in _overlapping(run, list(releases)):
         found = [composed(of_seed) for of_seed in zip(*(releases[name] for name in names), strict=True)]
         least = max(range(len(found)), key=lambda row: found[row].epsilon)
         alone = [releases[name][least] for name in names]
-        seed = config.seeds[least]
-        shared = [count for cell, count in _cells(config, folder.seed(seed)) if _trained(config, cell) >= set(names)]
+        seed = run.config.seeds[least]
+        shared = [
+            count
+            for cell, count in _cells(run.config, run.folder.seed(seed))
+            if _trained(run.config, cell) >= set(names)
+        ]
         entries.append(
-            {"seeds": list(config.seeds), "seed": seed, "images": sum(shared)}
-            | ({"apart": True} if found[least].gamma and _apart(config, names) else {})
+            {"seeds": list(run.config.seeds), "seed": seed, "images": sum(shared)}
+            | ({"apart": True} if found[least].gamma and _apart(run.config, names) else {})
             | _entry(names, alone, found[least])
         )
     return entries
@@ -64,25 +69,27 @@ def _row(name: str, alone: Release, part: Release) -> dict[str, Any]:
     }
 
 
-def _releases(config: RunConfig, folder: RunFolder) -> dict[str, list[Release]]:
+def _releases(run: FinishedRun) -> dict[str, list[Release]]:
     """The promises of the audited encoders by seed; without encoders that promise nothing in some seed."""
-    attacked = dict.fromkeys(attack.target for attack in config.attacks)
+    attacked = dict.fromkeys(attack.target for attack in run.config.attacks)
     found: dict[str, list[Release]] = {}
     for name in attacked:
-        encoder = config.encoders[name]
+        encoder = run.config.encoders[name]
         if isinstance(encoder, DefendedConfig):
-            told = [describe(folder.seed(seed), name).record.defense for seed in config.seeds]
-            each = [release_of(encoder.method(seed), of_seed) for seed, of_seed in zip(config.seeds, told, strict=True)]
+            told = [describe(run.folder.seed(seed), name).record.defense for seed in run.config.seeds]
+            each = [
+                release_of(encoder.method(seed), of_seed) for seed, of_seed in zip(run.config.seeds, told, strict=True)
+            ]
             promised = [release for release in each if release is not None]
             if len(promised) == len(each):
                 found[name] = promised
     return found
 
 
-def _overlapping(config: RunConfig, folder: RunFolder, names: Sequence[str]) -> list[list[str]]:
+def _overlapping(run: FinishedRun, names: Sequence[str]) -> list[list[str]]:
     """The largest sets of at least two encoders with an image in common."""
-    cells = _cells(config, folder.seed(config.seeds[0]))
-    together = {frozenset(_trained(config, cell) & set(names)) for cell, count in cells if count}
+    cells = _cells(run.config, run.first)
+    together = {frozenset(_trained(run.config, cell) & set(names)) for cell, count in cells if count}
     largest = [one for one in together if len(one) > 1 and not any(one < other for other in together)]
     return sorted(
         ([name for name in names if name in one] for one in largest), key=lambda one: list(map(names.index, one))

@@ -7,21 +7,20 @@ from typing import Any
 
 import numpy as np
 
-from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.encoders import DefendedConfig
 from pipelines.encoders.stored import describe
-from pipelines.run.folder import RunFolder
+from pipelines.report.finished import FinishedRun
 
 PROMISED = frozenset({"epsilon", "epsilon_rdp", "delta", "gamma"})
 
 
-def defended(config: RunConfig, folder: RunFolder) -> Iterator[dict[str, Any]]:
+def defended(run: FinishedRun) -> Iterator[dict[str, Any]]:
     """The defended encoders, with what their defenses tell of themselves, over all seeds."""
-    entries = {entry.on(name): entry for entry in config.defenses for name in config.encoders}
-    attacked = {attack.target for attack in config.attacks}
-    for name, encoder in config.encoders.items():
+    entries = {entry.on(name): entry for entry in run.config.defenses for name in run.config.encoders}
+    attacked = {attack.target for attack in run.config.attacks}
+    for name, encoder in run.config.encoders.items():
         if isinstance(encoder, DefendedConfig) and name in attacked:
-            told = [describe(folder.seed(seed), name).record.defense for seed in config.seeds]
+            told = [describe(run.folder.seed(seed), name).record.defense for seed in run.config.seeds]
             entry = entries.get(name)
             beside = f"{encoder.defends}+{entry.beside}" if entry and entry.beside else encoder.defends
             yield {

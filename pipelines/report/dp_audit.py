@@ -10,44 +10,42 @@ from typing import Any
 from mi_core.defenses.composition import LEAVE, present_or_not
 from mi_core.validity.one_run import Guesses, best_bound, corrected_p_value, grid_of
 from pipelines.attack.canaries import guessed
-from pipelines.attack.results import Task, result_of, tasks
+from pipelines.attack.results import Task, result_of
 from pipelines.config.roles import CANARY_IN, CANARY_ROLE
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.dp_audit import APPROXIMATE, GAUSSIAN
 from pipelines.config.sections.encoders import DefendedConfig
 from pipelines.data.draw.splits import Splits
-from pipelines.data.plans import plan_of
 from pipelines.encoders.stored import describe
 from pipelines.plan.dp_audit import promising_encoders
-from pipelines.run.folder import RunFolder
+from pipelines.report.finished import FinishedRun
 
 
-def dp_audit(config: RunConfig, folder: RunFolder) -> list[dict[str, Any]]:
+def dp_audit(run: FinishedRun) -> list[dict[str, Any]]:
     """One entry of report.json for each encoder whose canaries were guessed.
 
     Runs of several seeds have coins of their own, so they are one mechanism with all their canaries.
     """
-    chosen = config.dp_audit
+    chosen = run.config.dp_audit
     if chosen is None:
         return []
     by_target: dict[str, list[Task]] = {}
-    for seed in config.seeds:
-        for task in tasks(plan_of(config, folder.seed(seed))):
-            if task.judge.score.canaries is not None and "not_applicable" not in result_of(task):
-                by_target.setdefault(task.judge.attack.target, []).append(task)
-    return [_entry(config, folder, mine) for mine in by_target.values()]
+    for task in run.tasks():
+        if task.judge.score.canaries is not None and "not_applicable" not in result_of(task):
+            by_target.setdefault(task.judge.attack.target, []).append(task)
+    return [_entry(run, mine) for mine in by_target.values()]
 
 
-def _entry(config: RunConfig, folder: RunFolder, mine: Sequence[Task]) -> dict[str, Any]:
-    assert config.dp_audit is not None
-    chosen, task = config.dp_audit, mine[0]
-    role = config.data.roles[CANARY_ROLE]
+def _entry(run: FinishedRun, mine: Sequence[Task]) -> dict[str, Any]:
+    assert run.config.dp_audit is not None
+    chosen, task = run.config.dp_audit, mine[0]
+    role = run.config.data.roles[CANARY_ROLE]
     counts = sorted(chosen.guesses) or grid_of(role.count or 0)
     of_seed = [guessed(one, counts) for one in mine]
     tried = [reduce(add, several) for several in zip(*of_seed, strict=True)]
-    promise = _promise(config, folder, task.judge.attack.target)
+    promise = _promise(run, task.judge.attack.target)
     delta = promise.get("delta", chosen.delta or 0.0)
-    gaussian = family_of(config, task.judge.attack.target) == GAUSSIAN and delta > 0
+    gaussian = family_of(run.config, task.judge.attack.target) == GAUSSIAN and delta > 0
     bound = best_bound(tried, delta=delta, confidence=chosen.confidence, gaussian=gaussian)
     perfect = [Guesses(one.canaries, one.guesses, one.guesses) for one in tried]
     entry: dict[str, Any] = {
@@ -91,16 +89,16 @@ def family_of(config: RunConfig, target: str) -> str:
     return GAUSSIAN if fits and config.dp_audit is not None and config.dp_audit.family == GAUSSIAN else APPROXIMATE
 
 
-def _promise(config: RunConfig, folder: RunFolder, target: str) -> dict[str, Any]:
+def _promise(run: FinishedRun, target: str) -> dict[str, Any]:
     """What is promised of an encoder, and by whom; the largest over the seeds; empty: nothing."""
-    chosen, encoder = config.dp_audit, config.encoders[target]
+    chosen, encoder = run.config.dp_audit, run.config.encoders[target]
     if chosen is not None and chosen.epsilon is not None:
         told = {"epsilon": chosen.epsilon, "delta": chosen.delta or 0.0, "by": "config"}
-        return told if target in promising_encoders(config) else {}
+        return told if target in promising_encoders(run.config) else {}
     if not isinstance(encoder, DefendedConfig):
         return {}
-    numbers = [describe(folder.seed(seed), target).record.defense for seed in config.seeds]
-    method = encoder.method(config.seeds[0])
+    numbers = [describe(run.folder.seed(seed), target).record.defense for seed in run.config.seeds]
+    method = encoder.method(run.config.seeds[0])
     found = [promise for of_seed in numbers if (promise := present_or_not(method, of_seed)) is not None]
     if len(found) < len(numbers):
         return {}

@@ -39,15 +39,14 @@ from mi_core.report.page.html import render_html
 from mi_core.report.pooling import InferenceResult, pool_inferences, pool_seeds
 from mi_core.report.terminal import terminal_table, tuning_table
 from pipelines.attack.inference import inferred
-from pipelines.attack.results import result_of, settings_of, tasks
+from pipelines.attack.results import result_of, settings_of
 from pipelines.attack.utility import utility_path
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.attacks import SHADOW, SHADOWS, AttackConfig
 from pipelines.config.sections.encoders import EndpointConfig, LoadedConfig
 from pipelines.console import count_of, say
-from pipelines.data.draw.overlap import audited_overlap, overlap_of
+from pipelines.data.draw.overlap import overlap_of
 from pipelines.data.draw.splits import Splits
-from pipelines.data.plans import plan_of
 from pipelines.data.scan.losses import Rejection
 from pipelines.encoders import adopt
 from pipelines.encoders.access import spent
@@ -65,10 +64,11 @@ from pipelines.report.composition import composition
 from pipelines.report.defended import defended
 from pipelines.report.dp_audit import dp_audit
 from pipelines.report.figures import figure_data
+from pipelines.report.finished import FinishedRun
 from pipelines.report.knowledge import knowledge as knowledge_of
 from pipelines.report.memorised import memorised
 from pipelines.report.rows import results_table, summary, sweeps
-from pipelines.report.verdict import classes, evidence, flagged, is_primary, shard_effect, thumbnails, verdict
+from pipelines.report.verdict import classes, evidence, flagged, shard_effect, thumbnails, verdict
 from pipelines.run.folder import RunFolder, SeedFolder, now, versions
 from pipelines.run.points import Point
 from pipelines.run.registration import lines_of, registration_as_json
@@ -88,16 +88,17 @@ def run(config: RunConfig, folder: RunFolder, swept: Sequence[Point] = ()) -> No
         UserError: a stage before has not finished.
     """
     started = time.perf_counter()
-    report = gather(config, folder)
+    finished = FinishedRun.at(config, folder)
+    report = gather(finished)
     report = replace(report, sweeps=sweeps(swept, folder, report))
     storage.write_table(f"{folder.path}/results.parquet", results_table(report))
     storage.write_json(f"{folder.path}/results.json", summary(report))
-    figures = draw_figures(report, figure_data(config, folder))
+    figures = draw_figures(report, figure_data(finished))
     for name, drawing in figures.items():
         storage.write_atomic(f"{folder.path}/figures/{name}{drawing.suffix}", drawing.image)
     report = replace(report, timings={**report.timings, "report": round(time.perf_counter() - started, 3)})
     answers = () if report.evidence is None else report.evidence.samples
-    page = render_html(report, figures, thumbnails(config, folder, answers), flagged(config, folder, answers))
+    page = render_html(report, figures, thumbnails(finished, answers), flagged(finished, answers))
     storage.write_atomic(f"{folder.path}/report.html", page.encode())
     storage.write_atomic(f"{folder.path}/report.json", to_json(report).encode())
     results = count_of(len(report.attacks), "result", "results")
@@ -115,49 +116,48 @@ def tuned(folder: RunFolder) -> RenderableType:
     return tuning_table(part_from_json(Tuning, outcome(folder)))
 
 
-def gather(config: RunConfig, folder: RunFolder) -> Report:
+def gather(run: FinishedRun) -> Report:
     """The content of report.json. Parts that were not measured are absent."""
-    manifest = folder.manifest
-    attacks = [result for seed in config.seeds for result in _attacks(config, folder.seed(seed))]
-    rejected, judged = _rejected(config, folder), verdict(config, folder)
-    inferences = [entry for seed in config.seeds for entry in inferred(config, plan_of(config, folder.seed(seed)))]
-    overlap = audited_overlap(config, folder.seed(config.seeds[0]))
-    searched = outcome(folder)
+    manifest = run.folder.manifest
+    attacks = list(_attacks(run))
+    rejected, judged = _rejected(run), verdict(run)
+    inferences = [entry for planned in run.planned for entry in inferred(run.config, planned)]
+    searched = outcome(run.folder)
     report = Report(
         schema_version=SCHEMA_VERSION,
-        name=config.name,
+        name=run.config.name,
         created=now(),
-        config_sha256=digest(config.model_dump(mode="json", by_alias=True)),
-        config=_given(config.model_dump(mode="json", by_alias=True, exclude={"sweep"})),
-        membership="asked" if is_membership_unknown(config) else "known",
+        config_sha256=digest(run.config.model_dump(mode="json", by_alias=True)),
+        config=_given(run.config.model_dump(mode="json", by_alias=True, exclude={"sweep"})),
+        membership="asked" if is_membership_unknown(run.config) else "known",
         versions=versions(),
         command=manifest["runs"][-1]["command"],
-        data=part_from_json(DataPart, _data(config, folder)),
-        encoders={name: part_from_json(EncoderPart, _encoder(config, folder, name)) for name in config.encoders},
+        data=part_from_json(DataPart, _data(run)),
+        encoders={name: part_from_json(EncoderPart, _encoder(run, name)) for name in run.config.encoders},
         attacks=tuple(attacks),
-        not_applicable=tuple(entry for seed in config.seeds for entry in _not_applicable(config, folder.seed(seed))),
-        pooled=pool_seeds(attacks, overlap=overlap),
+        not_applicable=tuple(_not_applicable(run)),
+        pooled=pool_seeds(attacks, overlap=run.overlap),
         attribute_inference=pool_inferences(part_from_json(tuple[InferenceResult, ...], inferences)),
-        methods={name: _method(config, name) for name in dict.fromkeys(result.attack for result in attacks)},
-        registration=_part_or_none(Registration, registration_as_json(lines_of(folder))),
+        methods={name: _method(run.config, name) for name in dict.fromkeys(result.attack for result in attacks)},
+        registration=_part_or_none(Registration, registration_as_json(lines_of(run.folder))),
         validity=judged,
-        evidence=None if judged is None else evidence(config, folder, judged),
-        classes=classes(config, folder),
-        memorisation=part_from_json(tuple[Memorisation, ...], memorised(config, folder)),
-        dp_audit=part_from_json(tuple[DpAudit, ...], dp_audit(config, folder)),
-        composition=part_from_json(tuple[Composition, ...], composition(config, folder)),
+        evidence=None if judged is None else evidence(run, judged),
+        classes=classes(run),
+        memorisation=part_from_json(tuple[Memorisation, ...], memorised(run)),
+        dp_audit=part_from_json(tuple[DpAudit, ...], dp_audit(run)),
+        composition=part_from_json(tuple[Composition, ...], composition(run)),
         throughput=_throughput(manifest.get("extraction", [])),
         timings={stage: spent for stage, spent in manifest.get("seconds", {}).items() if stage != "report"},
-        queries=_queries(config, folder),
+        queries=_queries(run),
         rejected=part_from_json(tuple[RejectedSample, ...], rejected[:MOST_REJECTED]),
         rejected_count=len(rejected),
-        rejected_total=_rejected_total(config, folder, len(rejected)),
-        caveats=tuple(caveats(config, folder)),
-        not_tested=tuple(not_tested(config, folder)),
-        not_applying=tuple(not_applying(config, folder)),
+        rejected_total=_rejected_total(run, len(rejected)),
+        caveats=tuple(caveats(run)),
+        not_tested=tuple(not_tested(run)),
+        not_applying=tuple(not_applying(run)),
         tuning=_part_or_none(Tuning, searched),
     )
-    hidden = part_from_json(tuple[DefendedEncoder, ...], list(defended(config, folder)))
+    hidden = part_from_json(tuple[DefendedEncoder, ...], list(defended(run)))
     return replace(report, defenses=compare_defenses(report, hidden))
 
 
@@ -175,22 +175,25 @@ def _given(part: Any) -> Any:
     return part
 
 
-def _attacks(config: RunConfig, folder: SeedFolder) -> Iterator[AttackResult]:
-    for task in tasks(plan_of(config, folder)):
+def _attacks(run: FinishedRun) -> Iterator[AttackResult]:
+    for task in run.tasks():
         result = result_of(task)
         if "not_applicable" in result:
             continue
-        known, settings = knowledge_of(config, task.judge.attack), settings_of(task.judge.attack, config.attacks)
+        known, settings = (
+            knowledge_of(run.config, task.judge.attack),
+            settings_of(task.judge.attack, run.config.attacks),
+        )
         entry = {
             **{name: result[name] for name in ("attack", "target", "output", "seed", "epoch", "queries", "seconds")},
-            "reference": _kind(config, task.judge.attack),
+            "reference": _kind(run.config, task.judge.attack),
             **result["metrics"],
-            **({"shadow": result["reference"]} if shadows_of(config, task.judge.attack) else {}),
+            **({"shadow": result["reference"]} if shadows_of(run.config, task.judge.attack) else {}),
             **({"knowledge": known} if known else {}),
             **({"settings": settings} if settings else {}),
-            "primary": is_primary(config, task),
+            "primary": task.judge.primary,
         }
-        yield attack_result(entry, asked=is_membership_unknown(config))
+        yield attack_result(entry, asked=is_membership_unknown(run.config))
 
 
 def _kind(config: RunConfig, attack: AttackConfig) -> str:
@@ -199,58 +202,56 @@ def _kind(config: RunConfig, attack: AttackConfig) -> str:
     return attack.reference if not shadows else SHADOW if attack.reference in config.encoders else SHADOWS
 
 
-def _not_applicable(config: RunConfig, folder: SeedFolder) -> Iterator[NotApplicable]:
+def _not_applicable(run: FinishedRun) -> Iterator[NotApplicable]:
     """Attacks that found nothing to read."""
-    for task in tasks(plan_of(config, folder)):
+    for task in run.tasks():
         result = result_of(task)
         if "not_applicable" in result:
             yield NotApplicable(
                 **{name: result[name] for name in ("attack", "target", "output", "epoch", "seed")},
-                settings=settings_of(task.judge.attack, config.attacks) or None,
+                settings=settings_of(task.judge.attack, run.config.attacks) or None,
                 reason=result["not_applicable"],
             )
 
 
-def _data(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
+def _data(run: FinishedRun) -> dict[str, Any]:
     seeds = []
-    for seed in config.seeds:
-        splits = Splits.load(folder.seed(seed).path)
+    for seed in run.config.seeds:
+        splits = Splits.load(run.folder.seed(seed).path)
         roles = {role: {"n": n, "sha256": splits.role_digest(role)} for role, n in splits.counts().items()}
         near = {} if splits.near_removed is None else {"near_duplicates_removed": splits.near_removed}
         seeds.append({"seed": seed, "roles": roles, "duplicates_removed": splits.duplicates_removed, **near})
     first = seeds[0]
     data = {
-        "source": "; ".join(source.describe() for source in config.data.sources.values()),
+        "source": "; ".join(source.describe() for source in run.config.data.sources.values()),
         **{name: part for name, part in first.items() if name != "seed"},
     }
-    told = {"remarks": noted} if (noted := remarks(config, folder)) else {}
-    return data | told | ({"per_seed": seeds} if len(seeds) > 1 else {}) | _shards(config, folder)
+    told = {"remarks": noted} if (noted := remarks(run)) else {}
+    return data | told | ({"per_seed": seeds} if len(seeds) > 1 else {}) | _shards(run)
 
 
-def _shards(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
+def _shards(run: FinishedRun) -> dict[str, Any]:
     """The shards that were read, where that is a sample, and what it costs that samples of a shard are alike."""
-    place = folder.seed(config.seeds[0])
-    rules = Splits.load(place.path).rules
+    rules = Splits.load(run.first.path).rules
     if rules is None or not rules.shards:
         return {}
     found: dict[str, Any] = {"shards": {name: {"read": few, "of": all_} for name, (few, all_) in rules.shards.items()}}
-    return found | ({"design_effect": round(effect, 3)} if (effect := shard_effect(config, place)) is not None else {})
+    return found | ({"design_effect": round(effect, 3)} if (effect := shard_effect(run)) is not None else {})
 
 
-def _encoder(config: RunConfig, folder: RunFolder, name: str) -> dict[str, Any]:
-    encoder = config.encoders[name]
-    epochs = attacked_epochs(config, name)
+def _encoder(run: FinishedRun, name: str) -> dict[str, Any]:
+    encoder = run.config.encoders[name]
+    epochs = attacked_epochs(run.config, name)
     per_seed = []
-    for seed in config.seeds:
-        place = folder.seed(seed)
+    for _, place in run.planned:
         fingerprints = describe(place, name).record.fingerprints
-        entry = {"seed": seed, "fingerprint": fingerprints[str(epochs[-1])]}
+        entry = {"seed": place.seed, "fingerprint": fingerprints[str(epochs[-1])]}
         per_seed.append(entry | _utility([place], name, epochs, 0.0))
-    places = [folder.seed(seed) for seed in config.seeds]
+    places = [place for _, place in run.planned]
     if isinstance(encoder, LoadedConfig | EndpointConfig):
         origin: dict[str, Any] = adopt.origin(encoder, describe(places[0], name).record)
         if isinstance(encoder, EndpointConfig):
-            charged = asdict(spent(folder.path, encoder.parameters().url))
+            charged = asdict(spent(run.folder.path, encoder.parameters().url))
             origin |= {"spend": charged} if charged["requests"] else {}
     else:
         origin = {
@@ -261,8 +262,8 @@ def _encoder(config: RunConfig, folder: RunFolder, name: str) -> dict[str, Any]:
         }
     whole = origin | {
         "fingerprint": per_seed[0]["fingerprint"],
-        **_utility(places, name, epochs, overlap_of(config, places[0], utility_roles(config, name)[1])),
-        **_classifier(config, places, name, epochs[-1]),
+        **_utility(places, name, epochs, overlap_of(run.config, places[0], utility_roles(run.config, name)[1])),
+        **_classifier(run.config, places, name, epochs[-1]),
     }
     return whole | ({"per_seed": per_seed} if len(per_seed) > 1 else {})
 
@@ -334,38 +335,35 @@ def _throughput(extractions: Sequence[dict[str, Any]]) -> Throughput | None:
     )
 
 
-def _queries(config: RunConfig, folder: RunFolder) -> QueriesPart:
+def _queries(run: FinishedRun) -> QueriesPart:
     entries = []
-    for seed in config.seeds:
+    for planned in run.planned:
         asked: dict[tuple[str, str], list[int]] = {}
-        for encoder, role, images, queries in count_queries(plan_of(config, folder.seed(seed))):
+        for encoder, role, images, queries in count_queries(planned):
             asked.setdefault((encoder, role), [images, 0])[1] += queries
         entries += [
-            QueryEntry(encoder=encoder, role=role, seed=seed, images=images, queries=queries)
+            QueryEntry(encoder=encoder, role=role, seed=planned.plan.seed, images=images, queries=queries)
             for (encoder, role), (images, queries) in sorted(asked.items())
         ]
-    return queries_part(entries, config.budget.queries)
+    return queries_part(entries, run.config.budget.queries)
 
 
-def _rejected(config: RunConfig, folder: RunFolder) -> list[dict[str, str]]:
+def _rejected(run: FinishedRun) -> list[dict[str, str]]:
     """What was left out: once per sample while reading, and per seed while querying."""
-    read = [
-        {"source": bad.source, "shard": bad.shard, "key": bad.key, "reason": bad.reason}
-        for bad in _left_out(config, folder)
-    ]
-    return read + [bad for seed in config.seeds for bad in rejected_samples(*plan_of(config, folder.seed(seed)))]
+    read = [{"source": bad.source, "shard": bad.shard, "key": bad.key, "reason": bad.reason} for bad in _left_out(run)]
+    return read + [bad for planned in run.planned for bad in rejected_samples(*planned)]
 
 
-def _left_out(config: RunConfig, folder: RunFolder) -> list[Rejection]:
+def _left_out(run: FinishedRun) -> list[Rejection]:
     """What could not be read."""
-    return [bad for bad in Splits.load(folder.seed(config.seeds[0]).path).rejected if not bad.noted]
+    return [bad for bad in Splits.load(run.first.path).rejected if not bad.noted]
 
 
-def _rejected_total(config: RunConfig, folder: RunFolder, listed: int) -> RejectedTotal | None:
+def _rejected_total(run: FinishedRun, listed: int) -> RejectedTotal | None:
     """Samples that were left out, those in damaged shards included; None where nothing was."""
     if not listed:
         return None
-    first = _left_out(config, folder)
+    first = _left_out(run)
     samples = listed + sum(bad.lost - 1 for bad in first)
     shards = sum(not bad.key for bad in first)
     return RejectedTotal(samples=samples, shards=shards, estimated=any(bad.estimated for bad in first))

@@ -22,57 +22,40 @@ from mi_core.validity.verdict import LOT, Validity, judge
 from pipelines.attack.blind import blind_path, telling_path
 from pipelines.attack.candidates import flagged_ids, forget_samples, of_samples
 from pipelines.attack.evidence import one_sided, test_of
-from pipelines.attack.results import Task, result_of, settings_of, tasks
+from pipelines.attack.results import Task, result_of, settings_of
 from pipelines.attack.score import ONE_PART
 from pipelines.attack.scores import groups_in, judged, rows_of, units_of
 from pipelines.attack.semantic import groups_of, semantic_auc
 from pipelines.config.roles import CALIBRATION_ROLE
-from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.data import DataConfig
 from pipelines.data.draw.images import read_samples
-from pipelines.data.draw.overlap import audited_overlap, overlap_of
+from pipelines.data.draw.overlap import overlap_of
 from pipelines.data.draw.splits import Splits
-from pipelines.data.plans import plan_of
 from pipelines.encoders.stored import describe, tried_path
 from pipelines.errors import UserError
 from pipelines.files import storage
-from pipelines.plan.controls import groups_by
 from pipelines.plan.items import Beside
-from pipelines.plan.roles import audited_roles, is_membership_unknown
-from pipelines.plan.views import primary_output
-from pipelines.run.folder import RunFolder, SeedFolder
+from pipelines.plan.roles import is_membership_unknown
+from pipelines.report.finished import FinishedRun
+from pipelines.run.folder import SeedFolder
 from pipelines.run.ray_session import mapped_or_here
 from pipelines.run.registration import attempts, is_after_looking, lines_of
 
 _BY_CLASS = 1_000_000  # samples of which results by class are computed
 
 
-def is_primary(config: RunConfig, task: Task) -> bool:
-    """Whether the verdict rests on a task, at its last checkpoint."""
-    return task.judge.position == config.validity.attack and task.judge.output == primary_output(config)
-
-
-def _primary(config: RunConfig, folder: SeedFolder) -> Task:
-    """The task at the last checkpoint that the verdict rests on."""
-    return [task for task in tasks(plan_of(config, folder)) if is_primary(config, task)][-1]
-
-
-def verdict(config: RunConfig, folder: RunFolder) -> VerdictPart | None:
+def verdict(run: FinishedRun) -> VerdictPart | None:
     """The verdict on the primary attack at the last checkpoint; None where the attack does not apply.
 
     Where the attacked encoder does not work, a ``warning`` says so.
     """
-    decisive = [
-        task for seed in config.seeds for task in tasks(plan_of(config, folder.seed(seed))) if is_primary(config, task)
-    ]
-    if any("not_applicable" in result_of(task) for task in decisive):
+    primaries = run.primaries()
+    if any("not_applicable" in result_of(task) for task in run.tasks() if task.judge.primary):
         return None
-    per_seed = {seed: _judge(config, folder, seed) for seed in config.seeds}
-    target = config.attacks[config.validity.attack].target
-    faults = [recognition_fault(folder.seed(seed), target) for seed in config.seeds]
-    fault = next(filter(None, faults), "")
-    overlap = audited_overlap(config, folder.seed(config.seeds[0]))
-    return verdict_part(per_seed, overlap=overlap, fault=f"The encoder {target}: {fault}" if fault else "")
+    per_seed = {task.judge.seed: _judge(run, task) for task in primaries}
+    target = primaries[0].judge.attack.target
+    fault = next(filter(None, (recognition_fault(task.folder, target) for task in primaries)), "")
+    return verdict_part(per_seed, overlap=run.overlap, fault=f"The encoder {target}: {fault}" if fault else "")
 
 
 def recognition_fault(folder: SeedFolder, encoder: str) -> str:
@@ -81,25 +64,22 @@ def recognition_fault(folder: SeedFolder, encoder: str) -> str:
     return fault_in_words(shown) if shown else ""
 
 
-def _judge(config: RunConfig, folder: RunFolder, seed: int) -> Validity:
-    place = folder.seed(seed)
-    primary = _primary(config, place)
-    found = paired_scores(primary)
-    ids = found["id"].tolist()
-    groups = found["group"] if "group" in found else groups_of(place, ids)
+def _judge(run: FinishedRun, primary: Task) -> Validity:
+    paired = paired_scores(primary)
+    ids, by = paired["id"].tolist(), primary.judge.by
     return judge(
-        found["score"],
-        found["blind"],
-        found.get("control"),
-        found["member"],
-        groups,
-        by=groups_by(config),
-        p_value=_lot_p_value(primary) if groups_by(config) == LOT else None,
-        semantic_auc=semantic_auc(place, ids),
-        trained=any(is_working(place, other) for other in primary.judge.score.beside),
-        factor=config.validity.factor,
-        works=not recognition_fault(place, primary.judge.attack.target),
-        registered=not is_after_looking(lines_of(folder)),
+        paired["score"],
+        paired["blind"],
+        paired.get("control"),
+        paired["member"],
+        paired["group"] if "group" in paired else groups_of(primary.folder, ids),
+        by=by,
+        p_value=_lot_p_value(primary) if by == LOT else None,
+        semantic_auc=semantic_auc(primary.folder, ids),
+        trained=any(is_working(primary.folder, other) for other in primary.judge.score.beside),
+        factor=run.config.validity.factor,
+        works=not recognition_fault(primary.folder, primary.judge.attack.target),
+        registered=not is_after_looking(lines_of(run.folder)),
     )
 
 
@@ -129,79 +109,78 @@ def paired_scores(task: Task) -> dict[str, np.ndarray]:
     return found | {"blind": np.array([blind_of[name] for name in table["id"].to_pylist()])}
 
 
-def evidence(config: RunConfig, folder: RunFolder, judged_part: VerdictPart) -> Evidence | None:
+def evidence(run: FinishedRun, judged_part: VerdictPart) -> Evidence | None:
     """What the scores say beyond the verdict: of the candidates as a whole, of single ones, and at most.
 
     None: the primary attack was not tested in every seed.
     """
-    tests = [test for seed in config.seeds for test in _tests(config, folder.seed(seed))]
-    if sum(test.primary for _, test in tests) < len(config.seeds):
+    tests = list(_tests(run))
+    if sum(test.primary for _, test in tests) < len(run.planned):
         return None
-    first = folder.seed(config.seeds[0])
-    roles = [role for role in (CALIBRATION_ROLE,) if role in config.data.roles]
+    roles = [role for role in (CALIBRATION_ROLE,) if role in run.config.data.roles]
     shown = build.evidence(
         judged_part,
-        _groups(config, first),
+        _groups(run),
         [test for _, test in tests],
-        overlap=audited_overlap(config, first),
-        known_overlap=overlap_of(config, first, roles),
-        planned=attempts(lines_of(folder))[1],
+        overlap=run.overlap,
+        known_overlap=overlap_of(run.config, run.first, roles),
+        planned=attempts(lines_of(run.folder))[1],
     )
     if shown.withheld_because is not None:
-        for seed in config.seeds:
-            forget_samples(folder.seed(seed))
+        for _, folder in run.planned:
+            forget_samples(folder)
     single = build.single_tests(shown, [test for _, test in tests])
-    return replace(shown, samples=tuple(_single(config, task, test) for task, test in tests if test in single))
+    return replace(shown, samples=tuple(_single(run, task, test) for task, test in tests if test in single))
 
 
-def _tests(config: RunConfig, folder: SeedFolder) -> Iterator[tuple[Task, SeedTest]]:
+def _tests(run: FinishedRun) -> Iterator[tuple[Task, SeedTest]]:
     """What each attack at its last checkpoint says of the candidates as a set."""
-    for task in tasks(plan_of(config, folder)):
+    for task in run.tasks():
         result = result_of(task)
         if task.judge.last and "evidence" in result:
             yield (
                 task,
                 SeedTest(
                     **{name: result[name] for name in ("attack", "target", "output", "reference", "seed")},
-                    settings=settings_of(task.judge.attack, config.attacks) or None,
-                    primary=is_primary(config, task),
+                    settings=settings_of(task.judge.attack, run.config.attacks) or None,
+                    primary=task.judge.primary,
                     result=part_from_json(SetTest, result["evidence"]),
                 ),
             )
 
 
-def _groups(config: RunConfig, folder: SeedFolder) -> Groups:
+def _groups(run: FinishedRun) -> Groups:
     """The groups that are judged; bursts are looked for among those that the config does not group."""
-    primary, grouped = _primary(config, folder), config.data.grouped
-    units = units_of(primary)
-    bursts = None if grouped or groups_by(config) == LOT else groups_of(folder, paired_scores(primary)["id"].tolist())
-    return Groups(units.counts, units.worths, storage.read_json(telling_path(folder)), grouped, bursts)
+    primary, grouped = run.primaries()[0], run.config.data.grouped
+    units, bursts = units_of(primary), None
+    if not grouped and primary.judge.by != LOT:
+        bursts = groups_of(run.first, paired_scores(primary)["id"].tolist())
+    return Groups(units.counts, units.worths, storage.read_json(telling_path(run.first)), grouped, bursts)
 
 
-def _single(config: RunConfig, task: Task, test: SeedTest) -> SampleAnswers:
+def _single(run: FinishedRun, task: Task, test: SeedTest) -> SampleAnswers:
     """Answers for single candidates, which are written too."""
     share, bound = test.result.best_share
-    answers = of_samples(task, share, config.validity.fdr, bound=bound)
+    answers = of_samples(task, share, run.config.validity.fdr, bound=bound)
     return part_from_json(SampleAnswers, {"seed": task.folder.seed, **answers})
 
 
-def shard_effect(config: RunConfig, folder: SeedFolder) -> float | None:
+def shard_effect(run: FinishedRun) -> float | None:
     """How many times as large the variance of the primary AUC is because images of a shard are alike.
 
     None: a shard does not count as one. See `mi_core.metrics.delong.design_effect`.
     """
-    primary = _primary(config, folder)
-    if not config.data.by_shard or "not_applicable" in result_of(primary):
+    primary = run.primaries()[0]
+    if not run.config.data.by_shard or "not_applicable" in result_of(primary):
         return None
     table = judged(primary, ("score", "member", "group"))
     return design_effect(*(np.asarray(table[name]) for name in ("score", "member", "group")))
 
 
-def classes(config: RunConfig, folder: RunFolder) -> tuple[ClassRow, ...]:
+def classes(run: FinishedRun) -> tuple[ClassRow, ...]:
     """The primary attack at its last checkpoint by class, the class with the highest AUC first; means over seeds."""
     of_seeds: dict[int, list[ClassResult]] = {}
-    for seed in config.seeds:
-        primary = _primary(config, folder.seed(seed))
+    for primary in run.primaries():
         result = result_of(primary)
         if "not_applicable" in result:
             return ()
@@ -211,29 +190,29 @@ def classes(config: RunConfig, folder: RunFolder) -> tuple[ClassRow, ...]:
         of_class = by_class(score, member, numbers, result["metrics"]["threshold"], groups_in(table))
         for number, result_of_class in of_class.items():
             of_seeds.setdefault(number, []).append(result_of_class)
-    names = config.data.attributes[config.data.label].names if config.data.label else ()
-    overlap = audited_overlap(config, folder.seed(config.seeds[0]))
-    return class_rows(of_seeds, names, overlap=overlap, asked=is_membership_unknown(config))
+    names = run.config.data.attributes[run.config.data.label].names if run.config.data.label else ()
+    overlap = run.overlap
+    return class_rows(of_seeds, names, overlap=overlap, asked=is_membership_unknown(run.config))
 
 
-def flagged(config: RunConfig, folder: RunFolder, answers: Sequence[SampleAnswers]) -> list[str]:
+def flagged(run: FinishedRun, answers: Sequence[SampleAnswers]) -> list[str]:
     """Ids of the flagged candidates of the first seed, as `flagged_ids`."""
-    return flagged_ids(folder.seed(config.seeds[0])) if answers else []
+    return flagged_ids(run.first) if answers else []
 
 
-def thumbnails(config: RunConfig, folder: RunFolder, answers: Sequence[SampleAnswers]) -> dict[str, bytes]:
+def thumbnails(run: FinishedRun, answers: Sequence[SampleAnswers]) -> dict[str, bytes]:
     """PNG files of the candidates that a report shows, by id; none where the images are gone."""
     top = [row for of_seed in answers[:1] for row in of_seed.top]
     if not top:
         return {}
-    splits = Splits.load(folder.seed(config.seeds[0]).path)
+    splits = Splits.load(run.first.path)
     places = dict.fromkeys(map(_place_of, top))
     given = [
-        (config.data, splits.at([place]), audited_roles(config)[:1], [row.id for row in top if _place_of(row) == place])
+        (run.config.data, splits.at([place]), run.audited[:1], [row.id for row in top if _place_of(row) == place])
         for place in places
     ]
     try:
-        if splits.count(audited_roles(config)) > ONE_PART:  # in tasks, where shards are long to read
+        if splits.count(run.audited) > ONE_PART:  # in tasks, where shards are long to read
             read = mapped_or_here(_thumbnails, given, "shards", "images of the highest scores")
         else:
             read = [_thumbnails(*some) for some in given]

@@ -38,14 +38,14 @@ from pipelines.report.bindings import (
     CONFIG,
     OF_ENCODER,
     REPORT,
-    file_digest,
-    folder_digest,
+    fault_of_file,
     kind_of,
     parts_of,
     results_of,
     run_folder,
     telling,
 )
+from pipelines.report.finished import FinishedRun
 from pipelines.report.verdict import recognition_fault, verdict
 from pipelines.run.folder import RunFolder
 from pipelines.run.registration import (
@@ -132,25 +132,7 @@ def _lines(about: str, faults: Iterable[str], fine: str) -> list[Check]:
 
 
 def _faults_of_files(files: Iterable[Part], folder: RunFolder) -> list[str]:
-    return [fault for file in files if (fault := _fault_of_file(file, folder))]
-
-
-def _fault_of_file(file: Mapping[str, Any], folder: RunFolder) -> str:
-    """What is wrong with a file or folder of a run; empty: its digest is the stated one.
-
-    A name may lead out of a point of a sweep, to the run around it. No content is told, only whether the digest fits.
-    """
-    name, ((algorithm, wanted), *_) = file["name"], file["digest"].items()
-    if name.startswith("/") or "://" in name or "\0" in name:
-        return f"{name} is no name of a file in a run"
-    path = follow(folder.path, name)
-    try:
-        if not storage.exists(path):
-            return f"{name} is missing"
-        found = file_digest(path) if algorithm == "sha256" else folder_digest(path)
-    except OSError as error:
-        return f"{name} cannot be read ({type(error).__name__})"
-    return "" if found == wanted else f"{name} has other bytes than stated"
+    return [fault for file in files if (fault := fault_of_file(file, folder))]
 
 
 def _of_encoders(stated: Part, folder: RunFolder) -> list[Check]:
@@ -290,13 +272,13 @@ def _of_config(predicate: Part, folder: RunFolder) -> list[Check]:
         same = found == predicate["run"]["config_sha256"]
         return [] if same else [f"{CONFIG} is not the config that the stated report is of"]
 
-    fault = _fault_of_file(predicate["config"] | {"name": CONFIG}, folder)
+    fault = fault_of_file(predicate["config"] | {"name": CONFIG}, folder)
     return _lines("config", [fault] if fault else _guarded(values, CONFIG), f"{CONFIG} is as stated")
 
 
 def _of_report(predicate: Part, folder: RunFolder) -> list[Check]:
     given = predicate["report"]
-    fault = _fault_of_file(given | {"name": REPORT}, folder)
+    fault = fault_of_file(given | {"name": REPORT}, folder)
 
     def changed() -> list[str]:
         report = storage.read_json(f"{folder.path}/{REPORT}")
@@ -378,7 +360,7 @@ def _of_verdict(predicate: Part, folder: RunFolder) -> list[Check]:
         return [] if same else [f"verdict.warning is not what {OF_ENCODER} says of recognising images"]
 
     def numbers() -> list[str]:
-        found = judged(verdict(load(f"{folder.path}/{CONFIG}"), folder))
+        found = judged(verdict(FinishedRun.at(load(f"{folder.path}/{CONFIG}"), folder)))
         apart = differences(given, found, "verdict", tolerance=NEAR)
         return [f"the scores in the run give another {_some(apart)} than stated"] if apart else []
 
@@ -400,4 +382,4 @@ def _signed(signatures: int | None) -> Check:
 def _is_other(predicate: Part, folder: RunFolder) -> bool:
     """Whether a folder holds another run: no file of the stated one is there but, perhaps, its roles."""
     files = [file for encoder in predicate["encoders"] for file in encoder["files"]]
-    return all(_fault_of_file(file, folder) for file in (predicate["report"], predicate["config"], *files))
+    return all(fault_of_file(file, folder) for file in (predicate["report"], predicate["config"], *files))

@@ -30,6 +30,7 @@ from pipelines.extract import features
 from pipelines.plan.load import parse
 from pipelines.plan.roles import audited_roles
 from pipelines.report.caveats import caveats
+from pipelines.report.finished import FinishedRun
 from pipelines.run.folder import RunFolder
 from tests.pipelines import staged
 from tests.pipelines.tars import image_bytes, tar_bytes
@@ -207,14 +208,14 @@ def test_that_metrics_are_of_some_samples_is_told(both: tuple[RunConfig, Path, P
     config, whole, _ = both
     shutil.copytree(whole, tmp_path / "run")
     folder = RunFolder(str(tmp_path / "run"))
-    assert not [one for one in caveats(config, folder) if "hash of their ids" in one]
+    assert not [one for one in caveats(FinishedRun.at(config, folder)) if "hash of their ids" in one]
     task = tasks(plan_of(config, folder.seed(0)))[0]
     path = Path(task.path) / "result.json"
     result = json.loads(path.read_text())
     judged = len(pq.read_table(scores.scores_folder(task)))
     assert result["scored"] == judged
     path.write_text(json.dumps(result | {"scored": 400_000_000}))
-    (told,) = (one for one in caveats(config, folder) if "hash of their ids" in one)
+    (told,) = (one for one in caveats(FinishedRun.at(config, folder)) if "hash of their ids" in one)
     assert told.startswith(f"Metrics are of {judged} of 400,000,000 scored samples")
 
 

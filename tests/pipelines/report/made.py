@@ -41,7 +41,8 @@ from pipelines.files.digest import digest
 from pipelines.plan.encoders import attacked_epochs
 from pipelines.plan.load import parse
 from pipelines.plan.views import primary_output
-from pipelines.report.verdict import is_primary, verdict
+from pipelines.report.finished import FinishedRun
+from pipelines.report.verdict import verdict
 from pipelines.run.folder import RunFolder, SeedFolder
 from pipelines.run.points import Run
 from pipelines.run.registration import LOOK, ROLES, START, lines_of, write_down
@@ -120,7 +121,7 @@ def _scores(config: RunConfig, folder: SeedFolder, shift: float) -> None:
     storage.write_table(blind_path(folder), pa.table({"id": ids, "score": blind}))
     test = {"evidence": {"test": {"permutation_p": 1e-4, "welch_p": 1e-4}}}  # whatever the scores say
     for task in tasks(plan_of(config, folder)):
-        if is_primary(config, task):
+        if task.judge.primary:
             storage.write_table(part_path(task, 0), pa.table(columns))
             storage.write_json(f"{task.path}/result.json", test)
 
@@ -131,7 +132,7 @@ def _report(config: RunConfig, folder: RunFolder, shift: float) -> dict[str, Any
     roles = next(line["roles"] for line in lines_of(folder) if line["event"] == ROLES)
     for seed in config.seeds:
         _scores(config, folder.seed(seed), shift)
-    pooled = part_as_json(verdict(config, folder))
+    pooled = part_as_json(verdict(FinishedRun.at(config, folder)))
     found = dict(zip(config.seeds, pooled.get("per_seed", [pooled]), strict=True))
     auc = pooled["attack_auc"]
     rows = [

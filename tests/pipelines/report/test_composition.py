@@ -17,6 +17,7 @@ from pipelines.config.run_config import RunConfig
 from pipelines.encoders.stored import describe, write_record
 from pipelines.plan.load import parse
 from pipelines.report.composition import composition
+from pipelines.report.finished import FinishedRun
 from pipelines.run.folder import RunFolder
 from tests.conftest import small_config
 from tests.mi_core.report.page.page import Page
@@ -79,7 +80,7 @@ def test_two_heads_of_the_same_images_are_composed_and_others_are_not(tmp_path: 
     }
     defenses = [noise("a", "target"), noise("b", "target"), noise("bare", "target"), noise("c", "other")]
     config, folder = made(tmp_path / "run", numbers, *defenses, target="target-member", other="shadow-nonmember")
-    (entry,) = composition(config, folder)
+    (entry,) = composition(FinishedRun.at(config, folder))
     assert [row["encoder"] for row in entry["encoders"]] == ["target+a", "target+b"]
     both = [release_of(config.encoders[name].method(0), numbers[name][0]) for name in ("target+a", "target+b")]
     expected = composed([release for release in both if release is not None])
@@ -103,12 +104,12 @@ def test_images_that_are_a_part_of_others_are_shared(tmp_path: Path) -> None:
         "more": ["target-member", "shadow-nonmember"],
     }
     config, folder = made(tmp_path / "run", numbers, *defenses, **trained)
-    (entry,) = composition(config, folder)
+    (entry,) = composition(FinishedRun.at(config, folder))
     assert [row["encoder"] for row in entry["encoders"]] == ["whole+w", "part+p", "more+m"]
     assert entry["images"] == 12
     trained["part"] = ["shadow-nonmember"]
     config, folder = made(tmp_path / "chain", numbers, *defenses, **trained)
-    first, second = composition(config, folder)
+    first, second = composition(FinishedRun.at(config, folder))
     assert [row["encoder"] for row in first["encoders"]] == ["whole+w", "more+m"]
     assert [row["encoder"] for row in second["encoders"]] == ["part+p", "more+m"]
     assert "apart" not in first and "apart" not in second  # a proved sensitivity has no gamma
@@ -121,7 +122,7 @@ def test_sampled_sensitivities_of_images_that_are_only_partly_shared(tmp_path: P
     for role, apart in (("known-member", True), ("target-member", None)):
         trained = {"whole": ["target-member"], "part": [role]}
         config, folder = made(tmp_path / role, numbers, *defenses, **trained)
-        (entry,) = composition(config, folder)
+        (entry,) = composition(FinishedRun.at(config, folder))
         assert entry.get("apart") is apart
 
 
@@ -129,11 +130,11 @@ def test_the_seed_that_promises_least_is_told(tmp_path: Path) -> None:
     numbers = {"target+a": [told(1.9), told(2.5, 0.6)], "target+b": [told(1.2, 0.3)] * 2}
     defenses = [noise("a", "target"), noise("b", "target")]
     config, folder = made(tmp_path / "run", numbers, *defenses, target="target-member")
-    (entry,) = composition(config, folder)
+    (entry,) = composition(FinishedRun.at(config, folder))
     assert (entry["seed"], entry["seeds"], entry["encoders"][0]["epsilon"]) == (1, [0, 1], 2.5)
     numbers["target+b"][1] = {"scale": 1.0}  # no promise in one seed: none of the encoder
     config, folder = made(tmp_path / "less", numbers, *defenses, target="target-member")
-    assert composition(config, folder) == []
+    assert composition(FinishedRun.at(config, folder)) == []
 
 
 def test_what_was_sampled_and_what_was_converted_is_told(tmp_path: Path, without_accounting: None) -> None:
@@ -146,7 +147,7 @@ def test_what_was_sampled_and_what_was_converted_is_told(tmp_path: Path, without
         {"defense": "dp-sgd", "label": "d", "adaptive": False, "settings": {"batch_size": 30}},
     ]
     config, folder = made(tmp_path / "run", numbers, *defenses, target="target-member")
-    (entry,) = composition(config, folder)
+    (entry,) = composition(FinishedRun.at(config, folder))
     noisy, private = entry["encoders"]
     assert noisy["gamma"] == entry["gamma"] == 0.077 and "converted" not in noisy
     assert (private["mechanism"], private["adjacencies"]) == ("sampled-gaussian", ["leave-one-out"])

@@ -11,6 +11,7 @@ import pytest
 from pipelines.encoders.stored import describe, write_record
 from pipelines.plan.load import parse
 from pipelines.report.defended import defended
+from pipelines.report.finished import FinishedRun
 from pipelines.run.folder import RunFolder
 from tests.conftest import small_config
 from tests.pipelines.report.made import made_run
@@ -27,7 +28,7 @@ def test_of_seeds_the_worst_promise_is_told(tmp_path: Path) -> None:
     for seed, numbers in told.items():
         record = describe(folder.seed(seed), "target+output-noise").record
         write_record(folder.seed(seed), replace(record, defense=numbers))
-    (found,) = defended(parse(small_config(**chosen), "small.yaml"), folder)
+    (found,) = defended(FinishedRun(parse(small_config(**chosen), "small.yaml"), folder, ()))
     assert "adaptive" not in found
     assert found["numbers"] == pytest.approx({"epsilon": 3.0, "gamma": 0.08, "delta": 1e-5, "scale": 0.2})
 
@@ -35,5 +36,5 @@ def test_of_seeds_the_worst_promise_is_told(tmp_path: Path) -> None:
 def test_a_defense_that_attacks_do_not_know_is_told(tmp_path: Path) -> None:
     chosen: dict[str, Any] = {"defenses": [{"defense": "output-noise", "of": ["target"], "adaptive": False}]}
     folder = RunFolder(str(made_run(tmp_path / "run", **chosen)))
-    (found,) = defended(parse(small_config(**chosen), "small.yaml"), folder)
+    (found,) = defended(FinishedRun(parse(small_config(**chosen), "small.yaml"), folder, ()))
     assert found["adaptive"] is False

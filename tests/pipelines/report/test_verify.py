@@ -19,6 +19,7 @@ from mi_core.report.statement import PAYLOAD_TYPE
 from pipelines.errors import UserError
 from pipelines.plan.load import load
 from pipelines.report import statement
+from pipelines.report.finished import FinishedRun
 from pipelines.report.verdict import verdict
 from pipelines.report.verify import HOLDS, NOTE, verify
 from pipelines.run.folder import RunFolder
@@ -124,7 +125,11 @@ def test_a_plan_after_the_first_query_is_named(copied: Path) -> None:
     write_down(
         folder, "plan", {name: part for name, part in without_chain(plan).items() if name != "event"} | {"epoch": 99}
     )
-    edited(copied / "report.json", "validity", lambda _: part_as_json(verdict(load(f"{copied}/config.yaml"), folder)))
+    edited(
+        copied / "report.json",
+        "validity",
+        lambda _: part_as_json(verdict(FinishedRun.at(load(f"{copied}/config.yaml"), folder))),
+    )
     statement.write(str(copied))
     (told,) = [check for check in checked(copied) if check.about == "registration"]
     assert told.outcome == HOLDS and "CHOSEN AFTER LOOKING" in told.text

@@ -1,0 +1,54 @@
+"""A run whose stages are done: what every part of a report is made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pipelines.attack.results import Task, tasks
+from pipelines.config.run_config import RunConfig
+from pipelines.data.draw.overlap import audited_overlap
+from pipelines.data.plans import Planned, plan_of
+from pipelines.run.folder import RunFolder, SeedFolder
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """A config, the run folder, and the plans of all seeds.
+
+    Args:
+        config: of the run.
+        folder: with all results.
+        planned: a plan for each seed.
+    """
+
+    config: RunConfig
+    folder: RunFolder
+    planned: tuple[Planned, ...]
+
+    @classmethod
+    def at(cls, config: RunConfig, folder: RunFolder) -> FinishedRun:
+        """The run in a folder; its roles are drawn."""
+        return cls(config, folder, tuple(plan_of(config, folder.seed(seed)) for seed in config.seeds))
+
+    @property
+    def first(self) -> SeedFolder:
+        """The folder of the first seed."""
+        return self.planned[0].folder
+
+    @property
+    def audited(self) -> list[str]:
+        """The names of the two roles that are told apart, possible members first."""
+        return [role.name for role in self.planned[0].plan.audited]
+
+    @property
+    def overlap(self) -> float:
+        """The share of audited images that another seed has too, as `audited_overlap`."""
+        return audited_overlap(self.config, self.first)
+
+    def tasks(self) -> list[Task]:
+        """The attacks of all seeds."""
+        return [task for planned in self.planned for task in tasks(planned)]
+
+    def primaries(self) -> list[Task]:
+        """For each seed the attack at the last checkpoint that the verdict rests on."""
+        return [task for task in self.tasks() if task.judge.primary and task.judge.last]
