@@ -18,7 +18,7 @@ from pipelines.encoders import stored
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.files.digest import digest
-from pipelines.files.ways import way
+from pipelines.files.ways import follow, way
 from pipelines.run.folder import MANIFEST, STAGE_FOLDERS, RunFolder
 
 REPORT, CONFIG, OF_ENCODER = "report.json", "config.yaml", "encoder.json"
