@@ -131,7 +131,7 @@ def gather(run: FinishedRun) -> Report:
         config=_given(run.config.model_dump(mode="json", by_alias=True, exclude={"sweep"})),
         membership="asked" if is_membership_unknown(run.config) else "known",
         versions=versions(),
-        command=manifest["runs"][-1]["command"],
+        command=manifest["runs"][-1]["command"] or None,
         data=part_from_json(DataPart, _data(run)),
         encoders={name: part_from_json(EncoderPart, _encoder(run, name)) for name in run.config.encoders},
         attacks=tuple(attacks),
