@@ -128,7 +128,7 @@ def gather(config: RunConfig, folder: RunFolder) -> Report:
         config=_given(config.model_dump(mode="json", by_alias=True, exclude={"sweep"})),
         membership="asked" if config.asked else "known",
         versions=versions(),
-        command=manifest["runs"][-1]["command"],
+        command=manifest["runs"][-1]["command"] or None,
         data=part_from_json(DataPart, _data(config, folder)),
         encoders={name: part_from_json(EncoderPart, _encoder(config, folder, name)) for name in config.encoders},
         attacks=tuple(attacks),
