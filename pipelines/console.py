@@ -115,7 +115,7 @@ def under_way() -> list[Piece]:
     return []
 
 
-def drawn() -> bool:
+def are_bars_drawn() -> bool:
     """Whether a bar on a terminal shows what is under way."""
     return any(not shown.disable for shown in _open)
 

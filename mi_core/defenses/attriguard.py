@@ -152,10 +152,10 @@ class _Guard(nn.Module):
         given = representation.float()
         drawn = uniforms(query_streams(self.seed, AttriGuard.name, images), epoch=0, view=0, count=1)[:, 0]
         block = max(1, _POINTS // len(self.shares))
-        changed = [self._drawn(*part) for part in zip(given.split(block), drawn.split(block), strict=True)]
+        changed = [self._change_to_drawn(*part) for part in zip(given.split(block), drawn.split(block), strict=True)]
         return torch.cat(changed)
 
-    def _drawn(self, given: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:
+    def _change_to_drawn(self, given: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:
         values = len(self.shares)
         targets = torch.arange(values, device=given.device).repeat(len(given))
         changes = smallest_changes(

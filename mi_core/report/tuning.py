@@ -52,12 +52,12 @@ def sentence(search: Tuning) -> str:
         f"{rate(search.allowed, 2)}.{within} On images held back, the defense costs "
         f"{percent(round(loss_of(final), 3))} of the utility ({search.measure} {estimate(final.utility.reached)} "
         f"instead of {estimate(bare.utility.reached)}). "
-        f"{_left(search, final, bare)}{again} In the search, the loss "
+        f"{_leak_in_words(search, final, bare)}{again} In the search, the loss "
         f"was {percent(round(loss_of(winner.search), 3))} and the upper end {rate(winner.search.leak)}."
     )
 
 
-def _left(search: Tuning, final: Trial, bare: Trial) -> str:
+def _leak_in_words(search: Tuning, final: Trial, bare: Trial) -> str:
     """What the strongest attacks reach on images held back, with the defense and without it."""
     defended, plain = (
         max((row.reached for row in side.attacks), key=lambda reached: reached.high) for side in (final, bare)

@@ -102,13 +102,13 @@ def _measured(folder: Path, images: int) -> dict[str, Any]:
         "driver_peak_mb": max(stage["driver_peak_mb"] for stage in stages.values()),
         "stages": stages,
         "disk_bytes": round(disk / images, 1),
-        "extract": _asked(manifest, images),
+        "extract": _builds_and_decodes(manifest, images),
     }
     say("bench", f"{count_of(images, 'image', 'images')}: the driver holds {entry['driver_peak_mb']:.0f} MB at most")
     return entry
 
 
-def _asked(manifest: dict[str, Any], images: int) -> dict[str, float]:
+def _builds_and_decodes(manifest: dict[str, Any], images: int) -> dict[str, float]:
     """How often encoders were built and images decoded."""
     taken = manifest["extraction"]
     builds, decodes = (sum(one[name] for one in taken) for name in ("builds", "decodes"))

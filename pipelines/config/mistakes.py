@@ -46,7 +46,7 @@ _LIMITS = {
 """The allowed values where the type is right."""
 
 
-def told(error: ValidationError, model: type[BaseModel] | None = None) -> str:
+def first_mistake(error: ValidationError, model: type[BaseModel] | None = None) -> str:
     """The first mistake in one line, in words for users.
 
     Args:

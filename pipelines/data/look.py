@@ -70,7 +70,7 @@ class Look:
         few = drawn.counts()
         return {
             name: asked
-            if (asked := self._asked(role)) and self._share(role) < 1
+            if (asked := self._wanted_images(role)) and self._share(role) < 1
             else round(few[name] / self._taken(role))
             for name, role in self.data.roles.items()
         }
@@ -91,9 +91,9 @@ class Look:
     def _taken(self, role: Role) -> float:
         """Share of a role that is drawn among the samples read."""
         share = self._share(role)
-        return share * SPARE if share < 1 and self._asked(role) else share
+        return share * SPARE if share < 1 and self._wanted_images(role) else share
 
-    def _asked(self, role: Role) -> int | None:
+    def _wanted_images(self, role: Role) -> int | None:
         """The number of samples that a count or a list of keys asks for; None for other roles."""
         return role.count if role.keys is None else self._listed[role.keys, role.key_column]
 
@@ -105,7 +105,7 @@ class Look:
 
     def _lowered(self, role: Role) -> Role:
         """The role among the samples read; few keys of a list stand there, so as many samples are drawn instead."""
-        asked = self._asked(role)
+        asked = self._wanted_images(role)
         if asked is None or (role.listed and self._share(role) == 1):
             return role
         count = max(1, int(asked * self._taken(role)))

@@ -100,7 +100,7 @@ def estimate(runs: Sequence[Run], seconds: float = SECONDS) -> Estimate:
         timed = measure.time_queries(planned.passes, config, samples, seconds)
         orders = list(_orders(planned.passes))
     trained = measure.time_trainings(planned.trainings, config.resources, seconds)
-    encoders = {name: _asked(planned, name) for of_run, _ in runs for name in of_run.encoders}
+    encoders = {name: _images_and_queries(planned, name) for of_run, _ in runs for name in of_run.encoders}
     endpoints = {name: one for name, one in config.encoders.items() if isinstance(one, EndpointConfig)}
     remote = [of_endpoint(name, one, encoders[name]["queries"].value) for name, one in endpoints.items()]
     encoding = total(
@@ -117,7 +117,7 @@ def estimate(runs: Sequence[Run], seconds: float = SECONDS) -> Estimate:
         "extract": extract_times(encoding, reading, config.resources, encoder_actors(config.resources)),
     }
     asked = stages["extract"]
-    asked |= _asked(planned) | {"gigabytes": _stored(planned, timed)}
+    asked |= _images_and_queries(planned) | {"gigabytes": _stored(planned, timed)}
     asked["wall_hours"] = largest([asked["wall_hours"], *(Range.exact(hours) for hours, _ in remote)])
     prices = config.prices.known
     for stage, amounts in stages.items() if prices else ():
@@ -181,7 +181,7 @@ def _role_sizes(config: RunConfig, folder: SeedFolder, samples: Samples) -> Role
     return measure.sizes_of(config.data, samples)
 
 
-def _asked(planned: Outline, name: str | None = None) -> Amounts:
+def _images_and_queries(planned: Outline, name: str | None = None) -> Amounts:
     """Images shown to one encoder, and queries; None: to all."""
     passes = [one for one in planned.passes if name in (None, one.job.encoder)]
     queries = [one.images * one.job.query.queries_per_image for one in passes]

@@ -188,7 +188,7 @@ def _answer(passes: Sequence[PlannedPass], planned: Sequence[Planned], start: _S
     """Compute the remaining features of some passes."""
     for wave in _waves(passes):
         jobs = [job for one in wave for job in one.jobs()]
-        todo = _left(jobs, start)
+        todo = _jobs_left(jobs, start)
         if len(todo) < len(jobs):
             say("extract", f"{len(jobs) - len(todo)} of {len(jobs)} shards already done")
         if todo:
@@ -221,7 +221,7 @@ def _looked_through(config: RunConfig, passes: Sequence[PlannedPass]) -> tuple[C
     return asked, left
 
 
-def _left(jobs: Sequence[ShardJob], start: _Start) -> list[ShardJob]:
+def _jobs_left(jobs: Sequence[ShardJob], start: _Start) -> list[ShardJob]:
     """The jobs that are left, with their earlier attempts and the attempts per chunk allowed from now on."""
     known = looked_up(jobs)
     settle(known)

@@ -168,15 +168,17 @@ class EncodeChunks:
             with self.turns.asking:
                 rounds = self.encoders.rounds([self._wanted(job) for job in calm])
             for positions in rounds:
-                yield from self._asked([calm[position] for position in positions], row)
+                yield from self._ask_together([calm[position] for position in positions], row)
         for job in (attempt.job for attempt in suspected):
             with self.turns.alone():
                 if all(map(storage.exists, job.paths(chunk))):
                     yield self._done_before(job, chunk)
                 else:
-                    yield from self._asked([job], row, Attempt.of(job, chunk, attempts.QUERYING).paid())
+                    yield from self._ask_together([job], row, Attempt.of(job, chunk, attempts.QUERYING).paid())
 
-    def _asked(self, jobs: Sequence[ShardJob], row: Row, attempt: Attempt | None = None) -> Iterator[dict[str, Any]]:
+    def _ask_together(
+        self, jobs: Sequence[ShardJob], row: Row, attempt: Attempt | None = None
+    ) -> Iterator[dict[str, Any]]:
         """Ask for the images of a chunk, and commit the features of each job."""
         one_by_one = attempt is not None and attempt.careful
         pixels_of = self._pixels(row, jobs[0].decoder, one_by_one=one_by_one)  # threads begin to decode

@@ -13,7 +13,7 @@ from mi_core.defenses import DEFENSES
 from mi_core.defenses.additive_noise import CONVEX
 from mi_core.defenses.composition import LEAVE
 from mi_core.defenses.head import HeadDefense
-from pipelines.config.mistakes import told
+from pipelines.config.mistakes import first_mistake
 from pipelines.config.names import check_name
 from pipelines.config.roles import (
     CALIBRATION_ROLE,
@@ -47,7 +47,7 @@ def build(values: Mapping[str, Any]) -> RunConfig:
     try:
         config = RunConfig.model_validate(values)
     except ValidationError as error:
-        raise ValueError(told(error, RunConfig)) from error
+        raise ValueError(first_mistake(error, RunConfig)) from error
     _check(config)
     return config
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, astuple
 from typing import Any
 
-from pipelines.console import Piece, drawn, duration, quiet_for, say, under_way
+from pipelines.console import Piece, are_bars_drawn, duration, quiet_for, say, under_way
 from pipelines.files import storage
 from pipelines.run.folder import RunFolder, now
 from pipelines.run.leftovers import note
@@ -64,7 +64,7 @@ class Heartbeat:
         """Run until the end of the run, in a thread."""
         began = written = time.monotonic()
         while not self.over.wait(min(1.0, LINE_SECONDS / 4)):
-            if min(quiet_for(), time.monotonic() - began) >= LINE_SECONDS and not drawn():
+            if min(quiet_for(), time.monotonic() - began) >= LINE_SECONDS and not are_bars_drawn():
                 for line in lines(under_way()) or [f"under way for {duration(time.time() - self.began)}"]:
                     say(LABELS.get(self.stage, self.stage), line)
             if time.monotonic() - written >= WRITE_SECONDS:

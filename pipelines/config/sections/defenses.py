@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import Field, ValidationError, field_validator
 
 from mi_core.checks import check_choice
-from pipelines.config.mistakes import told
+from pipelines.config.mistakes import first_mistake
 from pipelines.config.names import shortened
 from pipelines.config.roles import CANDIDATE_ROLES, TARGET_ROLES, nonmembers_beside, of_members
 from pipelines.config.sections.attacks import SHADOW, each_attack, each_inference
@@ -139,7 +139,7 @@ def _entry(place: str, entry: Any) -> DefenseConfig:
     try:
         return DefenseConfig.model_validate(entry)
     except ValidationError as error:
-        raise ValueError(f"{place}: {told(error, DefenseConfig)}") from error
+        raise ValueError(f"{place}: {first_mistake(error, DefenseConfig)}") from error
 
 
 def each_defense(entries: Sequence[Any]) -> list[Any]:

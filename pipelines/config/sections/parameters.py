@@ -14,7 +14,7 @@ from typing import Any, TypeVar, cast
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
-from pipelines.config.mistakes import told
+from pipelines.config.mistakes import first_mistake
 
 _ARGUMENT = re.compile(r"^ {4}(\w+(?:, \w+)*): (.*(?:\n {8}.*)*)", re.M)  # of a docstring's section Args
 MOST = 10_000  # entries that one with lists may stand for
@@ -40,7 +40,7 @@ def build(parameters: type[T], values: Mapping[str, Any]) -> T:
     try:
         validated = _adapter(cast(Any, parameters)).validate_python(dict(values))
     except ValidationError as error:
-        raise ValueError(told(error)) from error
+        raise ValueError(first_mistake(error)) from error
     return parameters(**{name: getattr(validated, name) for name in known})
 
 

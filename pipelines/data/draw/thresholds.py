@@ -123,7 +123,7 @@ class Thresholds:
         cuts: list[_Cut] = []
         low = 0.0
         for name, role in takers_of(self.config, origin).items():
-            free = self._left(cuts)
+            free = self._samples_left(cuts)
             if self.grouped:
                 free += f" AND h NOT IN (SELECT h FROM {purpose}_owner)"
             if role.fraction is None:
@@ -132,7 +132,7 @@ class Thresholds:
                 high = low + role.fraction
                 cut, low = _Cut(Taker.between(name, role.classes, low, high)), high
             if purpose == "role":
-                here = f"{self._free(origin)} AND {self._left(cuts, purpose)}"
+                here = f"{self._free(origin)} AND {self._samples_left(cuts, purpose)}"
                 self._places[name] = f"{here} AND {cut.takes(purpose)}"
             if self.grouped:
                 groups = f"SELECT DISTINCT h, '{name}' FROM ({pool}) WHERE {free} AND {cut.takes()}"
@@ -141,7 +141,7 @@ class Thresholds:
         self.takers[origin] = tuple(cut.taker for cut in cuts)
         return cuts
 
-    def _left(self, cuts: Sequence[_Cut], column: str = "h") -> str:
+    def _samples_left(self, cuts: Sequence[_Cut], column: str = "h") -> str:
         """A condition for samples that some takers leave; the rest of a group that is torn is left to none."""
         closed = [cut.reach(column) if self.grouped else cut.takes(column) for cut in cuts]
         return " AND ".join(["true", *(f"NOT ({one})" for one in closed)])

@@ -82,7 +82,7 @@ def scan_row_group(item: Item, given: ColumnsConfig) -> Iterator[Sample | Proble
                     yield Problem(sample.key, "the row group has this key twice") if twice else sample
                     seen.add(sample.key)
     except _FAULTS as error:
-        yield Damage("", f"unreadable: {' '.join(str(error).split())}", found, left=_left(item))
+        yield Damage("", f"unreadable: {' '.join(str(error).split())}", found, left=_rows_left(item))
     except ValueError as error:  # a column is missing, or the file was written again
         yield Damage("", f"{item.path.rpartition('/')[2]}: {error}", found)
 
@@ -117,7 +117,7 @@ def _check(path: str, written: str, columns: ColumnsConfig) -> None:
         raise UserError(f"{path}: {error}") from error
 
 
-def _left(item: Item) -> int:
+def _rows_left(item: Item) -> int:
     """Bytes of a file whose rows are not known: they tell about how many are lost."""
     if item.count is not None:
         return 0

@@ -21,7 +21,7 @@ from rich.text import Text
 
 from mi_core.image_files import SUFFIXES, suffix_of
 from mi_core.images import Decoder, image_info
-from pipelines.config.mistakes import told
+from pipelines.config.mistakes import first_mistake
 from pipelines.config.sections.sources import KINDS, ON_FILES, SETTINGS, SHARDED, TORCHVISION, SourceConfig
 from pipelines.console import bars, say
 from pipelines.data.read.samples import Note, Problem, Sample
@@ -60,7 +60,7 @@ def source_of(text: str, *, root: str | None = None, options: dict[str, Any] | N
         if text in KINDS and text not in ON_FILES:
             return SourceConfig(kind=text)
     except ValidationError as error:
-        raise UserError(told(error)) from error
+        raise UserError(first_mistake(error)) from error
     folder = storage.is_folder(text)
     kinds = (kind for kind, files in _FILES.items() if (files.of(text) if folder else text.endswith(files.endings)))
     kind = next(kinds, "imagefolder" if folder else "shards")
@@ -75,7 +75,7 @@ def source_of(text: str, *, root: str | None = None, options: dict[str, Any] | N
             own["columns"] = columns
         return SourceConfig(**{**own, "kind": kind, "path": text})
     except ValidationError as error:
-        raise UserError(f"--option {told(error)}") from error
+        raise UserError(f"--option {first_mistake(error)}") from error
 
 
 @dataclass
