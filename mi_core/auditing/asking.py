@@ -23,8 +23,6 @@ from mi_core.augmentations.views import make_views
 from mi_core.encoders.averaging import averaged
 from mi_core.encoders.checkpoint import Encoder
 from mi_core.encoders.folding import for_queries
-from mi_core.features import Measure
-from mi_core.features.embedding import Embedding
 from mi_core.hashing import digests64
 from mi_core.querying.extractor import Extractor
 from mi_core.querying.plan import QueryPlan
@@ -36,28 +34,20 @@ from mi_core.validity.file_features import shrunken
 
 CHUNK = 256  # images that are decoded and queried together
 PROBED = 256  # images on which an encoder is tried out
-EMBEDDING = Embedding()  # what the classifier on embeddings reads
+EMBEDDING = "embedding"  # the need of the classifier on embeddings
 
 
 @dataclass(frozen=True)
-class Beside:
-    """A reference encoder.
+class Beside(Made):
+    """A reference encoder that was tried out.
 
     Args:
-        name: in the report, and in a config where it was made here.
-        encoder: in evaluation mode.
-        fingerprint: of its weights, before batch norm was folded.
         output: that is read.
-        seen: (N,) which images it was trained on.
         consistency: whether it recognises images.
         model: as the user gave it; None: it was made here.
     """
 
-    name: str
-    encoder: Encoder
-    fingerprint: str
     output: str
-    seen: BoolArray
     consistency: Mapping[str, Any]
     model: Model | None
 
@@ -101,14 +91,14 @@ class Setup:
         encoders = {"target": target.encoder, **{one.name: one.encoder for one in beside}}
         outputs = {"target": self.output, **{one.name: one.output for one in beside}}
         ready = {name: averaged(for_queries(one, self.device), 1) for name, one in encoders.items()}
-        (measure,) = MeanCosine(seed=self.seed).needs
+        need = MeanCosine(seed=self.seed).needs[0]
         parts: dict[str, list[np.ndarray]] = {name: [] for name in ready}
         small = _Rows(int(seen.sum()))
         embeddings = _Rows(int(seen.sum()))
         extractors = [
             Extractor(
                 {name: one for name, one in ready.items() if place == (outputs[name], one.size, name == "target")},
-                self._plan((measure,) if place[2] else (measure, EMBEDDING), place[0]),
+                self._plan((need,) if place[2] else (need, EMBEDDING), place[0]),
                 self.recipe,
                 self.device,
             )
@@ -123,16 +113,16 @@ class Setup:
             for extractor in extractors:
                 for name, columns in extractor(images, streams, names).items():
                     found[name] = {column.partition(".")[2]: values for column, values in columns.items()}
-                    parts[name].append(found[name][measure.name])
+                    parts[name].append(found[name][need])
             small.add([shrunken(one) for one in pixels[shown]])
             nothing = np.empty((len(names), 0), dtype=np.float32)
-            embeddings.add(np.hstack([nothing, *(found[one.name][EMBEDDING.name] for one in beside)])[shown])
+            embeddings.add(np.hstack([nothing, *(found[one.name][EMBEDDING] for one in beside)])[shown])
             tick(len(names))
         each = np.array(ids)
-        features = {name: Features(each, {measure.name: np.concatenate(values)}) for name, values in parts.items()}
+        features = {name: Features(each, {need: np.concatenate(values)}) for name, values in parts.items()}
         return Asked(features, small.array, embeddings.array)
 
-    def _plan(self, needs: tuple[Measure, ...], output: str) -> QueryPlan:
+    def _plan(self, needs: tuple[str, ...], output: str) -> QueryPlan:
         return QueryPlan(needs, (output,), self.views, precision=precision_on(self.device.type, "auto"))
 
     def consistency(self, target: Model, samples: Samples) -> dict[str, Any]:
@@ -157,8 +147,17 @@ class Setup:
             device=self.device,
         )
 
-    def references(self, samples: Samples) -> list[Made]:
-        """Encoders trained here on halves of the images."""
+    def references(self, given: Sequence[Model] | None, samples: Samples) -> list[Beside]:
+        """The references that the user gave; None: those trained here on halves of the images."""
+        if given is None:
+            return [self._tried(made, None, samples) for made in self._made(samples)]
+        nothing = np.zeros(len(samples.items), dtype=bool)
+        return [
+            self._tried(Made(f"{FAMILY}-{number}", one.encoder, one.fingerprint, one.reference, nothing), one, samples)
+            for number, one in enumerate(given)
+        ]
+
+    def _made(self, samples: Samples) -> list[Made]:
         planned = reference_settings()
         tick = self.bar.begin("training references", planned["halves"] * planned["epochs"])
         images = _Rows(len(samples.items))
@@ -168,20 +167,12 @@ class Setup:
             images.array, samples.hashes, seed=self.seed, nonce=self.nonce, device=self.device, progress=tick
         )
 
-    def beside_given(self, one: Model, number: int, samples: Samples) -> Beside:
-        """A reference that the user gave."""
-        nothing = np.zeros(len(samples.items), dtype=bool)
-        given = Made(f"{FAMILY}-{number}", one.encoder, one.fingerprint, one.reference, nothing)
-        return self._beside(given, one, samples)
-
-    def beside_made(self, one: Made, samples: Samples) -> Beside:
-        """A reference that was trained here."""
-        return self._beside(one, None, samples)
-
-    def _beside(self, one: Made, model: Model | None, samples: Samples) -> Beside:
-        output = self.output if self.output in one.encoder.outputs else one.encoder.outputs[0]
-        works = self._try_out(one.encoder, one.fresh, samples, self._first(~one.seen, samples))
-        return Beside(one.name, one.encoder, one.fingerprint, output, one.seen, works, model)
+    def _tried(self, made: Made, model: Model | None, samples: Samples) -> Beside:
+        outputs = made.encoder.outputs
+        works = self._try_out(made.encoder, made.fresh, samples, self._first(~made.seen, samples))
+        return Beside(
+            **vars(made), output=self.output if self.output in outputs else outputs[0], consistency=works, model=model
+        )
 
     def _first(self, wanted: np.ndarray, samples: Samples) -> list[int]:
         """Rows of the first wanted images by a hash of their pixels."""

@@ -168,9 +168,7 @@ def audit(
         drawn = new_nonce() if nonce is None else nonce
         setup = Setup(recipe, output, views, seed, drawn, device_of(model), bar)
         shown = setup.consistency(target, samples)
-        made = [] if quick or references is not None else setup.references(samples)
-        beside = [setup.beside_given(one, number, samples) for number, one in enumerate(given_ones)]
-        beside += [setup.beside_made(one, samples) for one in made]
+        beside = setup.references(given_ones if quick or references is not None else None, samples)
         seen = samples.first(BLIND, seed)
         scores = scores_of(setup.ask(target, beside, samples, seen), beside, samples, seen, seed)
         told |= {} if max_rejected == MAX_REJECTED else {"max_rejected": max_rejected}

@@ -32,7 +32,7 @@ from pipelines.plan.dp_audit import guessing_attacks, guessing_output, promising
 from pipelines.plan.encoders import members_of, shadow_families, shadows_of, training_chain
 from pipelines.plan.items import Plan, Query
 from pipelines.plan.keys import items_in
-from pipelines.plan.resolve import resolve, roles_in_config
+from pipelines.plan.resolve import queries_in
 from pipelines.plan.roles import audited_roles, is_membership_unknown, reference_roles
 from pipelines.plan.utility import auxiliary_roles
 from pipelines.plan.views import outputs_of, primary_output
@@ -77,11 +77,6 @@ def _check(config: RunConfig) -> None:
     for name, encoder in config.encoders.items():
         if encoder.outputs is not None:
             _check_outputs(name, encoder.outputs, queries)
-
-
-def queries_in(config: RunConfig) -> list[Query]:
-    """All queries of a run for its first seed, before anything is drawn."""
-    return items_in(resolve(config, config.seeds[0], roles_in_config(config)), Query)
 
 
 def check_adopted(plan: Plan, name: str, outputs: Sequence[str], *, copied: bool) -> None:

@@ -20,6 +20,7 @@ from pipelines.config.roles import ANCHOR_ROLE, CALIBRATION_ROLE, COINS, POPULAT
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.attacks import AUDITED, AttackConfig
 from pipelines.config.sections.encoders import DefendedConfig, TrainedConfig
+from pipelines.config.sections.queries import Recipe
 from pipelines.files.digest import digest
 from pipelines.plan.controls import classifying_references, groups_by, references_of
 from pipelines.plan.dp_audit import guessing_attacks, guessing_output
@@ -74,6 +75,13 @@ def resolve(config: RunConfig, seed: int, roles: Mapping[str, Role]) -> Plan:
     return _Resolver(config, seed, roles).plan()
 
 
+def queries_in(config: RunConfig) -> list[Query]:
+    """All queries of a run for its first seed, before anything is drawn."""
+    resolver = _Resolver(config, config.seeds[0], roles_in_config(config))
+    resolver.plan()
+    return list(resolver.queries.values())
+
+
 def roles_in_config(config: RunConfig) -> dict[str, Role]:
     """The roles of a config before anything is drawn: of what is known to have a size, and else of none."""
     data = config.data
@@ -100,6 +108,7 @@ class _Resolver:
         self.meaning = digest(config.data.model_dump(mode="json", include=_MEANING), config.data.by_shard)
         self.audited = audited_roles(config)
         self.encoders: dict[str, Encoder] = {}
+        self.attackers = {id(attack): _Attacker(config, attack) for attack in config.attacks}
         self.queries: dict[tuple[object, ...], Query] = {}
 
     def plan(self) -> Plan:
@@ -151,16 +160,17 @@ class _Resolver:
 
     def _query(self, name: str, epoch: int, output: str, measure: Measure, samples: Samples, how: _How) -> Query:
         """A query, each once."""
-        attack, views = how.attack, None
-        if attack is not None and measure.consumes == "views":
+        attacker, sent = None if how.attack is None else self.attackers[id(how.attack)], None
+        if attacker is not None and measure.consumes == "views":
             number = how.views if measure.shares_views or how.stopping is not None else 0
-            views = Views(recipe_of(self.config, attack), number)
-        elif attack is not None and measure.consumes == "adversarial":
-            crafter = crafter_of(self.config, attack)
-            views = None if crafter is None else Views(crafter=self.encoder(crafter))
-        bank = Samples(self._roles([ANCHOR_ROLE]), self.seed, measure.bank) if measure.bank else None
-        known = (name, epoch, output, measure, samples, views, how.stopping)
+            sent = (attacker.recipe, number)
+        elif attacker is not None and measure.consumes == "adversarial":
+            sent = (attacker.crafter, 0)
+        (role,), without = samples.roles, tuple(other.name for other in samples.without)
+        known = (name, epoch, output, measure, role.name, samples.count, without, sent, id(how.stopping))
         if known not in self.queries:
+            bank = Samples(self._roles([ANCHOR_ROLE]), self.seed, measure.bank) if measure.bank else None
+            views = None if sent is None else self._views(*sent)
             self.queries[known] = Query(
                 self.encoder(name),
                 epoch,
@@ -174,6 +184,12 @@ class _Resolver:
                 self.meaning if measure.captions or measure.labels else "",
             )
         return self.queries[known]
+
+    def _views(self, sent: Recipe | str | None, number: int) -> Views | None:
+        """Views of a recipe, or images that are crafted on an encoder, by its name."""
+        if isinstance(sent, Recipe):
+            return Views(sent, number)
+        return None if sent is None else Views(crafter=self.encoder(sent))
 
     def _reading(
         self,
@@ -214,8 +230,9 @@ class _Resolver:
         """
         config, (epoch, output) = self.config, checkpoint
         on = epoch_beside(config, name, epoch)
-        read = outputs_on(config, name, (output,))[0] if name in references_of(config, attack) else output
-        how, needs = _How(attack, config.queries.views), attack.needs()
+        attacker = self.attackers[id(attack)]
+        read = outputs_on(config, name, (output,))[0] if name in attacker.references else output
+        how, needs = _How(attack, config.queries.views), attacker.needs
         samples = Samples(self._roles(roles), self.seed, attack.count, self._roles(without), fold)
         known_apart = attack.method().sequential and name == attack.target  # its images are queried otherwise
         within = () if known_apart else self.audited
@@ -290,7 +307,7 @@ class _Resolver:
                 None if own else self._fit(attack, checkpoint, name),
                 is_trained(config, name),
             )
-            for name in references_of(config, attack)
+            for name in self.attackers[id(attack)].references
         )
         calibration = canaries = None
         if groups_by(config) == CHOICE and beside and POPULATION_ROLE in known:
@@ -356,6 +373,16 @@ class _Resolver:
         )
         recipe = recipe_of(config, config.attacks[config.validity.attack])
         return Semantic((inside, outside), self.seed, readings, recipe, self.meaning)
+
+
+class _Attacker:
+    """What follows from an attack alone: measures, views, the encoder that she crafts images on, and the controls."""
+
+    def __init__(self, config: RunConfig, attack: AttackConfig) -> None:
+        self.needs = attack.needs()
+        self.recipe = recipe_of(config, attack)
+        self.crafter = crafter_of(config, attack)
+        self.references = references_of(config, attack)
 
 
 class _How:

@@ -12,10 +12,10 @@ from mi_core.features.patch_similarity import CenterSimilarity
 from pipelines.config.reading.fields import with_changes
 from pipelines.config.run_config import RunConfig
 from pipelines.errors import UserError
-from pipelines.plan.checks import queries_in
 from pipelines.plan.controls import references_of
 from pipelines.plan.encoders import shadows_of
 from pipelines.plan.load import load, parse
+from pipelines.plan.resolve import queries_in
 from pipelines.plan.roles import reference_roles
 from pipelines.plan.views import recipe_of
 from pipelines.report.caveats import of_fits
