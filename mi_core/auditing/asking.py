@@ -23,6 +23,8 @@ from mi_core.augmentations.views import make_views
 from mi_core.encoders.averaging import averaged
 from mi_core.encoders.checkpoint import Encoder
 from mi_core.encoders.folding import for_queries
+from mi_core.features import Measure
+from mi_core.features.embedding import Embedding
 from mi_core.hashing import digests64
 from mi_core.querying.extractor import Extractor
 from mi_core.querying.plan import QueryPlan
@@ -34,7 +36,7 @@ from mi_core.validity.file_features import shrunken
 
 CHUNK = 256  # images that are decoded and queried together
 PROBED = 256  # images on which an encoder is tried out
-EMBEDDING = "embedding"  # the need of the classifier on embeddings
+EMBEDDING = Embedding()  # what the classifier on embeddings reads
 
 
 @dataclass(frozen=True)
@@ -91,14 +93,14 @@ class Setup:
         encoders = {"target": target.encoder, **{one.name: one.encoder for one in beside}}
         outputs = {"target": self.output, **{one.name: one.output for one in beside}}
         ready = {name: averaged(for_queries(one, self.device), 1) for name, one in encoders.items()}
-        need = MeanCosine(seed=self.seed).needs[0]
+        (measure,) = MeanCosine(seed=self.seed).needs
         parts: dict[str, list[np.ndarray]] = {name: [] for name in ready}
         small = _Rows(int(seen.sum()))
         embeddings = _Rows(int(seen.sum()))
         extractors = [
             Extractor(
                 {name: one for name, one in ready.items() if place == (outputs[name], one.size, name == "target")},
-                self._plan((need,) if place[2] else (need, EMBEDDING), place[0]),
+                self._plan((measure,) if place[2] else (measure, EMBEDDING), place[0]),
                 self.recipe,
                 self.device,
             )
@@ -113,16 +115,16 @@ class Setup:
             for extractor in extractors:
                 for name, columns in extractor(images, streams, names).items():
                     found[name] = {column.partition(".")[2]: values for column, values in columns.items()}
-                    parts[name].append(found[name][need])
+                    parts[name].append(found[name][measure.name])
             small.add([shrunken(one) for one in pixels[shown]])
             nothing = np.empty((len(names), 0), dtype=np.float32)
-            embeddings.add(np.hstack([nothing, *(found[one.name][EMBEDDING] for one in beside)])[shown])
+            embeddings.add(np.hstack([nothing, *(found[one.name][EMBEDDING.name] for one in beside)])[shown])
             tick(len(names))
         each = np.array(ids)
-        features = {name: Features(each, {need: np.concatenate(values)}) for name, values in parts.items()}
+        features = {name: Features(each, {measure.name: np.concatenate(values)}) for name, values in parts.items()}
         return Asked(features, small.array, embeddings.array)
 
-    def _plan(self, needs: tuple[str, ...], output: str) -> QueryPlan:
+    def _plan(self, needs: tuple[Measure, ...], output: str) -> QueryPlan:
         return QueryPlan(needs, (output,), self.views, precision=precision_on(self.device.type, "auto"))
 
     def consistency(self, target: Model, samples: Samples) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from pipelines.files import storage
 from pipelines.plan.attack_checks import check_drawn
 from pipelines.plan.controls import audits_others
 from pipelines.plan.items import Plan
-from pipelines.plan.written import PLAN_FILE, plan_digest, plans_as_json
+from pipelines.plan.written import plan_digest, write_plans
 from pipelines.pretrain import run as pretrain
 from pipelines.report import run as report
 from pipelines.run import registration
@@ -143,7 +143,7 @@ def register(runs: Sequence[Run]) -> tuple[list[Run], list[Planned]]:
             run.folder.settle(run.config.model_dump(mode="json", by_alias=True))
         mine = plans_of([run])
         plans = [plan for plan, _ in mine]
-        storage.write_json(f"{run.folder.path}/{PLAN_FILE}", plans_as_json(plans))
+        write_plans(run.folder.path, plans)
         told = _plan(run.config, plans, {"from": origin, "value": nonce})
         registration.write_down(run.folder, registration.PLAN, told)
         planned += mine

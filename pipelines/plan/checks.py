@@ -63,6 +63,8 @@ def _check(config: RunConfig) -> None:
             check_training(config, f"encoders.{name}", encoder)
         if isinstance(encoder, LoadedConfig):
             check_loaded(config, f"encoders.{name}", encoder)
+    check_roles("utility.bank", config.utility.bank, config.data)
+    check_roles("utility.test", config.utility.test, config.data)
     for position, attack in enumerate(config.attacks):
         check_attack(config, f"attacks.{position}", attack)
     for position, inference in enumerate(config.attribute_inference):

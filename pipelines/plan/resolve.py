@@ -160,7 +160,8 @@ class _Resolver:
 
     def _query(self, name: str, epoch: int, output: str, measure: Measure, samples: Samples, how: _How) -> Query:
         """A query, each once."""
-        attacker, sent = None if how.attack is None else self.attackers[id(how.attack)], None
+        attacker = None if how.attack is None else self.attackers[id(how.attack)]
+        sent: tuple[Recipe | str | None, int] | None = None
         if attacker is not None and measure.consumes == "views":
             number = how.views if measure.shares_views or how.stopping is not None else 0
             sent = (attacker.recipe, number)

@@ -26,6 +26,13 @@ def plans_as_json(plans: Sequence[Plan]) -> dict[str, Any]:
     }
 
 
+def write_plans(folder: str, plans: Sequence[Plan]) -> None:
+    """Write the file of a run, unless it says the same."""
+    path, content = f"{folder}/{PLAN_FILE}", plans_as_json(plans)
+    if storage.read_json_or(path, None) != content:
+        storage.write_json(path, content)
+
+
 def plan_digest(plans: Sequence[Plan]) -> dict[str, str]:
     """What a registration binds of the plans: the key of each, by seed."""
     return {str(plan.seed): plan.key for plan in plans}

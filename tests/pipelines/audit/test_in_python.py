@@ -37,6 +37,7 @@ VIEWS = {
 }
 EXACT = 1e-6
 ROUNDED = 1e-3  # of a classifier by neighbours: an embedding in the last batch, of another size, differs by 5e-6
+RESTS_ON_IT = 0.05  # times that the leak is above what this classifier tells: an error of 1e-3 moves 6.45 by 0.03
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +117,8 @@ def _same(first: Any, second: Any, place: str) -> None:
         for row, (one, two) in enumerate(zip(first, second, strict=True)):
             _same(one, two, f"{place}[{row}]")
     elif isinstance(first, float):
-        assert first == pytest.approx(second, abs=ROUNDED if "semantic_auc" in place else EXACT), place
+        beside = {"at_least": RESTS_ON_IT}.get(place.rpartition(".")[2], ROUNDED if "semantic_auc" in place else EXACT)
+        assert first == pytest.approx(second, abs=beside), place
     else:
         assert first == second, place
 

@@ -214,16 +214,18 @@ def test_a_fault_in_a_worker_is_one_line(call, finished_run: Path, tmp_path: Pat
     """The features of a shard are gone: the attack's Ray task finds out, the user reads one line."""
     folder = tmp_path / "run"
     shutil.copytree(finished_run, folder)
-    for path in (folder / "seed-0" / "features" / "target" / "epoch-0003").rglob("*.parquet"):
+    for path in (folder / "features").glob("*/epoch-0003/**/*.parquet"):
         path.unlink()
     shutil.rmtree(folder / "seed-0" / "attacks")
     from pipelines.attack import run as attack
+    from pipelines.data.plans import plans_of
     from pipelines.errors import fault_of_user
     from pipelines.plan.load import load
     from pipelines.run.folder import RunFolder
+    from pipelines.run.points import Run
 
     with pytest.raises(Exception, match="is missing") as caught:
-        attack.run([(load(str(folder / "config.yaml")), RunFolder(str(folder)))])
+        attack.run(plans_of([Run(load(str(folder / "config.yaml")), RunFolder(str(folder)))]))
     fault = fault_of_user(caught.value)
     assert fault is not None
     assert fault.endswith("is missing; run the extract stage first")

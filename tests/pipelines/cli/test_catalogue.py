@@ -52,7 +52,8 @@ def test_classes_are_read_as_they_are(kind: str, name: str) -> None:
         "target",
     ):
         stated = inspect.getattr_static(method, attribute, None)
-        if not isinstance(stated, property):
+        measured = kind == "attack" and attribute == "needs"  # made by calls, which the catalogue does not do
+        if not isinstance(stated, property) and not measured:
             assert getattr(read, attribute, None) == stated
     assert (read.__module__, read.__name__) == (method.__module__, method.__name__)
     assert read.__doc__ == inspect.cleandoc(str(method.__doc__))

@@ -51,7 +51,7 @@ def config_of(shards: Path, **resources: Any) -> RunConfig:
                     "augmentation": {"blur": 0.0},
                 }
             },
-            "queries": {"chunk": 2, "views": 2, "outputs": ["backbone"]},
+            "queries": {"chunk": 2, "views": 2, "outputs": ["backbone"], "nonce": "dice"},
             "attacks": [{"attack": "encodermi-t", "target": "target", "reference": "known"}],
             "resources": {"encoder_actors": 1, "actor_cpus": 0.25, "decoder_cpus": 0.25, **resources},
         },

@@ -178,5 +178,6 @@ def test_a_shard_that_goes_away_ends_the_run_and_coming_back_it_goes_on(local_ra
         audit.run(config, str(folder), last="extract")
     shutil.copy(tmp_path / "b.tar", data / "b.tar")
     audit.run(config, str(folder), last="extract")
+    config = with_nonce(config, registered_nonce(RunFolder(str(folder))))
     found = columns(config, RunFolder(str(folder)).seed(0), "target", 0, "backbone", [LpNorm()], ROLES)
     assert len(set(found.ids.tolist())) == 60

@@ -204,7 +204,7 @@ def test_a_run_that_lost_a_node_says_what_budget_it_needs(monkeypatch: pytest.Mo
     query = SimpleNamespace(stopping=None, remote=False, measures=())
     for place, name, value in (
         (extraction, "plan_passes", lambda *_: [SimpleNamespace(query=query, record=lambda: None)]),
-        (extraction, "_query", lose),
+        (extraction, "_answer", lose),
         (extraction.ledger, "attempts_left", attempts_left),
         (extraction.unchanged, "to_check", lambda *_: []),
         (extraction.unchanged, "check_unchanged", lambda *_: None),

@@ -26,6 +26,7 @@ from mi_core.querying.extractor import Extractor
 from mi_core.querying.plan import QueryPlan
 from mi_core.streams import pixel_streams
 from pipelines.audit import run as audit
+from pipelines.audit.run import with_nonce
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.parameters import build
 from pipelines.config.sections.sources import SourceConfig
@@ -45,6 +46,7 @@ from pipelines.extract.selections import Selection
 from pipelines.files import storage
 from pipelines.plan.load import parse
 from pipelines.run.folder import RunFolder
+from pipelines.run.registration import registered_nonce
 from tests.conftest import background, own_processes, small_config, wait_until
 from tests.pipelines import staged
 from tests.pipelines.columns import columns, seed_0
@@ -281,6 +283,7 @@ def test_the_one_sample_that_kills_workers_is_found_and_listed(local_ray: None, 
     members["s0021.png"] = encode_png(white)
     data.write_bytes(tar_bytes(members.items()))
     assert extraction(folder, config)[-1]["rejected"] == 1
+    config = with_nonce(config, registered_nonce(RunFolder(str(folder))))  # the run drew it: the encoder is not its own
     place = RunFolder(str(folder)).seed(0)
     (listed,) = rejected_of(config, folder)
     assert (listed["key"], listed["reason"]) == ("s0021", "crashed: the worker died on this sample")
@@ -316,7 +319,7 @@ def test_the_row_of_a_chunk_does_not_grow_with_its_shard(trained_run: Path, tmp_
     )
     rows = [len(job.packed()) for job in (few, many)]
     assert rows[1] <= rows[0] + 16
-    assert rows[1] < 1500
+    assert rows[1] < 2000
     for job in (few, many):
         row = unpacked(job.packed())
         assert [row.path(1, 0), row.chunks, row.size(0)] == [job.path(1, 0), job.chunks, job.size(0)]

@@ -229,7 +229,7 @@ def test_a_budget_is_checked_for_the_most_that_may_be_asked(folder: Path, monkey
     def asking(*_: object) -> None:
         raise InterruptedError
 
-    monkeypatch.setattr(extract, "_query", asking)
+    monkeypatch.setattr(extract, "_answer", asking)
     with pytest.raises(InterruptedError):  # enough is enough
         audit.run(config_with(attacks=attacks, budget={"queries": needed}), str(folder), last="extract")
 

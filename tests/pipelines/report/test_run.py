@@ -9,13 +9,15 @@ from typing import Any, cast
 import pytest
 
 from mi_core.metrics.intervals import rate
-from pipelines.attack.inference import inferences, inferred
+from pipelines.attack.inference import inference_path, inferred
 from pipelines.attack.utility import utility_path
 from pipelines.config.run_config import RunConfig
 from pipelines.data.draw.overlap import overlap_of
 from pipelines.data.draw.splits import Splits
+from pipelines.data.plans import Planned
 from pipelines.files import storage
 from pipelines.plan.load import parse
+from pipelines.plan.resolve import resolve, roles_in_config
 from pipelines.plan.utility import utility_roles
 from pipelines.report import run as report
 from pipelines.run.folder import RunFolder
@@ -39,7 +41,7 @@ def config(monkeypatch: pytest.MonkeyPatch) -> RunConfig:
     whole = parse(small_config(data=data, attribute_inference=[inference]), "small.yaml")
     monkeypatch.setattr("pipelines.data.draw.overlap._share", lambda _data, _splits, role: SHARES[role])
     monkeypatch.setattr(Splits, "load", lambda _folder: SimpleNamespace(count=lambda _roles: 100))
-    monkeypatch.setattr(RunConfig, "classifier_roles", lambda _self, _name: ROLES)
+    monkeypatch.setattr(report, "classifier_roles", lambda _config, _name: ROLES)
     return whole.model_copy(update={"seeds": (0, 1)})
 
 
@@ -88,9 +90,10 @@ def test_a_trial_counts_its_test_set_once(
 
 
 def test_inferences_tell_which_images_recur(config: RunConfig, folder: RunFolder) -> None:
-    for task in inferences(config, folder.seed(0)):
-        storage.write_json(task.path, {"accuracy": ONE})
-    entries = list(inferred(config, folder.seed(0)))
+    planned = Planned(resolve(config, 0, roles_in_config(config)), folder.seed(0))
+    for item in planned.plan.inferences:
+        storage.write_json(inference_path(item, planned.folder), {"accuracy": ONE})
+    entries = list(inferred(config, planned))
     assert entries
     assert all(one["overlap"] == 1 for one in entries)
     share = config.attribute_inference[0].share
