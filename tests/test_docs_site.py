@@ -19,7 +19,7 @@ from mi_core.encoders import ENCODERS
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
-    *("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "cluster/README.md"),
+    *("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "cluster/README.md", "pipelines/README.md"),
     *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "configs").rglob("*.md"))),
 ]
 NOTEBOOKS = sorted(path.stem for path in (ROOT / "docs" / "notebooks").glob("*.ipynb"))
