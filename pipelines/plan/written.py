@@ -6,6 +6,7 @@ field that is changed afterwards no longer has the key that the registration bin
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -28,7 +29,7 @@ def plans_as_json(plans: Sequence[Plan]) -> dict[str, Any]:
 
 def write_plans(folder: str, plans: Sequence[Plan]) -> None:
     """Write the file of a run, unless it says the same."""
-    path, content = f"{folder}/{PLAN_FILE}", plans_as_json(plans)
+    path, content = f"{folder}/{PLAN_FILE}", json.loads(json.dumps(plans_as_json(plans)))  # lists in place of tuples
     if storage.read_json_or(path, None) != content:
         storage.write_json(path, content)
 

@@ -111,7 +111,7 @@ def test_two_workers_equal_one(name: str, found: list[dict[str, dict[str, torch.
             pair = [found[rank][name][key], expected]
             if key == "queue":  # the same keys; two workers put them in in another order
                 pair = [keys[keys[:, 0].argsort()] for keys in pair]
-            torch.testing.assert_close(*pair, rtol=2e-4, atol=5e-6, msg=lambda text, key=key: f"{key}: {text}")
+            torch.testing.assert_close(*pair, rtol=2e-4, atol=1e-5, msg=lambda text, key=key: f"{key}: {text}")
 
 
 @pytest.mark.parametrize("name", ["simclr", "moco-v3", "barlow-twins", "vicreg", "clip", "siglip"])
