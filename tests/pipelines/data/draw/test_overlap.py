@@ -15,6 +15,7 @@ from pipelines.config.sections.data import DataConfig
 from pipelines.data.draw.draw import draw
 from pipelines.data.draw.overlap import audited_overlap, overlap_of, recurring
 from pipelines.plan.load import parse
+from pipelines.plan.roles import audited_roles
 from pipelines.run.folder import RunFolder
 from tests.conftest import small_config
 from tests.pipelines.data.made import Row, scan_of
@@ -82,7 +83,7 @@ def test_the_share_of_audited_samples_that_recur(name: str, tmp_path: Path) -> N
     splits = [draw(data, scanned, seed, folder.seed(seed).path) for seed in config.seeds]
     found = audited_overlap(config, folder.seed(0))
     assert found == pytest.approx(expected, abs=0.04)
-    for role in config.audited:
+    for role in audited_roles(config):
         own = overlap_of(config, folder.seed(0), [role])
         first, second = (set(one.ids([role])) for one in splits)
         assert own == pytest.approx(len(first & second) / len(first), abs=0.08)
