@@ -33,7 +33,7 @@ class FinishedRun:
     @property
     def first(self) -> SeedFolder:
         """The folder of the first seed."""
-        return self.planned[0].folder
+        return self.folder.seed(self.config.seeds[0])
 
     @property
     def audited(self) -> list[str]:

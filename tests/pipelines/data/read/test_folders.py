@@ -186,4 +186,4 @@ def test_notes_are_kept_with_the_splits_and_are_no_losses_of_the_report(tmp_path
         ("*images", True),  # several frames
     ]
     config = parse(small_config(), "small.yaml")
-    assert [bad.key for bad in _left_out(FinishedRun.at(config, folder))] == ["c.raw"]
+    assert [bad.key for bad in _left_out(FinishedRun(config, folder, ()))] == ["c.raw"]
