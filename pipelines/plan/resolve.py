@@ -56,12 +56,7 @@ from pipelines.plan.views import crafter_of, outputs_of, outputs_on, primary_out
 
 CLASSIFIED = 10_000  # samples per role that classifiers see: enough for an interval of .01, and small for memory
 EMBEDDING = (Embedding(),)
-_MEANING = {
-    "captions",
-    "label",
-    "attributes",
-    "group_by",
-}  # of the data section: what samples mean besides their pixels
+_MEANING = {"captions", "label", "attributes", "group_by"}  # of data: what samples mean besides their pixels
 
 
 def resolve(config: RunConfig, seed: int, roles: Mapping[str, Role]) -> Plan:

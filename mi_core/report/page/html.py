@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from mi_core.records import Estimate
@@ -34,6 +33,7 @@ from mi_core.report.model.encoders import CurvePoint, EncoderPart, Utility
 from mi_core.report.model.evidence import CandidateTest
 from mi_core.report.model.judgement import Judged, VerdictPart
 from mi_core.report.model.report import Report
+from mi_core.report.page.environment import page_environment
 from mi_core.report.words import composition, dp_audit, evidence, memorisation, numbers, wording
 from mi_core.report.words.glossary import glossary, hint
 from mi_core.report.words.sides import Sides, share_found, sides_of, unsupported
@@ -77,13 +77,7 @@ def render_html(
     Returns:
         A complete HTML5 document.
     """
-    environment = Environment(
-        loader=PackageLoader("mi_core", "report/page"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = page_environment()
     filters = (
         numbers.rate,
         numbers.interval,

@@ -11,10 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
 from mi_core.records import Estimate
 from mi_core.report.page import versions
+from mi_core.report.page.environment import page_environment
 from mi_core.report.runs import Entry, Unread, plain
 from mi_core.report.words import numbers, wording
 
@@ -58,13 +57,7 @@ def render_index(entries: Sequence[Entry], unread: Sequence[Unread], place: str,
     Returns:
         A complete HTML5 document.
     """
-    environment = Environment(
-        loader=PackageLoader("mi_core", "report/page"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = page_environment()
     environment.filters.update(rate=numbers.rate, count=numbers.count, bracketed=_bracketed)
     families = _families(entries)
     charts = [(number, versions.chart(mine)) for number, mine in enumerate(families.values())]
