@@ -147,7 +147,7 @@ def _evidence(measured: Measured, verdict: VerdictPart) -> tuple[Evidence, Candi
     groups = Groups(counts, counts, scores.telling, bursts=scores.groups)
     tests = []
     if verdict.withheld_because is None:
-        result = SetTest.of(scores.score, scores.control, member, seed=seed)
+        result = SetTest.from_scores(scores.score, scores.control, member, seed=seed)
         tests = [SeedTest(**_identity(options), primary=True, result=result)]
     shown = evidence(verdict, groups, tests)
     single = single_tests(shown, tests)

@@ -43,7 +43,7 @@ class Views:
     number: int
     size: int | None
 
-    def drawn(
+    def draw(
         self, images: torch.Tensor, streams: torch.Tensor, number: int | None = None, first: int = 0
     ) -> torch.Tensor:
         """Views (N, V, C, S, S) of images from their streams (N,); as many as ``number``, by default V."""

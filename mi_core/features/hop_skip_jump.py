@@ -69,7 +69,7 @@ class _Search:
         """The rows that may still spend so many queries."""
         return rows[self.spent[rows] + needed <= self.most]
 
-    def drawn(self, rows: torch.Tensor, kind: Callable[..., torch.Tensor], *shape: int) -> torch.Tensor:
+    def random(self, rows: torch.Tensor, kind: Callable[..., torch.Tensor], *shape: int) -> torch.Tensor:
         """Random numbers (R, ...) of R images, from each one's own generator."""
         numbers = torch.empty(len(rows), *shape, device=rows.device)
         for row, place in zip(rows.tolist(), numbers, strict=True):
@@ -93,7 +93,7 @@ class _Search:
             if not len(waiting):
                 break
             side = 2 ** (1 + number // 2 % 3) if number % 2 else 0
-            points = self.drawn(waiting, torch.rand, channels, *([side, side] if side else [height, width]))
+            points = self.random(waiting, torch.rand, channels, *([side, side] if side else [height, width]))
             if side:
                 points = torch.nn.functional.interpolate(points, (height, width))
             hit = self.other(waiting, points[:, None])[:, 0]
@@ -122,7 +122,7 @@ class _Search:
         each = max(1, self.batch // evaluations)  # images whose points are in memory at once
         for some, reach in zip(rows.split(each), radius.split(each), strict=True):
             centre = self.nearest[some].permute(0, 2, 3, 1).flatten(1)[:, None]  # pixel by pixel, as encoders read them
-            directions = self.drawn(some, torch.randn, evaluations, centre.shape[2])
+            directions = self.random(some, torch.randn, evaluations, centre.shape[2])
             lengths = torch.linalg.vector_norm(directions, dim=2, keepdim=True)
             points = torch.addcmul(centre, reach[:, None, None] / lengths, directions).clamp_(0, 1)
             images = points.view(-1, evaluations, height, width, channels).permute(0, 1, 4, 2, 3)

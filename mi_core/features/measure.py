@@ -162,7 +162,7 @@ class Measure:
     def sent(self, batch: Batch, views: Views) -> torch.Tensor | None:
         """Images (N, C, S, S) in [0, 1], or several for each (N, V, C, S, S); None: they depend on the encoder."""
         if self.shares_views:
-            return views.drawn(batch.images, batch.streams)
+            return views.draw(batch.images, batch.streams)
         return clean(batch.images) if self.consumes == "image" else None
 
     def answers(self, oracle: Oracle, sent: torch.Tensor | None) -> Mapping[str, torch.Tensor]:

@@ -83,7 +83,7 @@ class SequentialSimilarity(Measure):
         seen: torch.Tensor | None = None  # (undecided, views asked, D), of length 1
         for views in range(FIRST, most + 1):
             number, first = (FIRST, 0) if seen is None else (1, views - 1)
-            drawn = drawing.drawn(batch.images[rows], batch.streams[rows], number, first)
+            drawn = drawing.draw(batch.images[rows], batch.streams[rows], number, first)
             ids = [batch.ids[row] for row in rows.tolist()]
             new = F.normalize(oracle.embed(drawn, ids=ids)[output], dim=2)
             before, last = (new[:, :-1], new[:, -1:]) if seen is None else (seen, new)

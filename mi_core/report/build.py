@@ -117,7 +117,7 @@ class SetTest:
     control_auc: Estimate | None = None
 
     @classmethod
-    def of(cls, scores: FloatArray, control: FloatArray | None, candidate: BoolArray, *, seed: int) -> SetTest:
+    def from_scores(cls, scores: FloatArray, control: FloatArray | None, candidate: BoolArray, *, seed: int) -> SetTest:
         """Test scores (N,) of the target; ``control`` (N,) are those on reference encoders."""
         beside = None if control is None else auc(control, candidate)
         try:

@@ -260,7 +260,7 @@ def test_passes_are_split_by_role_where_others_ask_for_some_of_their_roles() -> 
     assert roles(asks("target", *three, count=5), asks("control", *two)) == [three, two]
 
 
-def drawn(config: RunConfig, folder: Path) -> Run:
+def run_with_roles(config: RunConfig, folder: Path) -> Run:
     """A run whose roles are drawn, and no more."""
     return Run(config, staged.begin(config, folder))
 
@@ -292,7 +292,7 @@ def keys_in(passes: Iterable[PlannedPass]) -> list[str]:
 @pytest.mark.parametrize("whole", [True, False])
 def test_an_attack_added_to_a_run_adds_only_what_is_missing(tmp_path: Path, whole: bool) -> None:
     """Whether the first start has finished or was interrupted: its passes stay as they are."""
-    run = drawn(config_with(attacks=[LPLA]), tmp_path / "run")
+    run = run_with_roles(config_with(attacks=[LPLA]), tmp_path / "run")
     first = recorded_now([run])
     if whole:
         finished(first)
@@ -311,7 +311,7 @@ def test_what_is_asked_no_more_is_not_gone_on_with(tmp_path: Path) -> None:
     """An interrupted pass gives way to a smaller one; of a finished one the rest is read."""
     many, few = config_with(attacks=[LPLA, MI_T]), config_with(attacks=[LPLA])
     for whole in (False, True):
-        run = drawn(many, tmp_path / str(whole))
+        run = run_with_roles(many, tmp_path / str(whole))
         first = recorded_now([run])
         if whole:
             finished(first)
@@ -324,7 +324,7 @@ def test_what_is_asked_no_more_is_not_gone_on_with(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_pass_goes_on_where_it_stood(tmp_path: Path) -> None:
-    run = drawn(config_with(), tmp_path / "run")
+    run = run_with_roles(config_with(), tmp_path / "run")
     job = next(job for planned in recorded_now([run]) for job in planned.jobs() if job.chunks > 1)
     for path in job.paths(1):
         storage.write_atomic(path, b"committed")
@@ -336,7 +336,7 @@ def test_an_interrupted_pass_goes_on_where_it_stood(tmp_path: Path) -> None:
 
 def test_equal_queries_of_a_run_and_its_points_are_in_one_pass(tmp_path: Path) -> None:
     """More views change what views answer and nothing else; fewer checkpoints change nothing."""
-    run = drawn(config_with(), tmp_path / "run")
+    run = run_with_roles(config_with(), tmp_path / "run")
     last = point_of(run, config_with(checkpoints="last"), "sweep/last/1")
     views = point_of(run, config_with(checkpoints="last", queries={"views": 6, "chunk": 32}), "sweep/views/6")
     passes = recorded_now([run, last, views])
@@ -350,7 +350,7 @@ def test_equal_queries_of_a_run_and_its_points_are_in_one_pass(tmp_path: Path) -
 
 def test_a_pass_of_a_point_goes_on_once_when_the_run_wants_a_part_of_it(tmp_path: Path) -> None:
     """It was interrupted; then the run gets the attack of the point."""
-    run = drawn(config_with(attacks=[LPLA]), tmp_path / "run")
+    run = run_with_roles(config_with(attacks=[LPLA]), tmp_path / "run")
     point = point_of(run, config_with(attacks=[LPLA, MI_T, {"attack": "patch-similarity"}]), "sweep/more/1")
     first = recorded_now([run, point])
     then = recorded_now([run._replace(config=config_with(attacks=[LPLA, MI_T])), point])
@@ -359,7 +359,7 @@ def test_a_pass_of_a_point_goes_on_once_when_the_run_wants_a_part_of_it(tmp_path
 
 
 def test_what_a_trial_adds_is_its_own_and_goes_with_it(tmp_path: Path) -> None:
-    run = drawn(config_with(attacks=[LPLA]), tmp_path / "run")
+    run = run_with_roles(config_with(attacks=[LPLA]), tmp_path / "run")
     finished(recorded_now([run]))
     trials = [point_of(run, config_with(attacks=[LPLA, MI_T]), f"{TUNED}/search/{name}") for name in "ab"]
     made = [recorded_now([run, trial]) for trial in trials]
@@ -392,7 +392,7 @@ def counted(run: Run) -> dict[str, dict[str, int]]:
 
 
 def test_a_point_counts_what_it_reads_of_the_passes_of_the_run(tmp_path: Path) -> None:
-    run = drawn(config_with(), tmp_path / "run")
+    run = run_with_roles(config_with(), tmp_path / "run")
     last = point_of(run, config_with(checkpoints="last", attacks=[MI_T]), "sweep/last/1")
     finished(recorded_now([run, last]))
     each: Mapping[str, Mapping[str, int]] = counted(run)
@@ -403,7 +403,7 @@ def test_a_point_counts_what_it_reads_of_the_passes_of_the_run(tmp_path: Path) -
 
 
 def test_a_point_lists_what_was_rejected_at_a_checkpoint_that_it_does_not_attack(tmp_path: Path) -> None:
-    run = drawn(config_with(), tmp_path / "run")
+    run = run_with_roles(config_with(), tmp_path / "run")
     last = point_of(run, config_with(checkpoints="last"), "sweep/last/1")
     passes = recorded_now([run, last])
     finished(passes)
@@ -417,7 +417,7 @@ def test_a_point_lists_what_was_rejected_at_a_checkpoint_that_it_does_not_attack
 def test_what_was_asked_and_is_read_no_more_still_counts_each_image_once(tmp_path: Path) -> None:
     """A pass over roles and parts of them, which the sequential attack made, loses one of its attacks."""
     with_both = {"attacks": [{**MI_T, "outputs": ["projection"]}, SEQUENTIAL]}
-    run = drawn(config_with(**with_both), tmp_path / "run")
+    run = run_with_roles(config_with(**with_both), tmp_path / "run")
     passes = recorded_now([run])
     plain = [planned for planned in passes if planned.query.stopping is None]
     finished(plain)

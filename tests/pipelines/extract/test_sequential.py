@@ -74,7 +74,7 @@ def judge_of(config: RunConfig, folder: Path, position: int, epoch: int) -> Judg
     return judge
 
 
-def asked(config: RunConfig, folder: Path, position: int = 1, epoch: int = 3) -> dict[str, np.ndarray]:
+def queries_of_images(config: RunConfig, folder: Path, position: int = 1, epoch: int = 3) -> dict[str, np.ndarray]:
     """Views asked and their statistic by sample."""
     found = read(seed_0(folder), judge_of(config, folder, position, epoch).score.reading)
     return dict(zip(found.ids.tolist(), found.values["sequential"], strict=True))
@@ -115,7 +115,7 @@ def test_the_target_is_asked_what_a_rule_of_the_shadow_alone_asks(finished: Path
             config, finished, "target", audited_roles(config), epoch
         ).features  # of encodermi-t, which asks for all
         expected = stopped(by_views(target.values["pairwise:cosine"]), attack.stopping_rule())
-        found = asked(config, finished, epoch=epoch)
+        found = queries_of_images(config, finished, epoch=epoch)
         assert_same(found, dict(zip(target.ids.tolist(), expected, strict=True)))
         assert 2 < expected[:, 0].mean() < VIEWS
         name = f"encodermi-sequential-1-projection-{epoch:04d}"
@@ -127,7 +127,7 @@ def test_the_target_is_asked_what_a_rule_of_the_shadow_alone_asks(finished: Path
 def test_known_samples_are_asked_for_all_views_and_not_again(finished: Path) -> None:
     config, place = config_with(), RunFolder(str(finished)).seed(0)
     known = set(Splits.load(place.path).ids(["known-member", "known-nonmember"]))
-    found = asked(config, finished, 2)
+    found = queries_of_images(config, finished, 2)
     assert not known & set(found)
     assert len(found) + len(known) == 120
     files = (finished / "features").glob("*/epoch-0003/**/*.parquet")
@@ -145,7 +145,7 @@ def test_queries_are_counted_as_they_were_made(finished: Path) -> None:
     for entry in found["attacks"]:
         if entry["attack"] == "encodermi-sequential":
             position = 1 if entry["reference"] == "shadow" else 2
-            views = [row[0] for row in asked(config, finished, position, entry["epoch"]).values()]
+            views = [row[0] for row in queries_of_images(config, finished, position, entry["epoch"]).values()]
             assert entry["queries"]["evaluation"] == sum(views)
             assert entry["queries"]["mean_per_sample"] == pytest.approx(np.mean(views))
             assert entry["queries"]["per_sample"] == VIEWS
@@ -159,7 +159,7 @@ def test_queries_are_counted_as_they_were_made(finished: Path) -> None:
 def test_batches_and_chunks_change_no_decision(queries: dict[str, Any], finished: Path, folder: Path) -> None:
     config = config_with(queries)
     audit.run(config, str(folder), last="extract")
-    assert_same(asked(config_with(), finished), asked(config, folder))
+    assert_same(queries_of_images(config_with(), finished), queries_of_images(config, folder))
 
 
 @pytest.mark.slow
@@ -179,7 +179,7 @@ def test_what_was_lost_is_asked_again_by_the_same_rule(finished: Path, tmp_path:
             path.unlink()
         audit.run(config_with(), str(folder), last="extract")
         assert rules(folder) == rules(finished)
-        assert_same(asked(config_with(), finished), asked(config_with(), folder))
+        assert_same(queries_of_images(config_with(), finished), queries_of_images(config_with(), folder))
 
 
 @pytest.mark.slow
