@@ -147,7 +147,7 @@ def short_searches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hop_skip_jump.torch, "Generator", _Generator)
     monkeypatch.setattr(
         hop_skip_jump._Search,
-        "drawn",
+        "random",
         lambda search, rows, kind, *shape: torch.rand(len(rows), *shape, device=rows.device),
     )
 
