@@ -12,7 +12,6 @@ from mi_core.attacks.attribute_inference import infer
 from mi_core.hashing import digest64
 from mi_core.records import Features, among
 from pipelines.attack.reference import names_of
-from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.attacks import AttributeInferenceConfig
 from pipelines.config.sections.parameters import told_apart
 from pipelines.data.draw.overlap import overlap_of
@@ -111,8 +110,15 @@ def run_inference(item: Inference, folder: SeedFolder) -> None:
     )
 
 
-def inferred(config: RunConfig, planned: Planned) -> Iterator[dict[str, Any]]:
+def inferred(
+    planned: Planned, every: Sequence[AttributeInferenceConfig], seeds: Sequence[int]
+) -> Iterator[dict[str, Any]]:
     """Results of one seed, for the report, with the shares of samples that recur in another seed.
+
+    Args:
+        planned: the plan of the seed.
+        every: all inferences of the config, of which an entry names the settings that tell it apart.
+        seeds: of the run.
 
     Raises:
         UserError: an inference has not run.
@@ -123,10 +129,10 @@ def inferred(config: RunConfig, planned: Planned) -> Iterator[dict[str, Any]]:
         if not storage.exists(path):
             raise UserError(f"{path} is missing; run the attack stage first")
         chosen = item.settings
-        settings = inference_settings_of(chosen, config.attribute_inference)
+        settings = inference_settings_of(chosen, every)
         again = {
-            "overlap": overlap_of(config, folder, names_of(item.tested)),
-            "auxiliary_overlap": chosen.share * overlap_of(config, folder, names_of(item.known)),
+            "overlap": overlap_of(plan.data, seeds, folder, names_of(item.tested)),
+            "auxiliary_overlap": chosen.share * overlap_of(plan.data, seeds, folder, names_of(item.known)),
         }
         yield storage.read_json(path) | again | ({"settings": settings} if settings else {})
 

@@ -127,8 +127,8 @@ def register(runs: Sequence[Run]) -> tuple[list[Run], list[Planned]]:
     Returns:
         The runs with the nonce in their configs, and in the files of these; and their plans.
     """
-    for config, folder in runs:
-        registration.write_down(folder, registration.ROLES, {"roles": _roles(config, folder)})
+    for run in runs:
+        registration.write_down(run.folder, registration.ROLES, {"roles": _roles(run)})
     first = runs[0].config
     origin = GIVEN if first.queries.nonce else SEED
     nonce = first.queries.nonce
@@ -144,14 +144,15 @@ def register(runs: Sequence[Run]) -> tuple[list[Run], list[Planned]]:
         mine = plans_of([run])
         plans = [plan for plan, _ in mine]
         write_plans(run.folder.path, plans)
-        told = _plan(run.config, plans, {"from": origin, "value": nonce})
+        told = _plan(run, plans, {"from": origin, "value": nonce})
         registration.write_down(run.folder, registration.PLAN, told)
         planned += mine
     return settled, planned
 
 
-def _roles(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
+def _roles(run: Run) -> dict[str, Any]:
     """Number and digest of every role, by seed."""
+    config, folder = run
     drawn = {seed: Splits.load(folder.seed(seed).path) for seed in config.seeds}
     for of_seed in drawn.values():
         check_drawn(config, of_seed.counts())
@@ -161,7 +162,7 @@ def _roles(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
     }
 
 
-def _plan(config: RunConfig, plans: Sequence[Plan], nonce: dict[str, Any]) -> dict[str, Any]:
+def _plan(run: Run, plans: Sequence[Plan], nonce: dict[str, Any]) -> dict[str, Any]:
     """What a reader looks for in the plans, and their keys, which bind all of them."""
     judges = plans[0].judges
     primary = [judge for judge in judges if judge.primary][-1]
@@ -173,12 +174,12 @@ def _plan(config: RunConfig, plans: Sequence[Plan], nonce: dict[str, Any]) -> di
         "threshold": f"fitted on {primary.attack.reference}, applied unchanged to the target",
         "nonce": {name: part for name, part in nonce.items() if part is not None},
         "by": primary.by,
-        "factor": config.validity.factor,
+        "factor": run.config.validity.factor,
         "references": list(primary.references),
         "checks": ["blind classifier", *(["classifier on embeddings"] if primary.references else [])],
         "attacks": [{**judge.attack.model_dump(mode="json"), "output": judge.output} for judge in judges if judge.last],
         "tool": registration.code_digest(),
     }
-    if config.dp_audit is not None:
-        told["dp_audit"] = config.dp_audit.model_dump(mode="json")
+    if run.config.dp_audit is not None:
+        told["dp_audit"] = run.config.dp_audit.model_dump(mode="json")
     return told

@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 from mi_core.costs import Range
 from mi_core.report.words.numbers import plain
-from pipelines.config.run_config import RunConfig
+from pipelines.config.sections.limits import BudgetConfig
 from pipelines.console import console, say
 from pipelines.errors import UserError
 from pipelines.estimate.run import Estimate, estimate
@@ -39,7 +39,7 @@ def confirm(runs: Sequence[Run], stages: Sequence[str], *, yes: bool) -> None:
     if asked in [entry["asked"] for entry in folder.manifest.get("estimates", [])]:
         return
     costs = estimate(runs)
-    above = exceeded(costs, config, stages)
+    above = exceeded(costs, config.budget, stages)
     for line in above:
         say("estimate", line)
     if above and not yes:
@@ -48,11 +48,11 @@ def confirm(runs: Sequence[Run], stages: Sequence[str], *, yes: bool) -> None:
     folder.append_manifest("estimates", {"asked": asked, "at": now(), **spent, "confirmed": bool(above)})
 
 
-def exceeded(costs: Estimate, config: RunConfig, stages: Sequence[str]) -> list[str]:
+def exceeded(costs: Estimate, budget: BudgetConfig, stages: Sequence[str]) -> list[str]:
     """The costs above the budget, a line each; the value of an estimate counts, not its interval."""
     return [
         f"{_words(name, costs.spent(name, stages))}, more than budget.{name} = {most:g}"
-        for name, most in config.budget.estimated.items()
+        for name, most in budget.estimated.items()
         if costs.spent(name, stages).value > most
     ]
 

@@ -88,7 +88,7 @@ def estimate(
         found = estimated(runs_of(loaded, RunFolder(storage.target(place))))
         cpus, gpus = largest_node()
     node = (cpus if node_cpus is None else node_cpus, gpus if node_gpus is None else node_gpus)
-    wanted = None if wall is None else cluster(found, loaded, wall, node)
+    wanted = None if wall is None else cluster(found, loaded.resources, wall, node)
     output.print("\n".join(estimate_view.lines(found, wanted)), highlight=False)
     if json is not None:
         storage.write_json(storage.target(json), estimate_view.as_json(found, wanted))

@@ -25,7 +25,6 @@ from mi_core.objectives import OBJECTIVES
 from mi_core.runtime import keep_freed_memory, prepare_cuda
 from mi_core.training.data import ResidentImages
 from mi_core.training.loop import Pretrainer, objective_parameters
-from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.data import DataConfig
 from pipelines.config.sections.limits import ResourcesConfig
 from pipelines.config.sections.sources import SourceConfig
@@ -212,7 +211,7 @@ class TrainingCost:
 
 
 def time_queries(
-    passes: Sequence[TimedPass], config: RunConfig, samples: Samples, seconds: float
+    passes: Sequence[TimedPass], resources: ResourcesConfig, samples: Samples, seconds: float
 ) -> dict[str, QueryCost]:
     """Time every kind of queries for about some seconds, in encoder actors as a run has them; costs by kind.
 
@@ -223,7 +222,7 @@ def time_queries(
     for one in passes:
         kinds.setdefault(one.kind, {}).setdefault(one.job.source, one)
     stated = {name: encoder for one in passes for name, encoder in one.encoders.items()}
-    with _actors(stated, config.resources) as actors:
+    with _actors(stated, resources) as actors:
         return {kind: _time_kind(list(of.values()), samples, actors, seconds) for kind, of in kinds.items()}
 
 

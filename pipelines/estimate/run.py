@@ -17,8 +17,8 @@ from typing import Any
 
 from mi_core.costs import NOTHING, Range, largest, nodes_for, total, workers_for
 from mi_core.report.words.numbers import plain
-from pipelines.config.run_config import RunConfig
-from pipelines.config.sections.encoders import DefendedConfig, EndpointConfig
+from pipelines.config.sections.data import DataConfig
+from pipelines.config.sections.encoders import DefendedConfig, EncoderConfig, EndpointConfig
 from pipelines.config.sections.limits import ResourcesConfig
 from pipelines.console import say
 from pipelines.data.draw.splits import Splits, are_drawn
@@ -96,8 +96,8 @@ def estimate(runs: Sequence[Run], seconds: float = SECONDS) -> Estimate:
     samples = measure.sample_sources(runs)
     seeds = [(of_run, of_folder.seed(seed)) for of_run, of_folder in runs for seed in of_run.seeds]
     with _scratch(folder) as place:
-        planned = outline(runs, place, {at: _role_sizes(of_run, at, samples) for of_run, at in seeds})
-        timed = measure.time_queries(planned.passes, config, samples, seconds)
+        planned = outline(runs, place, {at: _role_sizes(of_run.data, at, samples) for of_run, at in seeds})
+        timed = measure.time_queries(planned.passes, config.resources, samples, seconds)
         orders = list(_orders(planned.passes))
     trained = measure.time_trainings(planned.trainings, config.resources, seconds)
     encoders = {name: _images_and_queries(planned, name) for of_run, _ in runs for name in of_run.encoders}
@@ -125,8 +125,12 @@ def estimate(runs: Sequence[Run], seconds: float = SECONDS) -> Estimate:
         if stage == "extract":
             terms += [encoders[name]["queries"] * prices.get("query", 0.0) for name in attacked(runs)]
         amounts["money"] = total(terms)
-    sizes = {role: one.value for role, one in _role_sizes(config, seeds[0][1], samples).items()}
-    notes = [*prospects(config, sizes), *(words for _, words in remote), *_notes(config, planned, timed)]
+    sizes = {role: one.value for role, one in _role_sizes(config.data, seeds[0][1], samples).items()}
+    notes = [
+        *prospects(config, sizes),
+        *(words for _, words in remote),
+        *_notes(planned, timed, config.queries.chunk, config.encoders),
+    ]
     longest, measured = largest(trainings) * (1 / HOUR), (_named(timed), _named(trained))
     return Estimate(stages, encoders, encoding, reading, longest, *measured, prices, list(endpoints), notes)
 
@@ -174,11 +178,11 @@ def _scratch(folder: RunFolder) -> Iterator[str]:
             parent.rmdir()
 
 
-def _role_sizes(config: RunConfig, folder: SeedFolder, samples: Samples) -> RoleSizes:
+def _role_sizes(data: DataConfig, folder: SeedFolder, samples: Samples) -> RoleSizes:
     """Images of the roles of one seed: exact where they are drawn, otherwise from the config and the samples."""
     if are_drawn(folder.path):
         return {role: Range.exact(count) for role, count in Splits.load(folder.path).counts().items()}
-    return measure.sizes_of(config.data, samples)
+    return measure.sizes_of(data, samples)
 
 
 def _images_and_queries(planned: Outline, name: str | None = None) -> Amounts:
@@ -262,14 +266,16 @@ def of_endpoint(name: str, encoder: EndpointConfig, queries: float) -> tuple[flo
     return hours, f"{told}; {rate}{paid}"
 
 
-def _notes(config: RunConfig, planned: Outline, timed: Mapping[str, QueryCost]) -> Iterator[str]:
+def _notes(
+    planned: Outline, timed: Mapping[str, QueryCost], asked: int | str, encoders: Mapping[str, EncoderConfig]
+) -> Iterator[str]:
     yield "a range reaches from the fastest to the slowest piece that was timed; a busier machine takes longer"
-    chunk = CHUNK if config.queries.chunk == "auto" else config.queries.chunk
+    chunk = CHUNK if asked == "auto" else int(asked)
     if any(cost.batch < min(chunk, 16) for cost in timed.values()):
         yield "encoders were timed on smaller batches than the run's, to save time; larger ones may be faster"
     if any(one.images.low < one.images.high for one in planned.passes):
         yield "the sizes of some roles come from a few shards"
-    if any(isinstance(encoder, DefendedConfig) for encoder in config.encoders.values()):
+    if any(isinstance(encoder, DefendedConfig) for encoder in encoders.values()):
         yield "an encoder with a defense is timed as the plain one; fitting the defense is not included"
     yield "not included: starting Ray and its processes, attacks, reports, start and end of every training"
 
@@ -284,7 +290,7 @@ class Cluster:
     nodes: int
 
 
-def cluster(found: Estimate, config: RunConfig, hours: float, node: tuple[float, float]) -> Cluster:
+def cluster(found: Estimate, held: ResourcesConfig, hours: float, node: tuple[float, float]) -> Cluster:
     """The actors, readers and nodes of (CPUs, GPUs) that query within some hours, at the upper ends of the ranges.
 
     Raises:
@@ -292,7 +298,6 @@ def cluster(found: Estimate, config: RunConfig, hours: float, node: tuple[float,
     """
     actors, readers = (workers_for(one.high, hours * HOUR) for one in (found.encoding, found.reading))
     actors = max(actors, math.ceil(readers / READERS_PER_ACTOR))  # a run has no more readers for its actors
-    held = config.resources
     actor = (held.actor_cpus, held.gpus_per_actor)
     nodes = nodes_for(actors, readers, actor=actor, reader_cpus=held.reader_cpus, node=node)
     return Cluster(hours, actors, readers, nodes)

@@ -46,7 +46,7 @@ class InRay:
         if not self.checked:
             preflight.run(self.runs)
             self.checked = True
-        throughput = stream(jobs, config, self.access)
+        throughput = stream(jobs, config.resources, self.access, name=config.name, compile=config.queries.compile)
         precision = sorted({job.query.precision for job in jobs})
         folder.append_manifest("extraction", asdict(throughput) | {"precision": precision})
         rate = throughput.images / throughput.wall

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from mi_core.features.sequential import SequentialSimilarity
 from pipelines.config.roles import ANCHOR_ROLE
-from pipelines.config.run_config import RunConfig
 from pipelines.data.draw.splits import Splits
 from pipelines.data.plans import Planned
 from pipelines.encoders.probe_ledger import probe_queries, probed_images
@@ -106,11 +105,11 @@ def _images(record: Recorded) -> dict[str, int]:
     return {role: n if most is None else min(n, most) for role, n in record.content["images"].items()}
 
 
-def attempts_left(config: RunConfig, planned: Sequence[Planned], asked: Spending, left: Spending) -> int:
+def attempts_left(budget: int | None, planned: Sequence[Planned], asked: Spending, left: Spending) -> int:
     """Attempts per chunk that the budget allows from now on; an attempt after a crash is paid for again.
 
     Args:
-        config: of the run, whose budget is that of the points of its sweeps too.
+        budget: queries that the run and the points of its sweeps may send together; None: no limit.
         planned: the plans of all of them.
         asked: queries by folder and encoder, those sent before included.
         left: the part of them that is still to send.
@@ -118,7 +117,6 @@ def attempts_left(config: RunConfig, planned: Sequence[Planned], asked: Spending
     Raises:
         UserError: the queries of the attacked encoders exceed the budget; none has been sent.
     """
-    budget = config.budget.queries
     if budget is None:
         return ATTEMPTS
     store = planned[0].folder.store

@@ -15,8 +15,6 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
-from mi_core.encoders.remembering import Memory
-from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.data import DataConfig
 from pipelines.console import say
 from pipelines.data.draw.splits import Splits
@@ -57,10 +55,11 @@ def run(runs: Sequence[Run], planned: Sequence[Planned], rule_of: stopping.RuleO
     """
     config = runs[0].config
     passes = plan_passes(planned, Sizing(config.resources), config.queries.chunk)
-    asked, left = _looked_through(config, passes)
+    budget = config.budget.queries
+    asked, left = _looked_through(passes, budget)
     checked = unchanged.to_check(runs, left)
     _check_copies(passes)
-    allowed = ledger.attempts_left(config, planned, asked, left)
+    allowed = ledger.attempts_left(budget, planned, asked, left)
     unchanged.record_checks(checked)
     for one in passes:
         one.record()
@@ -69,31 +68,32 @@ def run(runs: Sequence[Run], planned: Sequence[Planned], rule_of: stopping.RuleO
             unchanged.check_unchanged(planned, checked, access)
             _answer(passes, planned, _Start(uuid.uuid4().hex, allowed, rule_of), InRay(list(runs), access))
     except Unpaid as error:
-        ledger.attempts_left(config, planned, *_looked_through(config, passes))  # says what budget it needs
+        ledger.attempts_left(budget, planned, *_looked_through(passes, budget))  # says what budget it needs
         raise UserError(f"{error} in this start; run the same command again, its rest covers the run") from error
     for plan in planned:
-        _account(config, plan)
+        _account(plan)
 
 
-def here(planned: Sequence[Planned], config: RunConfig, rule_of: stopping.RuleOf, memory: Memory, kept: Kept) -> None:
+def here(
+    planned: Sequence[Planned], rule_of: stopping.RuleOf, encode: EncodeChunks, kept: Kept, chunk: int | str
+) -> None:
     """Do the same in this process, shard after shard: a trial of a search is itself a Ray task.
 
     Args:
         planned, rule_of: as for `run`.
-        config: of the trial.
-        memory: backbone outputs computed before in this process.
+        encode: the encoder actor, which may remember backbone outputs.
         kept: samples that were read before in this process.
+        chunk: images per chunk, as the config says.
 
     Raises:
         UserError: as `run`; or an encoder is behind an API, whose ledger has one writer.
     """
-    encode = EncodeChunks(gpus=config.resources.gpus_per_actor, memory=memory)
-    passes = plan_passes(planned, None, config.queries.chunk)
+    passes = plan_passes(planned, None, chunk)
     for one in passes:
         one.record()
     _answer(passes, planned, _Start(uuid.uuid4().hex, ATTEMPTS, rule_of), InProcess(encode, kept))
     for plan in planned:
-        _account(config, plan)
+        _account(plan)
 
 
 @dataclass(frozen=True)
@@ -205,11 +205,11 @@ def _finish(passes: Sequence[PlannedPass], jobs: Sequence[ShardJob]) -> None:
         one.query.finish(files.get(one.query.tag, []))
 
 
-def _looked_through(config: RunConfig, passes: Sequence[PlannedPass]) -> tuple[Counter[_Asked], Counter[_Asked]]:
+def _looked_through(passes: Sequence[PlannedPass], budget: int | None) -> tuple[Counter[_Asked], Counter[_Asked]]:
     """Queries per folder and encoder, in all and still to send; empty without a budget or an endpoint."""
     asked: Counter[_Asked] = Counter()
     left: Counter[_Asked] = Counter()
-    if any(one.query.remote for one in passes) or config.budget.queries is not None:
+    if any(one.query.remote for one in passes) or budget is not None:
         jobs = [job for one in passes for job in one.jobs()]
         settle(looked_up(jobs))  # else their queries would count as lost
         for counted, some in ((asked, jobs), (left, remaining(jobs))):
@@ -238,15 +238,15 @@ def _jobs_left(jobs: Sequence[ShardJob], start: _Start) -> list[ShardJob]:
     ]
 
 
-def _account(config: RunConfig, planned: Planned) -> None:
+def _account(planned: Planned) -> None:
     """Raise UserError if too many samples were rejected, now or before."""
     plan, folder = planned
     roles = {role.name for query in items_in(plan, Query) for role in query.samples.roles}
     asked = Splits.load(folder.path).count(roles)
     rejected = rejected_samples(plan, folder)
-    if len(rejected) > config.data.max_rejected * asked:
+    if len(rejected) > plan.data.max_rejected * asked:
         first = rejected[0]
         raise UserError(
             f"{len(rejected)} of {asked} samples could not be queried, more than data.max_rejected = "
-            f"{config.data.max_rejected:.2%} allows; first {first['source']}/{first['key']}: {first['reason']}"
+            f"{plan.data.max_rejected:.2%} allows; first {first['source']}/{first['key']}: {first['reason']}"
         )

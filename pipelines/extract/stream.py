@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pipelines.config.run_config import RunConfig
+from pipelines.config.sections.limits import ResourcesConfig
 from pipelines.console import meter
 from pipelines.encoders.access import Access
 from pipelines.errors import UserError
@@ -28,8 +28,17 @@ CALLS = 2  # chunks at work in an actor: one commits, or is decoded, while the o
 MARKERS = 1000  # removed at once: what an object store takes in one request
 
 
-def stream(jobs: list[ShardJob], config: RunConfig, access: Access | None) -> Throughput:
+def stream(
+    jobs: list[ShardJob], resources: ResourcesConfig, access: Access | None, *, name: str, compile: bool
+) -> Throughput:
     """Query what some jobs have left, and commit it chunk by chunk.
+
+    Args:
+        jobs: those that have something left.
+        resources: of the run.
+        access: to encoders behind an API.
+        name: of the run, for its metrics.
+        compile: whether encoders are compiled.
 
     Raises:
         UserError: an encoder or a shard failed, or there is no room; what was committed is kept.
@@ -44,7 +53,6 @@ def stream(jobs: list[ShardJob], config: RunConfig, access: Access | None) -> Th
     context.print_on_execution_start = False
     context.enable_progress_bars = False
     context.execution_no_progress_timeout_s = -1  # a slow chunk is not a dead one
-    resources = config.resources
     chunks = sum(job.chunks - len(job.skip) for job in jobs)
     actors = min(encoder_actors(resources), max(1, chunks))
     calls = CALLS if access is None else 1  # answers that cost money are not asked for ahead
@@ -71,8 +79,8 @@ def stream(jobs: list[ShardJob], config: RunConfig, access: Access | None) -> Th
         )
     receipts = data.map_batches(
         EncodeChunks,
-        fn_constructor_args=(config.name, decoding_threads(resources), access, resources.gpus_per_actor),
-        fn_constructor_kwargs={"compile": config.queries.compile},
+        fn_constructor_args=(name, decoding_threads(resources), access, resources.gpus_per_actor),
+        fn_constructor_kwargs={"compile": compile},
         batch_size=1,
         batch_format="pyarrow",
         compute=ActorPoolStrategy(

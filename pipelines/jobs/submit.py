@@ -17,7 +17,7 @@ import shlex
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,7 +97,7 @@ def travelling(config: RunConfig) -> RunConfig:
 
 
 @contextmanager
-def staged(config: RunConfig, include: Sequence[str] = ()) -> Iterator[Path]:
+def staged(config: Mapping[str, Any], include: Sequence[str] = ()) -> Iterator[Path]:
     """A folder with what travels: the code of this package, the config, and what a user names.
 
     Raises:
@@ -122,8 +122,7 @@ def staged(config: RunConfig, include: Sequence[str] = ()) -> Iterator[Path]:
         for name, path in files.items():
             (stage / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, stage / name)
-        plain = config.model_dump(mode="json", by_alias=True)
-        (stage / CONFIG_NAME).write_text(yaml.safe_dump(plain, sort_keys=False))
+        (stage / CONFIG_NAME).write_text(yaml.safe_dump(dict(config), sort_keys=False))
         yield stage
 
 
@@ -176,10 +175,11 @@ def submit(
     import requests
 
     client = connect(address)
-    asked = digest({"config": config.model_dump(mode="json", by_alias=True), "force": force})
+    plain = config.model_dump(mode="json", by_alias=True)
+    asked = digest({"config": plain, "force": force})
     forced = [] if force is None else ["--force", force]
     entry = ["python", "-m", "pipelines.cli.start", CONFIG_NAME, "--out", out, *forced, *options]
-    with staged(config, include) as folder:
+    with staged(plain, include) as folder:
         end = time.monotonic() + START_SECONDS
         while True:
             try:

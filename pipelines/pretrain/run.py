@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from mi_core.report.words.numbers import plain
-from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.encoders import DefendedConfig, TrainedConfig
+from pipelines.config.sections.limits import ResourcesConfig
 from pipelines.console import bars, say, step
 from pipelines.data.plans import Planned
 from pipelines.encoders import adopt
@@ -49,7 +49,7 @@ def run(runs: Sequence[Run], planned: Sequence[Planned]) -> None:
     if len(jobs) < whole:
         say("pretrain", f"{whole - len(jobs)} of {whole} encoders already done")
     if jobs:
-        _train_all(jobs, runs[0].config, _Bases(once.every, once.first))
+        _train_all(jobs, runs[0].config.resources, _Bases(once.every, once.first))
     once.share(TrainingJob.copy_to)
     try_references(planned)
 
@@ -94,15 +94,15 @@ class _Bases:
             self.first[base.inputs].copy_to(base)
 
 
-def _train_all(jobs: Sequence[TrainingJob], config: RunConfig, bases: _Bases) -> None:
+def _train_all(jobs: Sequence[TrainingJob], resources: ResourcesConfig, bases: _Bases) -> None:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    if not config.resources.train_gpus:
+    if not resources.train_gpus:
         _tell_of_emulation(jobs)
     beside = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)  # no spot machine
     board = ray.remote(num_cpus=0, memory=borne(HELPER_MEMORY), scheduling_strategy=beside)(Board).remote()
-    lanes = Lanes(jobs, config.resources, board)
+    lanes = Lanes(jobs, resources, board)
     with step("waiting for the training workers"), bars("epochs") as progress:
         tasks = {job.label: progress.add_task(job.label, total=job.config.epochs, note="") for job in jobs}
         try:

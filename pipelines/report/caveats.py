@@ -13,6 +13,7 @@ from mi_core.report.build import SAME_SOURCE
 from mi_core.report.words.numbers import plain
 from pipelines.attack.results import result_of, settings_of
 from pipelines.config.run_config import RunConfig
+from pipelines.config.sections.data import DataConfig
 from pipelines.config.sections.encoders import EndpointConfig
 from pipelines.config.sections.sources import NOISE
 from pipelines.data.draw.splits import Splits
@@ -49,7 +50,7 @@ def caveats(run: FinishedRun) -> list[str]:
     if len(run.config.seeds) == 1:
         told.append("One seed: the spread over splits and training runs is not known.")
     told += of_fits(run.config)
-    noisy = {name for name, role in run.config.data.roles.items() if _is_noise(run.config, role.source_name)}
+    noisy = {name for name, role in run.config.data.roles.items() if _is_noise(run.config.data, role.source_name)}
     if any(noisy & {*reference_roles(run.config, attack), *population_roles(attack)} for attack in run.config.attacks):
         told.append(
             "Some attacks learned what a non-member is from images of random pixels. Encoders treat noise unlike any "
@@ -139,10 +140,10 @@ def _of_shards(run: FinishedRun) -> list[str]:
     return [f"Some shards were read, drawn by a hash of their names: {read}. Intervals hold for all shards. {means}"]
 
 
-def _is_noise(config: RunConfig, source: str) -> bool:
-    parent = config.data.roles.get(source)
+def _is_noise(data: DataConfig, source: str) -> bool:
+    parent = data.roles.get(source)
     name = source if parent is None else parent.source_name
-    return config.data.sources[name].kind == NOISE
+    return data.sources[name].kind == NOISE
 
 
 def not_tested(run: FinishedRun) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from mi_core.defenses.composition import HINT, Composed, Gaussian, Release, SampledGaussian, composed, release_of
-from pipelines.config.run_config import RunConfig
+from pipelines.config.sections.data import DataConfig
 from pipelines.config.sections.encoders import DefendedConfig
 from pipelines.data.draw.splits import Splits
 from pipelines.encoders.stored import describe
@@ -31,13 +31,11 @@ def composition(run: FinishedRun) -> list[dict[str, Any]]:
         alone = [releases[name][least] for name in names]
         seed = run.config.seeds[least]
         shared = [
-            count
-            for cell, count in _cells(run.config, run.folder.seed(seed))
-            if _trained(run.config, cell) >= set(names)
+            count for cell, count in _cells(run.config.data, run.folder.seed(seed)) if _trained(run, cell) >= set(names)
         ]
         entries.append(
             {"seeds": list(run.config.seeds), "seed": seed, "images": sum(shared)}
-            | ({"apart": True} if found[least].gamma and _apart(run.config, names) else {})
+            | ({"apart": True} if found[least].gamma and _apart(run, names) else {})
             | _entry(names, alone, found[least])
         )
     return entries
@@ -88,27 +86,27 @@ def _releases(run: FinishedRun) -> dict[str, list[Release]]:
 
 def _overlapping(run: FinishedRun, names: Sequence[str]) -> list[list[str]]:
     """The largest sets of at least two encoders with an image in common."""
-    cells = _cells(run.config, run.first)
-    together = {frozenset(_trained(run.config, cell) & set(names)) for cell, count in cells if count}
+    cells = _cells(run.config.data, run.first)
+    together = {frozenset(_trained(run, cell) & set(names)) for cell, count in cells if count}
     largest = [one for one in together if len(one) > 1 and not any(one < other for other in together)]
     return sorted(
         ([name for name in names if name in one] for one in largest), key=lambda one: list(map(names.index, one))
     )
 
 
-def _trained(config: RunConfig, cell: set[str]) -> set[str]:
+def _trained(run: FinishedRun, cell: set[str]) -> set[str]:
     """Encoders whose last training, the one that a defense speaks of, has seen the images of a cell."""
-    return {name for name, encoder in config.encoders.items() if cell & set(encoder.train_on)}
+    return {name for name, encoder in run.config.encoders.items() if cell & set(encoder.train_on)}
 
 
-def _apart(config: RunConfig, names: Sequence[str]) -> bool:
+def _apart(run: FinishedRun, names: Sequence[str]) -> bool:
     """Whether encoders share only a part of their images, so that their gammas are about different pairs."""
-    return len({frozenset(config.encoders[name].train_on) for name in names}) > 1
+    return len({frozenset(run.config.encoders[name].train_on) for name in names}) > 1
 
 
-def _cells(config: RunConfig, folder: SeedFolder) -> Iterator[tuple[set[str], int]]:
+def _cells(data: DataConfig, folder: SeedFolder) -> Iterator[tuple[set[str], int]]:
     """Images that have the same roles and parts: their names, and how many there are."""
-    roles, splits = config.data.roles, Splits.load(folder.path)
+    roles, splits = data.roles, Splits.load(folder.path)
     for name, role in roles.items():
         if role.source_name in roles:
             yield {name, role.source_name}, splits.count([name])

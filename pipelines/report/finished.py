@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pipelines.attack.results import Task, tasks
 from pipelines.config.run_config import RunConfig
-from pipelines.data.draw.overlap import audited_overlap
+from pipelines.data.draw.overlap import audited_overlap, overlap_of
 from pipelines.data.plans import Planned, plan_of
 from pipelines.run.folder import RunFolder, SeedFolder
 
@@ -43,7 +44,11 @@ class FinishedRun:
     @property
     def overlap(self) -> float:
         """The share of audited images that another seed has too, as `audited_overlap`."""
-        return audited_overlap(self.config, self.first)
+        return audited_overlap(self.config.data, self.config.seeds, self.first, self.audited)
+
+    def overlap_of(self, roles: Sequence[str]) -> float:
+        """The share of samples of some roles that another seed has too."""
+        return overlap_of(self.config.data, self.config.seeds, self.first, roles)
 
     def tasks(self) -> list[Task]:
         """The attacks of all seeds."""

@@ -13,6 +13,7 @@ from mi_core.validity.forgetting import KEPT, TOLERANCE, forgetting
 from mi_core.validity.kept import Scored
 from pipelines.attack.results import Task, result_of, settings_of, tasks
 from pipelines.config.run_config import RunConfig
+from pipelines.config.sections.attacks import AttackConfig
 from pipelines.data.draw.overlap import audited_overlap
 from pipelines.data.plans import plan_of
 from pipelines.errors import UserError
@@ -71,7 +72,7 @@ def _judged(first: _Side, second: _Side, third: _Side | None, tolerance: float, 
         for name, mine in first.others.items()
         if name in second.others and name in unseen.others and (third or second.others[name][0].judge.references)
     }
-    overlap = audited_overlap(first.config, first.tasks[0].folder)
+    overlap = audited_overlap(first.config.data, first.config.seeds, first.tasks[0].folder, audited_roles(first.config))
     judged = forgetting(found, others, name=first.name, overlap=overlap, tolerance=tolerance, kept=kept)
     member = found[0].member
     return {
@@ -137,7 +138,7 @@ class _Side:
         for seed in config.seeds:
             for task in tasks(plan_of(config, folder.seed(seed))):
                 if task.judge.attack.target == encoder and task.judge.epoch == last:
-                    by_name.setdefault(_name(config, task), []).append(task)
+                    by_name.setdefault(_name(task, config.attacks), []).append(task)
         position = config.attacks.index(same)
         chosen = next(
             mine
@@ -157,7 +158,7 @@ class _Side:
     @property
     def name(self) -> str:
         """Of the primary attack, as others are named."""
-        return _name(self.config, self.tasks[0])
+        return _name(self.tasks[0], self.config.attacks)
 
     @property
     def encoder_told(self) -> dict[str, Any]:
@@ -187,11 +188,11 @@ class _Side:
         }
 
 
-def _name(config: RunConfig, task: Task) -> str:
+def _name(task: Task, attacks: Sequence[AttackConfig]) -> str:
     """An attack and its output, apart from the others on the same encoder."""
     alike = [
         one
-        for one in config.attacks
+        for one in attacks
         if (one.attack, one.target) == (task.judge.attack.attack, task.judge.attack.target)
         and one.reference != task.judge.attack.reference
     ]
@@ -201,7 +202,7 @@ def _name(config: RunConfig, task: Task) -> str:
             None,
             (
                 task.judge.attack.attack,
-                settings_of(task.judge.attack, config.attacks),
+                settings_of(task.judge.attack, attacks),
                 reference,
                 "on",
                 task.judge.output,

@@ -42,10 +42,9 @@ from pipelines.attack.inference import inferred
 from pipelines.attack.results import result_of, settings_of
 from pipelines.attack.utility import utility_path
 from pipelines.config.run_config import RunConfig
-from pipelines.config.sections.attacks import SHADOW, SHADOWS, AttackConfig
+from pipelines.config.sections.attacks import SHADOW, SHADOWS
 from pipelines.config.sections.encoders import EndpointConfig, LoadedConfig
 from pipelines.console import count_of, say
-from pipelines.data.draw.overlap import overlap_of
 from pipelines.data.draw.splits import Splits
 from pipelines.data.scan.losses import Rejection
 from pipelines.encoders import adopt
@@ -65,7 +64,7 @@ from pipelines.report.defended import defended
 from pipelines.report.dp_audit import dp_audit
 from pipelines.report.figures import figure_data
 from pipelines.report.finished import FinishedRun
-from pipelines.report.knowledge import knowledge as knowledge_of
+from pipelines.report.knowledge import knowledge
 from pipelines.report.memorised import memorised
 from pipelines.report.rows import results_table, summary, sweeps
 from pipelines.report.verdict import classes, evidence, flagged, shard_effect, thumbnails, verdict
@@ -121,7 +120,11 @@ def gather(run: FinishedRun) -> Report:
     manifest = run.folder.manifest
     attacks = list(_attacks(run))
     rejected, judged = _rejected(run), verdict(run)
-    inferences = [entry for planned in run.planned for entry in inferred(run.config, planned)]
+    inferences = [
+        entry
+        for planned in run.planned
+        for entry in inferred(planned, run.config.attribute_inference, run.config.seeds)
+    ]
     searched = outcome(run.folder)
     report = Report(
         schema_version=SCHEMA_VERSION,
@@ -138,7 +141,7 @@ def gather(run: FinishedRun) -> Report:
         not_applicable=tuple(_not_applicable(run)),
         pooled=pool_seeds(attacks, overlap=run.overlap),
         attribute_inference=pool_inferences(part_from_json(tuple[InferenceResult, ...], inferences)),
-        methods={name: _method(run.config, name) for name in dict.fromkeys(result.attack for result in attacks)},
+        methods={name: _method(run, name) for name in dict.fromkeys(result.attack for result in attacks)},
         registration=_part_or_none(Registration, registration_as_json(lines_of(run.folder))),
         validity=judged,
         evidence=None if judged is None else evidence(run, judged),
@@ -180,26 +183,20 @@ def _attacks(run: FinishedRun) -> Iterator[AttackResult]:
         result = result_of(task)
         if "not_applicable" in result:
             continue
-        known, settings = (
-            knowledge_of(run.config, task.judge.attack),
-            settings_of(task.judge.attack, run.config.attacks),
-        )
+        attack = task.judge.attack
+        shadows, known = shadows_of(run.config, attack), knowledge(run.config, attack)
+        settings = settings_of(attack, run.config.attacks)
+        kind = SHADOW if attack.reference in run.config.encoders else SHADOWS
         entry = {
             **{name: result[name] for name in ("attack", "target", "output", "seed", "epoch", "queries", "seconds")},
-            "reference": _kind(run.config, task.judge.attack),
+            "reference": kind if shadows else attack.reference,
             **result["metrics"],
-            **({"shadow": result["reference"]} if shadows_of(run.config, task.judge.attack) else {}),
+            **({"shadow": result["reference"]} if shadows else {}),
             **({"knowledge": known} if known else {}),
             **({"settings": settings} if settings else {}),
             "primary": task.judge.primary,
         }
         yield attack_result(entry, asked=is_membership_unknown(run.config))
-
-
-def _kind(config: RunConfig, attack: AttackConfig) -> str:
-    """The kind of reference, as report.json calls it."""
-    shadows = shadows_of(config, attack)
-    return attack.reference if not shadows else SHADOW if attack.reference in config.encoders else SHADOWS
 
 
 def _not_applicable(run: FinishedRun) -> Iterator[NotApplicable]:
@@ -262,8 +259,8 @@ def _encoder(run: FinishedRun, name: str) -> dict[str, Any]:
         }
     whole = origin | {
         "fingerprint": per_seed[0]["fingerprint"],
-        **_utility(places, name, epochs, overlap_of(run.config, places[0], utility_roles(run.config, name)[1])),
-        **_classifier(run.config, places, name, epochs[-1]),
+        **_utility(places, name, epochs, run.overlap_of(utility_roles(run.config, name)[1])),
+        **_classifier(run, name, epochs[-1]),
     }
     return whole | ({"per_seed": per_seed} if len(per_seed) > 1 else {})
 
@@ -291,12 +288,12 @@ def _utility(places: Sequence[SeedFolder], name: str, epochs: Sequence[int], ove
     return {"utility": curve[-1]["utility"]} | ({"curve": curve} if len(curve) > 1 else {})
 
 
-def _classifier(config: RunConfig, places: Sequence[SeedFolder], name: str, epoch: int) -> dict[str, Any]:
+def _classifier(run: FinishedRun, name: str, epoch: int) -> dict[str, Any]:
     """Accuracies of a classifier trained here, and how much it overfits; pooled over seeds."""
-    found = [storage.read_json(utility_path(place, name, epoch)).get("classifier") for place in places]
+    found = [storage.read_json(utility_path(place, name, epoch)).get("classifier") for _, place in run.planned]
     if None in found:
         return {}
-    train, test = (overlap_of(config, places[0], roles) for roles in classifier_roles(config, name))
+    train, test = map(run.overlap_of, classifier_roles(run.config, name))
     again = {"train_accuracy": train, "test_accuracy": test, "overfitting": max(train, test)}
     return {
         "classifier": {
@@ -306,11 +303,11 @@ def _classifier(config: RunConfig, places: Sequence[SeedFolder], name: str, epoc
     }
 
 
-def _method(config: RunConfig, name: str) -> MethodPart:
-    method = ATTACKS[name]
+def _method(run: FinishedRun, name: str) -> MethodPart:
+    method, queries = ATTACKS[name], run.config.queries
     spent = {
-        method(attack.parameters()).queries_per_sample(attack.views or config.queries.views) * config.queries.repeats
-        for attack in config.attacks
+        method(attack.parameters()).queries_per_sample(attack.views or queries.views) * queries.repeats
+        for attack in run.config.attacks
         if attack.attack == name
     }
     return MethodPart(

@@ -29,7 +29,6 @@ from pipelines.attack.semantic import groups_of, semantic_auc
 from pipelines.config.roles import CALIBRATION_ROLE
 from pipelines.config.sections.data import DataConfig
 from pipelines.data.draw.images import read_samples
-from pipelines.data.draw.overlap import overlap_of
 from pipelines.data.draw.splits import Splits
 from pipelines.encoders.stored import describe, tried_path
 from pipelines.errors import UserError
@@ -123,7 +122,7 @@ def evidence(run: FinishedRun, judged_part: VerdictPart) -> Evidence | None:
         _groups(run),
         [test for _, test in tests],
         overlap=run.overlap,
-        known_overlap=overlap_of(run.config, run.first, roles),
+        known_overlap=run.overlap_of(roles),
         planned=attempts(lines_of(run.folder))[1],
     )
     if shown.withheld_because is not None:

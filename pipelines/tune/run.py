@@ -26,7 +26,7 @@ from pipelines.plan.checks import defended_of
 from pipelines.run.folder import TUNED, RunFolder
 from pipelines.run.points import Run
 from pipelines.run.ray_session import TASK_MEMORY, borne, storage_of
-from pipelines.tune.trial import Record, Trial, measure, search_of, trains
+from pipelines.tune.trial import Record, Trial, measure, trains
 
 LOSS, LEAK, COST = "utility_loss", "leak", "cost"
 WORST = 1.0  # of loss and leak: what a trial that fails counts as
@@ -96,7 +96,7 @@ def _measured(trial: Trial) -> Record:
 
 def _cpus(trial: Trial) -> float:
     """CPUs that a trial holds: hardly any while it waits for the workers that train."""
-    return _TRAINING_CPUS if trains(trial.config(), trial.run.config) else trial.tune.cpus
+    return _TRAINING_CPUS if trains(trial.config().encoders, trial.run.config.encoders) else trial.tune.cpus
 
 
 def _last(trial: Trial) -> Record:
@@ -117,7 +117,8 @@ def _search(run: Run, target: str, ground: Record, done: Sequence[Record], left:
     from ray.tune.search.optuna import OptunaSearch
 
     config, folder = run
-    search = search_of(config)
+    assert config.tune is not None
+    search = config.tune
     space = {name: _domain(one) for name, one in search.search.items()}
     sampler, stored = _study(search, OptunaSearch.convert_search_space(space), done, ground)
     single = search.weight is not None
@@ -221,7 +222,8 @@ def _study(search: TuneConfig, distributions: Mapping[str, Any], done: Sequence[
 def _conclude(run: Run, target: str, plain: str, ground: Record) -> None:
     """Choose a trial, measure it and the plain encoder on the other fold, and write everything down."""
     config, folder = run
-    search = search_of(config)
+    assert config.tune is not None
+    search = config.tune
     every = [record for record in tried(folder) if _is_of(record, run, target)]
     faults = [record["fault"] for record in every if "fault" in record]
     sound = [record for record in every if "fault" not in record and record["seeds"] == len(config.seeds)]

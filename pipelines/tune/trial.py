@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import resource
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -29,7 +29,7 @@ from pipelines.attack.utility import utility_path
 from pipelines.config.reading.fields import with_changes
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.attacks import AttackConfig, AttributeInferenceConfig
-from pipelines.config.sections.encoders import ForeignConfig, TrainedConfig
+from pipelines.config.sections.encoders import EncoderConfig, ForeignConfig, TrainedConfig
 from pipelines.config.sections.tuning import TuneConfig
 from pipelines.console import silence
 from pipelines.data.draw.overlap import audited_overlap, overlap_of
@@ -40,10 +40,12 @@ from pipelines.errors import UserError
 from pipelines.extract import run as extract
 from pipelines.extract.passes import remove_passes
 from pipelines.extract.readers import Kept
+from pipelines.extract.worker import EncodeChunks
 from pipelines.files import storage
 from pipelines.files.digest import digest
 from pipelines.plan.checks import build
 from pipelines.plan.encoders import attacked_epochs, shadows_of, training_chain
+from pipelines.plan.roles import audited_roles
 from pipelines.plan.utility import classifier_roles, utility_roles
 from pipelines.plan.views import crafter_of
 from pipelines.pretrain import run as pretrain
@@ -54,12 +56,6 @@ Record = dict[str, Any]
 """The results of a trial: ``id``, ``parameters``, ``asked`` (see `Trial.asked`), ``fold``, ``seeds`` (how many so far),
 ``utility``, ``attacks`` and, where attributes are hidden, ``inferences`` (estimates, pooled), ``leak``, ``seconds``,
 ``cpu_seconds``; a failed one has a ``fault`` instead of estimates."""
-
-
-def search_of(config: RunConfig) -> TuneConfig:
-    """The search of a run that has one."""
-    assert config.tune is not None
-    return config.tune
 
 
 @dataclass(frozen=True)
@@ -89,7 +85,7 @@ class Trial:
         config, tune = self.run.config, self.tune
         counted = [one.model_dump(mode="json") for one in config.attacks if _counts(one, self.target, tune)]
         group = config.data.model_dump(mode="json")["group_by"]
-        inferred = [one.model_dump(mode="json") for one in self._inferences(config)]
+        inferred = [one.model_dump(mode="json") for one in self._inferences(config.attribute_inference)]
         parts = [counted, tune.metric, tune.utility, config.seeds, group, *([inferred] if inferred else [])]
         return digest(*parts)[:12]
 
@@ -110,12 +106,13 @@ class Trial:
     @property
     def tune(self) -> TuneConfig:
         """The search."""
-        return search_of(self.run.config)
+        assert self.run.config.tune is not None
+        return self.run.config.tune
 
-    def _inferences(self, config: RunConfig) -> list[AttributeInferenceConfig]:
+    def _inferences(self, every: Sequence[AttributeInferenceConfig]) -> list[AttributeInferenceConfig]:
         """The inferences of attributes that count; none where membership is hidden."""
         counts = self.tune.hides == "attributes"
-        return [one for one in config.attribute_inference if counts and one.target == self.target]
+        return [one for one in every if counts and one.target == self.target]
 
     def config(self) -> RunConfig:
         """The config of the trial as a run of its own.
@@ -135,7 +132,7 @@ class Trial:
         values = whole.model_dump(mode="json", by_alias=True)
         encoders = {name: values["encoders"][name] for name in whole.encoders if name in kept}
         attacks = [one.model_dump(mode="json") for one in counted]
-        inferred = [one.model_dump(mode="json") for one in self._inferences(whole)]
+        inferred = [one.model_dump(mode="json") for one in self._inferences(whole.attribute_inference)]
         values |= {"encoders": encoders, "attacks": attacks, "attribute_inference": inferred}
         values |= {"defenses": [], "validity": {}}
         values["resources"]["gpus_per_actor"] = tune.gpus  # a trial queries on the device that it holds itself
@@ -146,11 +143,9 @@ def _counts(attack: AttackConfig, target: str, tune: TuneConfig) -> bool:
     return attack.target == target and (not tune.attacks or attack.attack in tune.attacks)
 
 
-def trains(own: RunConfig, run: RunConfig) -> bool:
+def trains(own: Mapping[str, EncoderConfig], run: Mapping[str, EncoderConfig]) -> bool:
     """Whether a trial trains encoders that the run itself does not have; else it only defends those of the run."""
-    return any(
-        type(encoder) is TrainedConfig and encoder != run.encoders.get(name) for name, encoder in own.encoders.items()
-    )
+    return any(type(encoder) is TrainedConfig and encoder != run.get(name) for name, encoder in own.items())
 
 
 def measure(trial: Trial) -> Iterator[Record]:
@@ -202,11 +197,13 @@ def _do(trial: Trial, own: RunConfig, threads: int) -> None:
         if isinstance(encoder, ForeignConfig) and not storage.exists(f"{place.encoder(name)}/encoder.json"):
             share(folder.seed(seed), place, name)
     planned = plans_of(runs)
-    if trains(own, config):
+    if trains(own.encoders, config.encoders):
         pretrain.run(runs, planned)
     else:
         pretrain.here(planned, threads)
-    extract.here(planned, own, stopping_rule, *_memory())
+    memory, kept = _memory()
+    encode = EncodeChunks(gpus=own.resources.gpus_per_actor, memory=memory)
+    extract.here(planned, stopping_rule, encode, kept, own.queries.chunk)
     attack.here(planned[-1])
 
 
@@ -242,7 +239,7 @@ def _results(trial: Trial, own: RunConfig) -> Record:
     if not by_attack:
         raise UserError(f"no attack on {trial.target} found anything to read")
     first = trial.folder.seed(own.seeds[0])
-    overlap = audited_overlap(own, first)
+    overlap = audited_overlap(own.data, own.seeds, first, audited_roles(own))
     tested = classifier_roles(own, trial.target) if chosen == "classifier" else utility_roles(own, trial.target)
     pooled = {name: pool(estimates, overlap=overlap) for name, estimates in by_attack.items()}
     leaks = [(f"{attack}, {output}", estimate.high) for (attack, _, output), estimate in pooled.items()]
@@ -252,7 +249,10 @@ def _results(trial: Trial, own: RunConfig) -> Record:
         leaks = [(_called(row), row["accuracy"]["ci95"][1]) for row in found["inferences"]]
     strongest, leak = max(leaks, key=lambda one: one[1])
     return {
-        "utility": {"measure": chosen, **pool(utilities, overlap=overlap_of(own, first, tested[1])).as_json()},
+        "utility": {
+            "measure": chosen,
+            **pool(utilities, overlap=overlap_of(own.data, own.seeds, first, tested[1])).as_json(),
+        },
         "attacks": [
             {"attack": attack, "output": output, **estimate.as_json()}
             for (attack, _, output), estimate in pooled.items()
@@ -271,7 +271,7 @@ def _inferred(trial: Trial, own: RunConfig) -> list[dict[str, Any]]:
     """Accuracies of inferring attributes, and of guessing them, pooled over the seeds that a trial has done."""
     by_name: dict[str, list[dict[str, Any]]] = {}
     for seed in own.seeds:
-        for row in inferred(own, plan_of(own, trial.folder.seed(seed))):
+        for row in inferred(plan_of(own, trial.folder.seed(seed)), own.attribute_inference, own.seeds):
             by_name.setdefault(_called(row), []).append(row)
     return [
         {name: rows[0][name] for name in ("attribute", "output", "settings") if name in rows[0]}

@@ -22,6 +22,7 @@ from pipelines.data.scan.scan import scan
 from pipelines.encoders import adopt
 from pipelines.extract import run as extract
 from pipelines.extract.readers import Kept
+from pipelines.extract.worker import EncodeChunks
 from pipelines.plan.load import parse
 from pipelines.pretrain import run as pretrain
 from pipelines.report import run as report
@@ -58,7 +59,7 @@ def query(config: RunConfig, folder: Path) -> RunFolder:
         adopt.run(runs, planned)
     pretrain.here(planned, 1)
     write_down(place, START, {"command": ""})
-    extract.here(planned, config, stopping_rule, Memory(), Kept())
+    extract.here(planned, stopping_rule, EncodeChunks(memory=Memory()), Kept(), config.queries.chunk)
     return place
 
 

@@ -9,38 +9,35 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.data import DataConfig
 from pipelines.data.draw.rules import HIGHEST, Taker
 from pipelines.data.draw.splits import Splits
-from pipelines.plan.roles import audited_roles
 from pipelines.run.folder import SeedFolder
 
 
-def overlap_of(config: RunConfig, folder: SeedFolder, roles: Sequence[str]) -> float:
+def overlap_of(data: DataConfig, seeds: Sequence[int], folder: SeedFolder, roles: Sequence[str]) -> float:
     """Share, in [0, 1], of the samples of some roles together that another seed has in them too; 0 for a single seed.
 
     Args:
-        config: of the run.
+        data: how roles are drawn.
+        seeds: of the run.
         folder: of one seed, with its splits.
         roles: or parts of roles.
     """
-    return 0.0 if len(config.seeds) == 1 else recurring(config.data, Splits.load(folder.path), roles)
+    return 0.0 if len(seeds) == 1 else recurring(data, Splits.load(folder.path), roles)
 
 
-def audited_overlap(config: RunConfig, folder: SeedFolder) -> float:
+def audited_overlap(data: DataConfig, seeds: Sequence[int], folder: SeedFolder, roles: Sequence[str]) -> float:
     """The same for what compares the two audited sides: the larger share, or 0 if samples change sides.
 
     Where both sides are drawn from one pool, a sample that recurs is as likely to stand on the other side. Its error
     then has the other sign as often, and seeds are as good as independent.
     """
-    if len(config.seeds) == 1:
-        return 0.0
-    first, second = audited_roles(config)
-    if pool_of(config.data, first) == pool_of(config.data, second):
+    first, second = roles
+    if len(seeds) == 1 or pool_of(data, first) == pool_of(data, second):
         return 0.0
     splits = Splits.load(folder.path)
-    return max(recurring(config.data, splits, [role]) for role in (first, second))
+    return max(recurring(data, splits, [role]) for role in roles)
 
 
 def recurring(data: DataConfig, splits: Splits, roles: Sequence[str]) -> float:

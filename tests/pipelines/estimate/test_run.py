@@ -194,12 +194,12 @@ def test_the_first_line_says_how_long_how_many_queries_and_how_much_money(
 def test_a_cluster_for_half_the_time_is_twice_as_large(estimated: tuple[RunConfig, Estimate, Path]) -> None:
     config, found, _ = estimated
     hours = found.encoding.high / 3600 / 10
-    assert cluster(found, config, hours * 1.001, (1.0, 0)).encoder_actors == 10
-    small = cluster(found, config, hours / 2 * 1.001, (1.0, 0))
+    assert cluster(found, config.resources, hours * 1.001, (1.0, 0)).encoder_actors == 10
+    small = cluster(found, config.resources, hours / 2 * 1.001, (1.0, 0))
     assert small.encoder_actors == 20
     assert 10 < small.nodes <= 10 + small.readers  # two actors of half a CPU on each node, fewer beside readers
     assert any("20 encoder actors" in line for line in estimate_view.lines(found, small))
-    read = cluster(replace(found, reading=found.encoding * 8), config, hours * 1.001, (1.0, 0))
+    read = cluster(replace(found, reading=found.encoding * 8), config.resources, hours * 1.001, (1.0, 0))
     assert (read.readers, read.encoder_actors) == (80, 40)  # a run has two readers for an actor
 
 

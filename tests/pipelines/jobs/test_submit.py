@@ -103,7 +103,7 @@ def test_code_and_config_travel_and_nothing_else(tmp_path: Path) -> None:
     (mine / ".env").write_text("secret")
     (mine / "model.py").write_text("def encode(images): return images")
     (mine / "same.py").symlink_to("model.py")
-    with submit.staged(config, [str(mine)]) as stage:
+    with submit.staged(config.plain(), [str(mine)]) as stage:
         found = {path.relative_to(stage) for path in stage.rglob("*") if path.is_file()}
         assert {path.parts[0] for path in found} == {"mi_core", "pipelines", "mine", "run.yaml"}
         assert {path for path in found if path.parts[0] == "mine"} == {Path("mine/model.py"), Path("mine/same.py")}
@@ -134,7 +134,7 @@ def test_what_cannot_be_included(tmp_path: Path) -> None:
         "empty": "holds nothing that travels",
         ".hidden": "holds nothing that travels, hidden files do not",
     }.items():
-        with pytest.raises(UserError, match=message), submit.staged(config, [str(tmp_path / name)]):
+        with pytest.raises(UserError, match=message), submit.staged(config.plain(), [str(tmp_path / name)]):
             pass
 
 
@@ -191,7 +191,7 @@ def test_what_looks_like_a_secret_does_not_travel(tmp_path: Path, name: str, ins
     given = [str(mine)] if inside else [str(mine / "encode.py"), str(mine / name)]
     with (
         pytest.raises(UserError, match=r"--include: \S+/mine/\S+ (is named like a secret|holds a)") as caught,
-        submit.staged(parse(small_config(), "small.yaml"), given),
+        submit.staged(parse(small_config(), "small.yaml").plain(), given),
     ):
         pass
     assert name in str(caught.value)
@@ -201,7 +201,9 @@ def test_what_looks_like_a_secret_does_not_travel(tmp_path: Path, name: str, ins
 def test_what_does_not_look_like_a_secret_travels(tmp_path: Path) -> None:
     for name, text in HARMLESS.items():
         (tmp_path / name).write_text(text)
-    with submit.staged(parse(small_config(), "small.yaml"), [str(tmp_path / name) for name in HARMLESS]) as stage:
+    with submit.staged(
+        parse(small_config(), "small.yaml").plain(), [str(tmp_path / name) for name in HARMLESS]
+    ) as stage:
         assert all((stage / name).read_text() == text for name, text in HARMLESS.items())
 
 
@@ -340,7 +342,7 @@ def test_a_cluster_that_takes_no_jobs_yet_is_no_fault_of_the_input(
 
 def test_a_python_without_the_packages_is_one_line(tmp_path: Path) -> None:
     """The job starts under whatever Python its head finds, here one that has no packages."""
-    with submit.staged(submit.travelling(parse(small_config(), "small.yaml"))) as stage:
+    with submit.staged(submit.travelling(parse(small_config(), "small.yaml")).plain()) as stage:
         command = [sys.executable, "-S", "-m", "pipelines.cli.start", "run.yaml", "--out", str(tmp_path / "run")]
         done = subprocess.run(command, cwd=stage, capture_output=True, text=True, check=False)
     assert done.returncode == 2

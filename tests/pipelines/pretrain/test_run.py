@@ -366,5 +366,5 @@ def test_the_board_stands_on_the_node_of_the_driver(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("pipelines.pretrain.run.borne", lambda memory: memory)
     config: Any = SimpleNamespace(resources=SimpleNamespace(train_gpus=1))
     with pytest.raises(LookupError):
-        _train_all([], config, _Bases([], {}))
+        _train_all([], config.resources, _Bases([], {}))
     assert (asked["scheduling_strategy"].node_id, asked["scheduling_strategy"].soft) == (node, True)

@@ -59,7 +59,7 @@ def folder(config: RunConfig, tmp_path: Path) -> RunFolder:
 
 def test_a_whole_test_set_counts_once(config: RunConfig, folder: RunFolder) -> None:
     places = [folder.seed(seed) for seed in config.seeds]
-    again = overlap_of(config, places[0], utility_roles(config, "target")[1])
+    again = overlap_of(config.data, config.seeds, places[0], utility_roles(config, "target")[1])
     utility = report._utility(places, "target", [3], again)["utility"]
     assert (again, utility["n"]) == (1, 100)
     assert utility["ci95"]["knn"] == pytest.approx(ONE["ci95"])
@@ -93,7 +93,7 @@ def test_inferences_tell_which_images_recur(config: RunConfig, folder: RunFolder
     planned = Planned(resolve(config, 0, roles_in_config(config)), folder.seed(0))
     for item in planned.plan.inferences:
         storage.write_json(inference_path(item, planned.folder), {"accuracy": ONE})
-    entries = list(inferred(config, planned))
+    entries = list(inferred(planned, config.attribute_inference, config.seeds))
     assert entries
     assert all(one["overlap"] == 1 for one in entries)
     share = config.attribute_inference[0].share

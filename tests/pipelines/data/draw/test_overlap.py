@@ -10,17 +10,14 @@ from typing import Any
 import pytest
 
 from pipelines.config.roles import TARGET_ROLES
-from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.data import DataConfig
 from pipelines.data.draw.draw import draw
 from pipelines.data.draw.overlap import audited_overlap, overlap_of, recurring
-from pipelines.plan.load import parse
-from pipelines.plan.roles import audited_roles
 from pipelines.run.folder import RunFolder
-from tests.conftest import small_config
 from tests.pipelines.data.made import Row, scan_of
 
 SIZES = {"train": 2000, "test": 1000, "given": 300}
+SEEDS = (0, 1)
 
 
 def rows() -> list[Row]:
@@ -35,10 +32,6 @@ def rows() -> list[Row]:
 def data_of(roles: dict[str, dict[str, Any]], **more: Any) -> DataConfig:
     sources = {name: {"kind": "shards", "path": "/nowhere"} for name in SIZES}
     return DataConfig.model_validate({"sources": sources, "image_size": 8, "roles": roles, **more})
-
-
-def config_of(data: DataConfig, seeds: tuple[int, ...] = (0, 1)) -> RunConfig:
-    return parse(small_config(), "small.yaml").model_copy(update={"data": data, "seeds": seeds})
 
 
 CASES: dict[str, tuple[dict[str, dict[str, Any]], float]] = {
@@ -79,16 +72,16 @@ def test_the_share_of_audited_samples_that_recur(name: str, tmp_path: Path) -> N
     """Of sides with pools of their own, the larger one; it is what two seeds have in common indeed."""
     roles, expected = CASES[name]
     data, folder = data_of(roles), RunFolder(str(tmp_path / "run"))
-    config, scanned = config_of(data), scan_of(rows(), str(tmp_path / "scan"), data)
-    splits = [draw(data, scanned, seed, folder.seed(seed).path) for seed in config.seeds]
-    found = audited_overlap(config, folder.seed(0))
+    scanned = scan_of(rows(), str(tmp_path / "scan"), data)
+    splits = [draw(data, scanned, seed, folder.seed(seed).path) for seed in SEEDS]
+    found = audited_overlap(data, SEEDS, folder.seed(0), TARGET_ROLES)
     assert found == pytest.approx(expected, abs=0.04)
-    for role in audited_roles(config):
-        own = overlap_of(config, folder.seed(0), [role])
+    for role in TARGET_ROLES:
+        own = overlap_of(data, SEEDS, folder.seed(0), [role])
         first, second = (set(one.ids([role])) for one in splits)
         assert own == pytest.approx(len(first & second) / len(first), abs=0.08)
         assert own <= found
-    assert audited_overlap(config_of(data, (0,)), folder.seed(0)) == 0
+    assert audited_overlap(data, (0,), folder.seed(0), TARGET_ROLES) == 0
 
 
 ONE_POOL: dict[str, dict[str, dict[str, Any]]] = {
@@ -103,7 +96,7 @@ ONE_POOL: dict[str, dict[str, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("name", ONE_POOL)
 def test_sides_of_one_pool_change_places(name: str) -> None:
-    assert audited_overlap(config_of(data_of(ONE_POOL[name])), RunFolder("/nowhere").seed(0)) == 0
+    assert audited_overlap(data_of(ONE_POOL[name]), SEEDS, RunFolder("/nowhere").seed(0), TARGET_ROLES) == 0
 
 
 def test_roles_of_one_pool_add_up(tmp_path: Path) -> None:
