@@ -25,7 +25,7 @@ from mi_core.checks import ConfigError, check_choice, check_range
 from mi_core.image_files import MOST_PIXELS, ImageError, has_more_frames, load_image, open_image, reason_of
 
 VERSION = 2  # of the decoder: a change of the pixels makes a new digest
-_LIBRARIES = PIL.__version__, version("simplejpeg")
+LIBRARIES = PIL.__version__, version("simplejpeg")
 INTERPOLATIONS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
 CENTRE, SHORTEST, SQUASH = "centre", "shortest", "squash"
 FITS = (CENTRE, SHORTEST, SQUASH)
@@ -115,7 +115,7 @@ class Decoder:
     def digest(self) -> str:
         """Sha256 of the settings, of this code's version and of the decoding libraries'."""
         given = sorted((name, value) for name, value in asdict(self).items() if value is not None)
-        return hashlib.sha256(repr((VERSION, _LIBRARIES, given)).encode()).hexdigest()
+        return hashlib.sha256(repr((VERSION, LIBRARIES, given)).encode()).hexdigest()
 
 
 def decode(data: bytes, decoder: Decoder) -> Pixels:

@@ -44,9 +44,9 @@ def loaded(path: Path) -> RunConfig:
 
 
 def load_raw(path: Path) -> dict:  # type: ignore[type-arg]
-    from pipelines.plan.load import _read
+    from pipelines.plan.load import read_values
 
-    return _read(str(path), ())
+    return read_values(str(path), ())
 
 
 def trained(config: RunConfig, name: str = "target") -> TrainedConfig:

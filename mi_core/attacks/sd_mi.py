@@ -105,7 +105,7 @@ class SDMI(Attack):
         }
         network = mlp.fit(
             lambda: self._network(embeddings, distances),
-            _inputs(embeddings, distances, state),
+            inputs_of(embeddings, distances, state),
             member,
             self.parameters.training(),
             seed=self.seed,
@@ -116,7 +116,7 @@ class SDMI(Attack):
         self._check_width(features, state)
         embeddings, distances = features[Embedding()], self._distances(features)
         network = mlp.restored(self._network(embeddings, distances), state)
-        return mlp.predict(network, _inputs(embeddings, distances, state))
+        return mlp.predict(network, inputs_of(embeddings, distances, state))
 
     def _network(self, embeddings: npt.NDArray[np.floating], distances: npt.NDArray[np.floating]) -> nn.Module:
         return _WeightedDistances(embeddings.shape[1], distances.shape[1], selector=self.parameters.selector)
@@ -146,7 +146,7 @@ def anchor_distances(
     return (distances.square() if squared else distances).numpy()
 
 
-def _inputs(
+def inputs_of(
     embeddings: npt.NDArray[np.floating], distances: npt.NDArray[np.floating], state: State
 ) -> npt.NDArray[np.float32]:
     """Standardised embeddings beside distances scaled to [0, 1] by the reference: (N, D + A)."""

@@ -131,7 +131,7 @@ def split_tower(architecture: str, *, image_size: int | None = None) -> SplitTow
     visual, text = _built(architecture, image_size)
     if hasattr(visual, "output_tokens"):
         visual.output_tokens = False
-    projection, key = _take_projection(visual)
+    projection, key = take_projection(visual)
     width = getattr(projection, "in_features", None)
     family = CLIPBackbone if key == "proj" else OtherTower
     return SplitTower(family(visual, width), projection, key, text)
@@ -163,7 +163,7 @@ def _quiet() -> Iterator[None]:
         logging.disable(logging.NOTSET)
 
 
-def _take_projection(visual: Any) -> tuple[nn.Module, str]:
+def take_projection(visual: Any) -> tuple[nn.Module, str]:
     """Take the projection out of an image tower; returns it and where its weights stood."""
     if isinstance(getattr(visual, "proj", None), nn.Parameter):
         width, shared = visual.proj.shape

@@ -24,8 +24,8 @@ from mi_core.records import BoolArray, Estimate, FloatArray
 from mi_core.validity.dataset import check_candidates
 
 _STEP = 5e-4  # of the shares that are tried; the interval is widened by one
-_EDGES = ndtr(np.arange(-5.0, 5.0, 0.05))  # levels at which the controls' unknown F0 is cut
-_WEIGHTS = np.diff(_EDGES, prepend=0.0, append=1.0)
+EDGES = ndtr(np.arange(-5.0, 5.0, 0.05))  # levels at which the controls' unknown F0 is cut
+_WEIGHTS = np.diff(EDGES, prepend=0.0, append=1.0)
 _Float64 = npt.NDArray[np.float64]
 
 
@@ -215,7 +215,7 @@ def _least(
         rank, called = of_controls[index] * worth_out, of_candidates[index] * worth_in
         if 1 - of_candidates[index] / of_controls[index] <= low:
             continue
-        bound = _refuted(low, called, worth_in, betaincinv(rank, worth_out + 1 - rank, _EDGES), level)
+        bound = _refuted(low, called, worth_in, betaincinv(rank, worth_out + 1 - rank, EDGES), level)
         if bound is not None:
             low, threshold = bound, float(thresholds[index])
     return LeastShare(low, threshold, n_inside + n_outside)
@@ -231,19 +231,19 @@ def _ranks(n: int, worth: float) -> npt.NDArray[np.int64]:
 
 def _refuted(low: float, called: float, n: float, f0: _Float64, level: float) -> float | None:
     """The largest share above ``low`` whose p-value is at most ``level``; None if there is none."""
-    if called >= n or _p_value(low, called, n, f0) > level:
+    if called >= n or share_p_value(low, called, n, f0) > level:
         return None
     high = 1.0
     while high - low > 1e-4:
         middle = (low + high) / 2
-        low, high = (middle, high) if _p_value(middle, called, n, f0) <= level else (low, middle)
+        low, high = (middle, high) if share_p_value(middle, called, n, f0) <= level else (low, middle)
     return low
 
 
-def _p_value(share: float, called: float, n: float, f0: _Float64) -> float:
+def share_p_value(share: float, called: float, n: float, f0: _Float64) -> float:
     """Chance of ``called`` or fewer of ``n`` candidates up to the threshold, where ``share`` of them was used.
 
-    F0 is cut at its quantiles ``f0`` of the levels _EDGES, and every piece takes the value at its lower edge: the
+    F0 is cut at its quantiles ``f0`` of the levels EDGES, and every piece takes the value at its lower edge: the
     result is never too small, and at most the effect of a shift by .05 standard deviations too large.
     """
     return float(_WEIGHTS @ betaincc(called + 1, n - called, (1 - share) * np.append(0.0, f0)))

@@ -39,7 +39,7 @@ def run_blind(blind: Blind, folder: SeedFolder, data: DataConfig) -> None:
     """Score the audited samples; of a role with more than `CLASSIFIED` samples, as many drawn at random."""
     whole = Splits.load(folder.path)
     roles = [role.name for role in blind.audited]
-    inside, outside = (_draw_samples(whole, role, blind.seed) for role in roles)
+    inside, outside = (draw_samples(whole, role, blind.seed) for role in roles)
     ids = sorted([*inside, *outside])
     row_of = {name: row for row, name in enumerate(ids)}
     splits = whole.at(dict.fromkeys([*inside.values(), *outside.values()]))
@@ -56,7 +56,7 @@ def run_blind(blind: Blind, folder: SeedFolder, data: DataConfig) -> None:
     storage.write_table(blind_path(folder), pa.table({"id": ids, "member": member, "score": scores}))
 
 
-def _draw_samples(splits: Splits, role: str, seed: int) -> dict[str, _Place]:
+def draw_samples(splits: Splits, role: str, seed: int) -> dict[str, _Place]:
     """Samples of a role, `CLASSIFIED` at most, and the shard of each."""
     if splits.count([role]) > SMALL:
         found = _kept(splits, role, seed)

@@ -164,7 +164,7 @@ def _judged(config: RunConfig, place: str, audited: _Audited) -> Iterator[Outcom
         yield of_copies(audited(planted.copied(config, sources), "copies"))
     else:
         say("selftest", f"no copies of images are planted: it takes {planted.COPIED} audited members")
-    classes = _classes(trained, folder)
+    classes = classes_of(trained, folder)
     if classes > 1 and planted.canaries(config):
         promises = audited(planted.promising(config, classes), "promises")
         yield of_promise("honest-dp", promises, planted.HONEST)
@@ -243,7 +243,7 @@ def _figures(case: Mapping[str, Any]) -> str:
     return ", ".join(told)
 
 
-def _classes(config: RunConfig, folder: RunFolder) -> int:
+def classes_of(config: RunConfig, folder: RunFolder) -> int:
     """Number of classes of the audited images' source, as the run read it; 0 where an image has none."""
     source = config.data.roles[TARGET_ROLES[0]].source_name
     read = scan(config.data, f"{folder.path}/{SCAN}/{config.data.scan_digest[:12]}")

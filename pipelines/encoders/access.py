@@ -151,7 +151,7 @@ def access_to(runs: Sequence[Run]) -> Iterator[Access | None]:
 
     folder = runs[0][1].path
     for url in limits:
-        _tell_of_a_kill(folder, url)
+        tell_of_a_kill(folder, url)
     meter = ray.remote(num_cpus=0, memory=borne(HELPER_MEMORY), max_restarts=-1, max_task_retries=-1)
     actor = meter(Meters)
     meters = actor.remote(folder, limits)
@@ -174,7 +174,7 @@ def _endpoints(runs: Sequence[Run]) -> Iterator[tuple[str, EndpointParameters]]:
                 yield name, encoder.parameters()
 
 
-def _tell_of_a_kill(folder: str, url: str) -> None:
+def tell_of_a_kill(folder: str, url: str) -> None:
     """Say which charges in the ledger come from a killed start: not sent perhaps, or their answers are lost."""
     lost = spent(folder, url).minus(certain(folder, url))
     if lost.requests:

@@ -103,9 +103,9 @@ def run(runs: Sequence[Run], planned: Sequence[Planned]) -> None:
     probe_ledger.check_probes(runs, [(job.name, job.queries) for job in once.first.values()])
     with access_to(runs if jobs else ()) as access:
         gpus = runs[0].config.resources.gpus_per_actor
-        commits = _commits(jobs)
+        commits = commits_of(jobs)
         asked = [(job, access, commits.get(_address(job))) for job in jobs]
-        mapped(_adopt, asked, "encoders", "loading and trying out", gpus=gpus)
+        mapped(adopt_one, asked, "encoders", "loading and trying out", gpus=gpus)
     for job in jobs:
         record = describe(job.folder, job.name).record
         say("load", f"{job.name} (seed {job.folder.seed}): {layout_in_words(record)}, {record.preprocessing_words}")
@@ -161,7 +161,7 @@ def try_out(config: RunConfig, splits: Splits, seed: int) -> Iterator[tuple[str,
             check_adopted(plan, name, adopted.encoder.outputs, copied=encoder.fresh or adopted.momentum is not None)
             shown = shown or load_images(config.data, splits, audited_roles(config), limit=TRIED)
             worth = consistency_in_words(weights_consistency(Probe(encoder, config.data, seed, shown), adopted))
-            compared = _compared(adopted, config.data, splits, audited_roles(config))
+            compared = compare_preprocessing(adopted, config.data, splits, audited_roles(config))
             words = preprocessing.in_words(adopted.preprocessing, config.data, compared)
             layout, outputs = layout_in_words(adopted), ", ".join(adopted.encoder.outputs)
             yield name, f"{layout}, {words}, outputs {outputs}; {worth}"
@@ -211,7 +211,7 @@ def read_encoder(name: str, config: LoadedConfig, data: DataConfig, seed: int) -
     return _read(name, config, data, seed).adopted
 
 
-def _commits(jobs: Sequence[Adoption]) -> dict[str, str]:
+def commits_of(jobs: Sequence[Adoption]) -> dict[str, str]:
     """Commits by address on the Hub: the same for all seeds, even if the Hub changes under way."""
     commits: dict[str, str] = {}
     for job in jobs:
@@ -229,7 +229,7 @@ def _address(job: Adoption) -> str:
     return (on_hub(config.load, config.weights) or "") if isinstance(config, LoadedConfig) else ""
 
 
-def _adopt(job: Adoption, access: Access | None, commit: str | None) -> None:
+def adopt_one(job: Adoption, access: Access | None, commit: str | None) -> None:
     """Try an encoder out, and write its record."""
     if isinstance(job.config, LoadedConfig):
         fields = _adopt_weights(job, job.config, commit)
@@ -244,7 +244,7 @@ def _adopt_weights(job: Adoption, config: LoadedConfig, commit: str | None) -> d
     adopted, data = read.adopted, read.content
     if config.load.partition(":")[0] not in CODE:
         data = with_definition(weights_bytes(adopted.encoder), adopted.files)
-    compared = _compared(adopted, job.data, Splits.load(job.folder.path), job.roles)
+    compared = compare_preprocessing(adopted, job.data, Splits.load(job.folder.path), job.roles)
     write_weights(job.folder.encoder(job.name), 0, data, adopted.momentum)
     return {
         **{part: getattr(adopted, part) for part in ("layout", "used", "ignored", "assumed")},
@@ -276,7 +276,7 @@ def _probe(job: Adoption, config: LoadedConfig | EndpointConfig) -> Probe:
     return Probe(config, job.data, job.folder.seed, job.images(PROBED))
 
 
-def _compared(adopted: Adopted, data: DataConfig, splits: Splits, roles: Sequence[str]) -> Agreement | None:
+def compare_preprocessing(adopted: Adopted, data: DataConfig, splits: Splits, roles: Sequence[str]) -> Agreement | None:
     """Agreement of the answers to the run's images and to its publisher's; None: the images are the same."""
     theirs = preprocessing.as_published(adopted.preprocessing, data)
     if theirs is None:

@@ -98,7 +98,7 @@ def estimate(runs: Sequence[Run], seconds: float = SECONDS) -> Estimate:
     with _scratch(folder) as place:
         planned = outline(runs, place, {at: _role_sizes(of_run.data, at, samples) for of_run, at in seeds})
         timed = measure.time_queries(planned.passes, config.resources, samples, seconds)
-        orders = list(_orders(planned.passes))
+        orders = list(orders_of(planned.passes))
     trained = measure.time_trainings(planned.trainings, config.resources, seconds)
     encoders = {name: _images_and_queries(planned, name) for of_run, _ in runs for name in of_run.encoders}
     endpoints = {name: one for name, one in config.encoders.items() if isinstance(one, EndpointConfig)}
@@ -135,7 +135,7 @@ def estimate(runs: Sequence[Run], seconds: float = SECONDS) -> Estimate:
     return Estimate(stages, encoders, encoding, reading, longest, *measured, prices, list(endpoints), notes)
 
 
-def _orders(passes: Sequence[TimedPass]) -> Iterator[list[tuple[TimedPass, dict[str, float]]]]:
+def orders_of(passes: Sequence[TimedPass]) -> Iterator[list[tuple[TimedPass, dict[str, float]]]]:
     """The passes that one reading serves, each with its shares of a decoding and of a set of views."""
     of_job = {id(one.job): one for one in passes}
     for shares in shared(one.job for one in passes):

@@ -188,7 +188,7 @@ def submit(
                     return _joined(running, asked, out, address)
                 made = client.submit_job(
                     entrypoint=shlex.join(entry),
-                    submission_id=f"{_stem(out)}-{number + 1}",
+                    submission_id=f"{stem_of(out)}-{number + 1}",
                     runtime_env={"working_dir": str(folder), "env_vars": {_STOP_WAIT: str(STOP_SECONDS)}},
                     metadata={"run": asked, "out": out},
                 )
@@ -204,7 +204,8 @@ def submit(
             time.sleep(2)
 
 
-def _stem(out: str) -> str:
+def stem_of(out: str) -> str:
+    """A name for a job that says which run folder it is for."""
     name = re.sub(r"[^a-z0-9]+", "-", out.rpartition("/")[2].lower()).strip("-")[:40]
     return f"{name or 'run'}-{digest(out)[:8]}"
 
@@ -212,7 +213,7 @@ def _stem(out: str) -> str:
 def _earlier(client: JobSubmissionClient, out: str) -> tuple[int, Any]:
     """The highest number among the jobs of a run folder, and the one of them that has not ended, or None."""
     jobs = client.list_jobs()
-    numbers = [re.fullmatch(rf"{re.escape(_stem(out))}-(\d+)", job.submission_id or "") for job in jobs]
+    numbers = [re.fullmatch(rf"{re.escape(stem_of(out))}-(\d+)", job.submission_id or "") for job in jobs]
     running = [job for job in jobs if (job.metadata or {}).get("out") == out and not job.status.is_terminal()]
     return max((int(found[1]) for found in numbers if found), default=0), running[-1] if running else None
 

@@ -32,7 +32,7 @@ def load(path: str, overrides: Sequence[str] = ()) -> RunConfig:
     Raises:
         UserError: the first mistake, in one line.
     """
-    return loaded_from(_read(shipped.found(path), ()), path, overrides)
+    return loaded_from(read_values(shipped.found(path), ()), path, overrides)
 
 
 def loaded_from(raw: dict[str, Any], path: str, overrides: Sequence[str] = ()) -> RunConfig:
@@ -48,7 +48,7 @@ def loaded_from(raw: dict[str, Any], path: str, overrides: Sequence[str] = ()) -
     return parse(raw, path)
 
 
-def _read(path: str, trail: tuple[str, ...], read: list[str] | None = None) -> dict[str, Any]:
+def read_values(path: str, trail: tuple[str, ...], read: list[str] | None = None) -> dict[str, Any]:
     """The plain values of a config file, over those of the files it extends, the later ones over the earlier."""
     read = [] if read is None else read
     read.append(path)
@@ -77,7 +77,7 @@ def _read(path: str, trail: tuple[str, ...], read: list[str] | None = None) -> d
     merged: dict[str, Any] = {}
     for base in every:
         whole = base if not folder or base.startswith("/") or storage.is_uri(base) else f"{folder}/{base}"
-        merged = _merged(merged, _read(whole, (*trail, path), read))
+        merged = _merged(merged, read_values(whole, (*trail, path), read))
     result: dict[str, Any] = _merged(merged, raw)
     return result
 

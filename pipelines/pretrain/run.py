@@ -49,7 +49,7 @@ def run(runs: Sequence[Run], planned: Sequence[Planned]) -> None:
     if len(jobs) < whole:
         say("pretrain", f"{whole - len(jobs)} of {whole} encoders already done")
     if jobs:
-        _train_all(jobs, runs[0].config.resources, _Bases(once.every, once.first))
+        train_all(jobs, runs[0].config.resources, Bases(once.every, once.first))
     once.share(TrainingJob.copy_to)
     try_references(planned)
 
@@ -71,7 +71,7 @@ def here(planned: Sequence[Planned], threads: int) -> None:
             raise UserError(f"{job.label}: {fault}")
 
 
-class _Bases:
+class Bases:
     """The jobs of the encoders that others start from, in whichever run these are made."""
 
     def __init__(self, every: Sequence[TrainingJob], first: Mapping[str, TrainingJob]) -> None:
@@ -94,12 +94,13 @@ class _Bases:
             self.first[base.inputs].copy_to(base)
 
 
-def _train_all(jobs: Sequence[TrainingJob], resources: ResourcesConfig, bases: _Bases) -> None:
+def train_all(jobs: Sequence[TrainingJob], resources: ResourcesConfig, bases: Bases) -> None:
+    """Train encoders side by side, as far as the cluster holds them; an interrupt saves them first."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     if not resources.train_gpus:
-        _tell_of_emulation(jobs)
+        tell_of_emulation(jobs)
     beside = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)  # no spot machine
     board = ray.remote(num_cpus=0, memory=borne(HELPER_MEMORY), scheduling_strategy=beside)(Board).remote()
     lanes = Lanes(jobs, resources, board)
@@ -115,11 +116,11 @@ def _train_all(jobs: Sequence[TrainingJob], resources: ResourcesConfig, bases: _
                     progress.update(tasks[job.label], completed=job.config.epochs)
                     say("pretrain", f"{job.label}: {_in_words(job)}, {seconds:.0f} s")
         except KeyboardInterrupt:
-            _save_all(board)
+            save_all(board)
             raise
 
 
-def _tell_of_emulation(jobs: Sequence[TrainingJob]) -> None:
+def tell_of_emulation(jobs: Sequence[TrainingJob]) -> None:
     """Say that bfloat16 is slow, where a training asks for it and this CPU has no instructions for it."""
     from mi_core.training.loop import emulates_bfloat16
 
@@ -129,7 +130,7 @@ def _tell_of_emulation(jobs: Sequence[TrainingJob]) -> None:
         say("pretrain", f"{words}; set encoders.{asked[0]}.precision=float32")
 
 
-def _save_all(board: Any) -> None:
+def save_all(board: Any) -> None:
     """Let every training under way save its state and stop; a second interrupt ends the wait."""
     import ray
 

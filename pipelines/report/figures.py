@@ -108,7 +108,7 @@ def _statistics(run: FinishedRun) -> Iterator[StatisticCurve]:
     found: dict[tuple[Any, ...], list[tuple[float, float, float]]] = {}
     for planned in run.planned:
         for task in tasks(planned):
-            if len(attacked_epochs(run.config, task.judge.attack.target)) < 2 or (means := _means_of(task)) is None:
+            if len(attacked_epochs(run.config, task.judge.attack.target)) < 2 or (means := means_of(task)) is None:
                 continue
             name = f"{task.judge.attack.attack} {settings_of(task.judge.attack, run.config.attacks)}".strip()
             points = found.setdefault((name, task.judge.attack.target, task.judge.output, task.judge.seed), [])
@@ -119,7 +119,7 @@ def _statistics(run: FinishedRun) -> Iterator[StatisticCurve]:
         yield StatisticCurve(name, target, output, seed, epoch, inside, outside)
 
 
-def _means_of(task: Task) -> tuple[float, float] | None:
+def means_of(task: Task) -> tuple[float, float] | None:
     """Mean over members and over non-members of what an attack reads; None where it is not one number."""
     if not parts_of(task):  # the attack does not apply
         return None

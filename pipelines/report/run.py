@@ -243,7 +243,7 @@ def _encoder(run: FinishedRun, name: str) -> dict[str, Any]:
     for _, place in run.planned:
         fingerprints = describe(place, name).record.fingerprints
         entry = {"seed": place.seed, "fingerprint": fingerprints[str(epochs[-1])]}
-        per_seed.append(entry | _utility([place], name, epochs, 0.0))
+        per_seed.append(entry | utility_part([place], name, epochs, 0.0))
     places = [place for _, place in run.planned]
     if isinstance(encoder, LoadedConfig | EndpointConfig):
         origin: dict[str, Any] = adopt.origin(encoder, describe(places[0], name).record)
@@ -259,13 +259,13 @@ def _encoder(run: FinishedRun, name: str) -> dict[str, Any]:
         }
     whole = origin | {
         "fingerprint": per_seed[0]["fingerprint"],
-        **_utility(places, name, epochs, run.overlap_of(utility_roles(run.config, name)[1])),
-        **_classifier(run, name, epochs[-1]),
+        **utility_part(places, name, epochs, run.overlap_of(utility_roles(run.config, name)[1])),
+        **classifier_part(run, name, epochs[-1]),
     }
     return whole | ({"per_seed": per_seed} if len(per_seed) > 1 else {})
 
 
-def _utility(places: Sequence[SeedFolder], name: str, epochs: Sequence[int], overlap: float) -> dict[str, Any]:
+def utility_part(places: Sequence[SeedFolder], name: str, epochs: Sequence[int], overlap: float) -> dict[str, Any]:
     """Utility at the last epoch and, from two checkpoints on, the curve; pooled over seeds.
 
     ``overlap`` is that of the tested samples, as `mi_core.metrics.pooled.pool`.
@@ -288,7 +288,7 @@ def _utility(places: Sequence[SeedFolder], name: str, epochs: Sequence[int], ove
     return {"utility": curve[-1]["utility"]} | ({"curve": curve} if len(curve) > 1 else {})
 
 
-def _classifier(run: FinishedRun, name: str, epoch: int) -> dict[str, Any]:
+def classifier_part(run: FinishedRun, name: str, epoch: int) -> dict[str, Any]:
     """Accuracies of a classifier trained here, and how much it overfits; pooled over seeds."""
     found = [storage.read_json(utility_path(place, name, epoch)).get("classifier") for _, place in run.planned]
     if None in found:
@@ -347,11 +347,13 @@ def _queries(run: FinishedRun) -> QueriesPart:
 
 def _rejected(run: FinishedRun) -> list[dict[str, str]]:
     """What was left out: once per sample while reading, and per seed while querying."""
-    read = [{"source": bad.source, "shard": bad.shard, "key": bad.key, "reason": bad.reason} for bad in _left_out(run)]
+    read = [
+        {"source": bad.source, "shard": bad.shard, "key": bad.key, "reason": bad.reason} for bad in unread_samples(run)
+    ]
     return read + [bad for planned in run.planned for bad in rejected_samples(*planned)]
 
 
-def _left_out(run: FinishedRun) -> list[Rejection]:
+def unread_samples(run: FinishedRun) -> list[Rejection]:
     """What could not be read."""
     return [bad for bad in Splits.load(run.first.path).rejected if not bad.noted]
 
@@ -360,7 +362,7 @@ def _rejected_total(run: FinishedRun, listed: int) -> RejectedTotal | None:
     """Samples that were left out, those in damaged shards included; None where nothing was."""
     if not listed:
         return None
-    first = _left_out(run)
+    first = unread_samples(run)
     samples = listed + sum(bad.lost - 1 for bad in first)
     shards = sum(not bad.key for bad in first)
     return RejectedTotal(samples=samples, shards=shards, estimated=any(bad.estimated for bad in first))

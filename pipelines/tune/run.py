@@ -45,12 +45,12 @@ def run(runs: Sequence[Run]) -> None:
     if config.tune is None:
         return
     target, plain = defended_of(config)
-    if config.tune.hides == "membership" and (kind := _of_attributes(config.encoders[target])):
+    if config.tune.hides == "membership" and (kind := hides_attributes_by(config.encoders[target])):
         say("tune", f"WARNING: {kind} hides attributes, and membership is what is searched; set tune.hides=attributes")
     ground = _measured(Trial(run, plain, {}, "search"))
     if "fault" in ground:
         raise UserError(f"tune: without a search, {ground['fault']}")
-    done = [record for record in tried(folder) if _is_done(record, run, target)]
+    done = [record for record in tried(folder) if is_done(record, run, target)]
     if done:
         say("tune", f"{len(done)} trials already done")
     left = config.tune.left(done)
@@ -59,7 +59,7 @@ def run(runs: Sequence[Run]) -> None:
     _conclude(run, target, plain, ground)
 
 
-def _of_attributes(encoder: EncoderConfig) -> str:
+def hides_attributes_by(encoder: EncoderConfig) -> str:
     """The defense, or the training, of an encoder that is meant to hide attributes; empty: there is none."""
     if isinstance(encoder, DefendedConfig):
         return encoder.defense if DEFENSES[encoder.defense].hides == "attributes" else ""
@@ -74,12 +74,12 @@ def tried(folder: RunFolder) -> list[Record]:
     return [record for path in sorted(paths) if (record := storage.read_json(path))["parameters"]]
 
 
-def _is_done(record: Record, run: Run, target: str) -> bool:
+def is_done(record: Record, run: Run, target: str) -> bool:
     """Whether a trial has been measured by all attacks that count, on all seeds, or was given up on these."""
-    return bool(record["whole"] and _is_of(record, run, target))
+    return bool(record["whole"] and belongs_to(record, run, target))
 
 
-def _is_of(record: Record, run: Run, target: str) -> bool:
+def belongs_to(record: Record, run: Run, target: str) -> bool:
     """Whether a record tells of the attacks and seeds of a run as it is now."""
     return bool(record.get("asked") == Trial(run, target, record["parameters"], "search").asked)
 
@@ -122,7 +122,7 @@ def _search(run: Run, target: str, ground: Record, done: Sequence[Record], left:
     space = {name: _domain(one) for name, one in search.search.items()}
     sampler, stored = _study(search, OptunaSearch.convert_search_space(space), done, ground)
     single = search.weight is not None
-    begun = [record["parameters"] for record in tried(folder) if not _is_done(record, run, target)]
+    begun = [record["parameters"] for record in tried(folder) if not is_done(record, run, target)]
     searcher = OptunaSearch(
         space=space,
         metric=COST if single else [LOSS, LEAK],
@@ -169,7 +169,7 @@ def _search(run: Run, target: str, ground: Record, done: Sequence[Record], left:
     for error in results.errors:
         raise error
     for record in tried(folder):
-        if _is_of(record, run, target) and not record["whole"]:
+        if belongs_to(record, run, target) and not record["whole"]:
             storage.write_json(Trial(run, target, record["parameters"], "search").path, record | {"whole": True})
 
 
@@ -224,7 +224,7 @@ def _conclude(run: Run, target: str, plain: str, ground: Record) -> None:
     config, folder = run
     assert config.tune is not None
     search = config.tune
-    every = [record for record in tried(folder) if _is_of(record, run, target)]
+    every = [record for record in tried(folder) if belongs_to(record, run, target)]
     faults = [record["fault"] for record in every if "fault" in record]
     sound = [record for record in every if "fault" not in record and record["seeds"] == len(config.seeds)]
     if not sound:

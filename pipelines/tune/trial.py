@@ -176,7 +176,7 @@ def measure(trial: Trial) -> Iterator[Record]:
         for count in range(1, len(seeds) + 1):
             with silence():
                 _do(trial, own.model_copy(update={"seeds": seeds[count - 1 : count]}), threads)
-            results = _results(trial, own.model_copy(update={"seeds": seeds[:count]}))
+            results = results_of(trial, own.model_copy(update={"seeds": seeds[:count]}))
             yield kept({**results, "seeds": count, "whole": count == len(seeds)})
     except (ConfigError, NumericError, ShapeError, UserError, ValueError) as error:
         yield kept({"fault": str(error), "seeds": 0, "whole": True})
@@ -213,7 +213,7 @@ def _memory() -> tuple[Memory, Kept]:
     return Memory(), Kept()
 
 
-def _results(trial: Trial, own: RunConfig) -> Record:
+def results_of(trial: Trial, own: RunConfig) -> Record:
     """Utility and attacks, pooled over the seeds that a trial has done.
 
     Raises:

@@ -14,7 +14,7 @@ from PIL import Image
 
 from mi_core.checks import ConfigError
 from mi_core.image_files import ImageError
-from mi_core.images import _LIBRARIES, VERSION, Decoder, blended, decode, decode_and_hash, encode_png, image_info
+from mi_core.images import LIBRARIES, VERSION, Decoder, blended, decode, decode_and_hash, encode_png, image_info
 from mi_core.images import _fit as fitted
 
 GENERATOR = np.random.default_rng(0)
@@ -211,7 +211,7 @@ def test_a_decoder_without_new_settings_keeps_its_digest() -> None:
     """Older run folders go on: their decoder is known by these two settings alone."""
     from mi_core import images
 
-    known = repr((images.VERSION, images._LIBRARIES, [("channels", 3), ("image_size", 32)]))
+    known = repr((images.VERSION, images.LIBRARIES, [("channels", 3), ("image_size", 32)]))
     assert Decoder(32).digest() == hashlib.sha256(known.encode()).hexdigest()
     others = [Decoder(32, 3, "bicubic"), Decoder(32, 3, None, "shortest"), Decoder(32, 3, None, "shortest", 40)]
     assert len({Decoder(32).digest(), *(one.digest() for one in others)}) == 4
@@ -329,7 +329,7 @@ def test_other_formats_are_never_scaled_and_a_turned_jpeg_stays_turned() -> None
 def test_a_decoder_that_scales_has_a_digest_of_its_own_and_others_keep_theirs() -> None:
     assert len({Decoder(32).digest(), Decoder(32, scaled=True).digest()}) == 2
     given = [("channels", 3), ("image_size", 32)]
-    assert Decoder(32).digest() == hashlib.sha256(repr((VERSION, _LIBRARIES, given)).encode()).hexdigest()
+    assert Decoder(32).digest() == hashlib.sha256(repr((VERSION, LIBRARIES, given)).encode()).hexdigest()
     assert Decoder(32).settings() != Decoder(32, scaled=True).settings()
 
 

@@ -133,7 +133,7 @@ def _rates(run: AttackScores) -> tuple[FloatArray, FloatArray]:
     return fpr, tpr
 
 
-def _rate_at(run: AttackScores, grid: FloatArray) -> FloatArray:
+def rate_at(run: AttackScores, grid: FloatArray) -> FloatArray:
     """(G,) true-positive rate of one run at false-positive rates of at most ``grid`` (G,)."""
     fpr, tpr = _rates(run)
     rates: FloatArray = tpr[np.searchsorted(fpr, grid, side="right") - 1]
@@ -174,7 +174,7 @@ def _roc(series: Mapping[str, Sequence[AttackScores]], colours: Mapping[str, str
     panel.plot(grid, grid, color=GREY, linewidth=0.9, linestyle=DASHED, label="guessing")
     written = rate if sides.known else lambda share: percent(round(share, 3))
     place = max(0.01, limit)
-    told = _curves(panel, series, colours, grid, _rate_at, place, written)
+    told = _curves(panel, series, colours, grid, rate_at, place, written)
     panel.set_yscale("log", nonpositive="mask")
     panel.set(xscale="log", xlim=(floor, 1), ylim=(floor, 1.05))
     for axis in (panel.xaxis, panel.yaxis):
@@ -199,7 +199,7 @@ def _precision_recall(series: Mapping[str, Sequence[AttackScores]], colours: Map
     figure, (panel,) = blank()
     every = [run for runs in series.values() for run in runs]
     grid = np.linspace(0.01, 1, 200)
-    told = _curves(panel, series, colours, grid, _precision_at, 0.5)
+    told = _curves(panel, series, colours, grid, precision_at, 0.5)
     base = sum(one.n_member / (one.n_member + one.n_nonmember) for one in _scores(every)) / len(every)
     level(panel, base)
     panel.set(xlim=(0, 1), ylim=(min(0.4, base), 1.02))
@@ -208,7 +208,7 @@ def _precision_recall(series: Mapping[str, Sequence[AttackScores]], colours: Map
     return Drawing(svg(figure), title, f"Precision against recall. Precision at a recall of one half: {told}.")
 
 
-def _precision_at(run: AttackScores, grid: FloatArray) -> FloatArray:
+def precision_at(run: AttackScores, grid: FloatArray) -> FloatArray:
     """(G,) precision of one run at the highest threshold that reaches a recall of ``grid`` (G,)."""
     fpr, tpr = _rates(run)
     place = np.searchsorted(tpr, grid, side="left").clip(max=len(tpr) - 1)

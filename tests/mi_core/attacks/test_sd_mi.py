@@ -10,7 +10,7 @@ import pytest
 
 from mi_core import mlp
 from mi_core.attacks.base import NotApplicable
-from mi_core.attacks.sd_mi import SDMI, SDMIParameters, _inputs, anchor_distances
+from mi_core.attacks.sd_mi import SDMI, SDMIParameters, anchor_distances, inputs_of
 from mi_core.checks import ConfigError, ShapeError
 from mi_core.records import Features, LabelledFeatures
 
@@ -37,7 +37,7 @@ def test_inputs_are_scaled_by_the_reference() -> None:
     given, member = features()
     attack = SDMI(SDMIParameters(epochs=1))
     attack.fit(LabelledFeatures(given, member))
-    inputs = _inputs(given.values["embedding"], attack._distances(given), attack.state())
+    inputs = inputs_of(given.values["embedding"], attack._distances(given), attack.state())
     assert inputs.shape == (40, 4 + 6)
     np.testing.assert_allclose(inputs[:, 4:].min(axis=0), 0, atol=1e-6)
     np.testing.assert_allclose(inputs[:, 4:].max(axis=0), 1, atol=1e-6)

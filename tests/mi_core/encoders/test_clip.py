@@ -10,7 +10,7 @@ from torch import nn
 
 from mi_core.adoption.clip_weights import activation_note, convert_open_clip
 from mi_core.checks import ConfigError
-from mi_core.encoders.clip import CLIPBackbone, SplitTower, _take_projection, split_tower
+from mi_core.encoders.clip import CLIPBackbone, SplitTower, split_tower, take_projection
 
 open_clip = pytest.importorskip("open_clip")
 OPENAI = {name: torch.tensor(1) for name in ("input_resolution", "context_length", "vocab_size")}
@@ -47,7 +47,7 @@ def test_the_parts_are_the_tower(tower: Any, key: str, widths: tuple[int, int]) 
     with torch.no_grad():
         expected = whole(images)
     split = tower().eval()
-    projection, found = _take_projection(split)
+    projection, found = take_projection(split)
     assert found == key
     parts = SplitTower(CLIPBackbone(split, None), projection, key, None)
     weights = convert_open_clip(state, parts, "any")

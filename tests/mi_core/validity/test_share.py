@@ -14,7 +14,7 @@ from scipy.stats import beta, betabinom
 from mi_core.checks import ConfigError, NumericError, ShapeError
 from mi_core.metrics.intervals import clopper_pearson
 from mi_core.records import Estimate
-from mi_core.validity.share import _EDGES, _p_value, effective_size, least_share, share_used
+from mi_core.validity.share import EDGES, effective_size, least_share, share_p_value, share_used
 
 RATES = [(200, 200, 100, 0.05, 0.3), (1000, 100, 100, 0.01, 0.6), (60, 300, 80, 0.1, 0.9)]
 
@@ -153,12 +153,12 @@ def test_least_share_without_groups_is_wrong_for_grouped_samples() -> None:
 @pytest.mark.parametrize(("k", "n", "called", "m"), [(500, 500, 490, 500), (150, 200, 60, 100), (20, 300, 3, 250)])
 def test_p_value_equals_the_beta_binomial(k: int, n: int, called: int, m: int) -> None:
     exact = betabinom.cdf(called, m, k, n + 1 - k)  # at share 0
-    found = _p_value(0.0, called, m, betaincinv(k, n + 1 - k, _EDGES))
+    found = share_p_value(0.0, called, m, betaincinv(k, n + 1 - k, EDGES))
     assert exact <= found <= 1.25 * exact
     draws = np.random.default_rng(0)
     share = 0.2
     simulated = (draws.binomial(m, (1 - share) * beta.rvs(k, n + 1 - k, size=400_000, random_state=1)) <= called).mean()
-    found = _p_value(share, called, m, betaincinv(k, n + 1 - k, _EDGES))
+    found = share_p_value(share, called, m, betaincinv(k, n + 1 - k, EDGES))
     assert simulated - 3 * math.sqrt(simulated / 400_000) <= found <= 1.25 * simulated + 1e-4
 
 

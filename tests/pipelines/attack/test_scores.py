@@ -20,7 +20,7 @@ from pipelines.attack.results import Task
 from pipelines.attack.scores import Units, judged, part_path, rows_of, units_of
 from pipelines.files import storage
 from pipelines.plan.load import parse
-from pipelines.report.figures import _means_of
+from pipelines.report.figures import means_of
 from pipelines.run.folder import SeedFolder
 from tests.conftest import small_config
 from tests.pipelines.undrawn import plan_in
@@ -104,8 +104,8 @@ def test_an_attack_that_does_not_apply_has_no_means(tmp_path: Path) -> None:
     """It has a result and no scores, at each checkpoint."""
     task = bare_task(tmp_path)
     assert scores.parts_of(task) == []
-    assert _means_of(task) is None
+    assert means_of(task) is None
     read = task_with(
         tmp_path / "read", {"statistic": np.array([1.0, 3.0, 5.0]), "member": np.array([True, False, True])}
     )
-    assert _means_of(read) == (3.0, 3.0)
+    assert means_of(read) == (3.0, 3.0)

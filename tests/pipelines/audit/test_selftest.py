@@ -138,11 +138,11 @@ def test_canaries_take_the_place_of_audited_images() -> None:
 
 
 def test_classes_are_those_of_the_source_or_none_where_an_image_has_none(tmp_path: Path) -> None:
-    assert selftest._classes(config_of(), RunFolder(str(tmp_path / "digits"))) == 10
+    assert selftest.classes_of(config_of(), RunFolder(str(tmp_path / "digits"))) == 10
     members = [(f"s{seed:04d}.png", image_bytes(seed)) for seed in range(5)]
     (tmp_path / "0.tar").write_bytes(tar_bytes([*members, ("s0004.cls", b"3")]))
     config = config_of(sources={"digits": {"kind": "shards", "path": str(tmp_path)}})
-    assert selftest._classes(config, RunFolder(str(tmp_path / "shards"))) == 0
+    assert selftest.classes_of(config, RunFolder(str(tmp_path / "shards"))) == 0
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from pipelines.cli.flags import Flags
 from pipelines.config.sections.encoders import LoadedConfig
 from pipelines.data.draw.draw import draw
 from pipelines.data.scan.scan import scan
-from pipelines.encoders.adopt import Adoption, _adopt, _commits, origin
+from pipelines.encoders.adopt import Adoption, adopt_one, commits_of, origin
 from pipelines.encoders.stored import describe
 from pipelines.errors import UserError
 from pipelines.plan.load import load
@@ -144,7 +144,7 @@ def test_the_record_says_the_commit_and_the_encoder_is_that_of_the_file(served: 
     data = load("quickstart").data
     folder = RunFolder(str(tmp_path / "run")).seed(0)
     draw(data, scan(data, f"{tmp_path}/scan"), 0, folder.path)
-    _adopt(Adoption("target", target, data, folder, "x", ("target-member",)), None, None)
+    adopt_one(Adoption("target", target, data, folder, "x", ("target-member",)), None, None)
     record = describe(folder, "target").record
     assert record.source == {"commit": OLD, "sha256": hashlib.sha256(weights(0)).hexdigest()}
     assert OLD in origin(target, record)["weights"]
@@ -196,7 +196,7 @@ def test_one_commit_serves_all_seeds(served: list[str], monkeypatch: pytest.Monk
     target = LoadedConfig.model_validate({"load": "checkpoint:conv4", "weights": file})
     data, folder = load("quickstart").data, RunFolder("unused")
     jobs = [Adoption("target", target, data, folder.seed(seed), "x", ()) for seed in (0, 1)]
-    assert _commits(jobs) == {file: NEW}
+    assert commits_of(jobs) == {file: NEW}
     assert len([path for path in served if "main" in path]) == 1
     assert hub.read(file, commit=OLD).content == weights(0)
 

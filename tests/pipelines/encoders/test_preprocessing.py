@@ -13,7 +13,7 @@ from mi_core.querying.sanity import VIEWS, Agreement
 from pipelines.config.sections.data import DataConfig
 from pipelines.config.sections.encoders import LoadedConfig
 from pipelines.data.draw.splits import Splits
-from pipelines.encoders.adopt import Adoption, _compared
+from pipelines.encoders.adopt import Adoption, compare_preprocessing
 from pipelines.encoders.preprocessing import COMPARED, as_published, compared, in_words
 from pipelines.errors import UserError
 from pipelines.plan.load import parse
@@ -118,7 +118,7 @@ def test_how_far_it_differs_is_measured_on_images_of_the_run(trained_run: Path) 
         data = DataConfig(sources={"digits": {"kind": "digits"}}, roles=roles, **decoding)
         job = Adoption("target", config, data, RunFolder(str(trained_run)).seed(0), "inputs", ("target-member",))
         assert job.queries == VIEWS * 60 + 2 * compared(config, data)
-        return _compared(found, data, Splits.load(job.folder.path), job.roles)
+        return compare_preprocessing(found, data, Splits.load(job.folder.path), job.roles)
 
     assert measured(image_size=224, fit="shortest", resize=256) is None
     far = measured(image_size=32)

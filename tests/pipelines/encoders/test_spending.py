@@ -23,7 +23,7 @@ from mi_core.encoders.remote.meter import Limits, Spent
 from mi_core.encoders.remote.parameters import EndpointParameters
 from mi_core.encoders.remote.png import png_bytes
 from pipelines.audit import run as audit
-from pipelines.encoders.access import Access, Meters, _tell_of_a_kill, access_to, certain, spent
+from pipelines.encoders.access import Access, Meters, access_to, certain, spent, tell_of_a_kill
 from pipelines.encoders.adopt import CHECKED
 from pipelines.errors import UserError
 from pipelines.files import storage
@@ -100,13 +100,13 @@ def test_meters_work_on_object_stores(s3: str, capsys: pytest.CaptureFixture[str
     ticket = meters.reserve("http://a/x", 10).ticket
     assert spent(folder, "http://a/x") == Spent(32, 320, 64.0)
     assert certain(folder, "http://a/x") == Spent()
-    _tell_of_a_kill(folder, "http://a/x")
+    tell_of_a_kill(folder, "http://a/x")
     told = " ".join(capsys.readouterr().err.split())
     assert "earlier start was killed; at most 32 requests with 320 images count as spent (64 in money)" in told
     meters.close("http://a/x", ticket, sent=True)
     meters.settle()
     assert spent(folder, "http://a/x") == certain(folder, "http://a/x") == Spent(1, 10, 2.0)
-    _tell_of_a_kill(folder, "http://a/x")
+    tell_of_a_kill(folder, "http://a/x")
     assert capsys.readouterr().err == ""
     parameters = EndpointParameters("http://a/x")
     assert Access(folder, None).client("target", parameters, identity="x").cache is None
@@ -128,7 +128,7 @@ def test_a_kill_wastes_nothing_of_the_cap_on_a_disk(tmp_path: Path, capsys: pyte
     killed = subprocess.run([sys.executable, "-c", _KILLED, str(tmp_path)], check=False)
     assert killed.returncode == -signal.SIGKILL
     assert spent(str(tmp_path), "http://a/x") == Spent(5, 50, 50.0)
-    _tell_of_a_kill(str(tmp_path), "http://a/x")
+    tell_of_a_kill(str(tmp_path), "http://a/x")
     assert "at most 1 request with 10 images counts as spent (10 in money)" in " ".join(capsys.readouterr().err.split())
 
 

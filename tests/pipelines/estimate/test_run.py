@@ -80,7 +80,7 @@ def asked_by_outline(runs: list[Run], folder: Path) -> dict[str, float]:
         asked[one.job.encoder] = asked.get(one.job.encoder, 0) + queries.value
     for query in {one.job.query.tag: one.job.query for one in passes}.values():
         asked[query.encoder] += query.bank_queries
-    orders = estimate_run._orders(passes)
+    orders = estimate_run.orders_of(passes)
     asked["decodes"] = round(sum(one.images.value * shares["decode"] for order in orders for one, shares in order), 6)
     return asked
 

@@ -297,7 +297,7 @@ def connected(monkeypatch: pytest.MonkeyPatch) -> Callable[[Cluster], Cluster]:
 
 def test_jobs_of_a_folder_are_numbered_and_joined(connected: Callable[[Cluster], Cluster]) -> None:
     config = submit.travelling(parse(small_config(), "small.yaml"))
-    stem = submit._stem("s3://b/runs/Mine")
+    stem = submit.stem_of("s3://b/runs/Mine")
     strangers = [job_entry("", "RUNNING"), job_entry(f"{stem}-rerun", "FAILED"), job_entry(f"{stem}-4", "STOPPED")]
     cluster = connected(Cluster(strangers))
     made = submit.submit(config, "s3://b/runs/Mine", "http://h:1", options=["--yes"])

@@ -13,7 +13,7 @@ import yaml
 
 from mi_core.encoders.clip import import_open_clip
 from pipelines.errors import UserError
-from pipelines.plan.load import _read, load
+from pipelines.plan.load import load, read_values
 from tests.pipelines.mutations import broken_text, mutated, override
 
 CONFIGS = Path(__file__).parents[3] / "configs"
@@ -25,7 +25,7 @@ SECONDS = 30  # for one load, which takes tenths, on a busy machine
 
 
 def whole(path: Path) -> dict[str, Any]:
-    raw = _read(str(path), ())
+    raw = read_values(str(path), ())
     for source in raw["data"]["sources"].values():
         if source["kind"] in ("shards", "imagefolder"):
             source["path"] = "somewhere"

@@ -34,7 +34,7 @@ from pipelines.plan.load import parse
 from pipelines.pretrain import board as progress
 from pipelines.pretrain import lanes
 from pipelines.pretrain import run as pretrain
-from pipelines.pretrain.run import _Bases, _save_all, _tell_of_emulation, _train_all, training_jobs
+from pipelines.pretrain.run import Bases, save_all, tell_of_emulation, train_all, training_jobs
 from pipelines.pretrain.worker import TrainingJob
 from pipelines.run.folder import RunFolder
 from tests.conftest import background, own_processes, small_config, wait_until
@@ -87,7 +87,7 @@ def test_trainings_that_work_are_told_to_stop_and_waited_for(local_ray: None, mo
     ray.get(board.accuse.remote("failing", "no memory"))
     assert ray.get(board.stop.remote()) == ["shadow"]
     monkeypatch.setattr(pretrain, "SAVE_SECONDS", 0.2)
-    _save_all(board)  # one that never saves does not keep the others
+    save_all(board)  # one that never saves does not keep the others
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_arithmetic_that_this_cpu_only_emulates_is_told(
     said: list[str] = []
     monkeypatch.setattr(pretrain, "say", lambda _, text: said.append(text))
     jobs = list(training_jobs(plan_of(config_with(3, [1]), RunFolder(str(trained_run)).seed(0)), 0))
-    _tell_of_emulation(
+    tell_of_emulation(
         [dataclasses.replace(job, config=job.config.model_copy(update={"precision": precision})) for job in jobs]
     )
     assert [text.endswith("set encoders.target.precision=float32") for text in said] == [True] * told
@@ -366,5 +366,5 @@ def test_the_board_stands_on_the_node_of_the_driver(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("pipelines.pretrain.run.borne", lambda memory: memory)
     config: Any = SimpleNamespace(resources=SimpleNamespace(train_gpus=1))
     with pytest.raises(LookupError):
-        _train_all([], config.resources, _Bases([], {}))
+        train_all([], config.resources, Bases([], {}))
     assert (asked["scheduling_strategy"].node_id, asked["scheduling_strategy"].soft) == (node, True)

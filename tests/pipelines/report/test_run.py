@@ -12,7 +12,6 @@ from mi_core.metrics.intervals import rate
 from pipelines.attack.inference import inference_path, inferred
 from pipelines.attack.utility import utility_path
 from pipelines.config.run_config import RunConfig
-from pipelines.data.draw.overlap import overlap_of
 from pipelines.data.draw.splits import Splits
 from pipelines.data.plans import Planned
 from pipelines.files import storage
@@ -20,6 +19,7 @@ from pipelines.plan.load import parse
 from pipelines.plan.resolve import resolve, roles_in_config
 from pipelines.plan.utility import utility_roles
 from pipelines.report import run as report
+from pipelines.report.finished import FinishedRun
 from pipelines.run.folder import RunFolder
 from pipelines.tune import trial
 from tests.conftest import small_config
@@ -59,11 +59,13 @@ def folder(config: RunConfig, tmp_path: Path) -> RunFolder:
 
 def test_a_whole_test_set_counts_once(config: RunConfig, folder: RunFolder) -> None:
     places = [folder.seed(seed) for seed in config.seeds]
-    again = overlap_of(config.data, config.seeds, places[0], utility_roles(config, "target")[1])
-    utility = report._utility(places, "target", [3], again)["utility"]
+    planned = [Planned(resolve(config, place.seed, roles_in_config(config)), place) for place in places]
+    run = FinishedRun(config, folder, tuple(planned))
+    again = run.overlap_of(utility_roles(config, "target")[1])
+    utility = report.utility_part(places, "target", [3], again)["utility"]
     assert (again, utility["n"]) == (1, 100)
     assert utility["ci95"]["knn"] == pytest.approx(ONE["ci95"])
-    found = report._classifier(config, places, "target", 3)["classifier"]
+    found = report.classifier_part(run, "target", 3)["classifier"]
     assert {name: part["n"] for name, part in found.items()} == {
         "train_accuracy": int(200 / 1.3), "test_accuracy": 100, "overfitting": 100
     }  # fmt: skip
@@ -82,7 +84,7 @@ def test_a_trial_counts_its_test_set_once(
     one = SimpleNamespace(
         tune=SimpleNamespace(metric="auc", utility="linear", hides="membership"), folder=folder, target="target"
     )
-    found = trial._results(cast(Any, one), config)
+    found = trial.results_of(cast(Any, one), config)
     assert found["utility"]["n"] == 100
     assert found["utility"]["ci95"] == pytest.approx(ONE["ci95"])
     assert found["leak"] == found["attacks"][0]["ci95"][1] > found["attacks"][1]["ci95"][1]

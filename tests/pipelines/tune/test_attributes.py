@@ -128,9 +128,9 @@ def test_what_is_hidden_has_to_be_inferred() -> None:
 
 def test_a_defense_of_attributes_is_told_from_one_of_membership() -> None:
     config = load("configs/papers/contrastiveleaks-defenses-cifar10-cpu.yaml", ["data.sources.unlabeled.path=x"])
-    kinds = {name.partition("+")[2]: search._of_attributes(encoder) for name, encoder in config.encoders.items()}
+    kinds = {name.partition("+")[2]: search.hides_attributes_by(encoder) for name, encoder in config.encoders.items()}
     assert {name: kind for name, kind in kinds.items() if kind} == {"olympus": "olympus", "attriguard": "attriguard"}
     encoders = small_config()["encoders"]
     encoders["target"] |= {"objective": "talos", "attribute": "digit", "parameters": {"values": 10}}
     talos = config_of("membership", encoders=encoders, defenses=[], tune=None)
-    assert search._of_attributes(talos.encoders["target"]) == "talos"
+    assert search.hides_attributes_by(talos.encoders["target"]) == "talos"

@@ -96,7 +96,7 @@ def test_trials_go_on_where_attacks_or_seeds_were_added(tmp_path: Path, monkeypa
         return {"leak": max(leak[one.attack] for one in own.attacks), "utility": {"value": 0.5}, "strongest": ""}
 
     monkeypatch.setattr(trials, "_do", lambda trial, own, _: asked.append((*own.seeds, len(own.attacks))))
-    monkeypatch.setattr(trials, "_results", results)
+    monkeypatch.setattr(trials, "results_of", results)
 
     def done(*attacks: str, seeds: tuple[int, ...] = (0,), **data: Any) -> list[float]:
         sections: dict[str, Any] = {"attacks": [{"attack": name} for name in attacks], "seeds": list(seeds)}
@@ -106,13 +106,13 @@ def test_trials_go_on_where_attacks_or_seeds_were_added(tmp_path: Path, monkeypa
         run, found = Run(config, folder), []
         for value in (0.1, 0.2):
             trial = Trial(run, "target+noise", {SCALE: value}, "search")
-            assert not search._is_done(trial.record() or {"whole": False}, run, "target+noise")
+            assert not search.is_done(trial.record() or {"whole": False}, run, "target+noise")
             *_, record = trials.measure(trial)
-            assert search._is_done(record, run, "target+noise")
+            assert search.is_done(record, run, "target+noise")
             found.append(record["leak"])
             *_, again = trials.measure(trial)
             assert again == record
-        assert len([one for one in tried(folder) if search._is_of(one, run, "target+noise")]) == 2
+        assert len([one for one in tried(folder) if search.belongs_to(one, run, "target+noise")]) == 2
         return found
 
     assert done("metric-loss") == [0.6, 0.6]

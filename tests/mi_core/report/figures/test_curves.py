@@ -22,7 +22,7 @@ from mi_core.report.contents import (
     side_by_side,
 )
 from mi_core.report.figures.curves import comparison_figures, sweep_figures
-from mi_core.report.figures.figures import _precision_at, draw_figures
+from mi_core.report.figures.figures import draw_figures, precision_at
 from mi_core.report.model.as_json import part_as_json
 from mi_core.report.model.attacks import Knowledge
 from mi_core.report.model.report import report_from_json as typed
@@ -174,7 +174,7 @@ def test_precision_on_the_curve_matches_scikit_learn(seed: int) -> None:
     run = AttackScores("a", "target", "backbone", "shadow", 0, score, member)
     precision, recall, _ = precision_recall_curve(member, score)
     for wanted, found in zip(
-        (0.1, 0.3, 0.5, 0.9, 1.0), _precision_at(run, np.array([0.1, 0.3, 0.5, 0.9, 1.0])), strict=True
+        (0.1, 0.3, 0.5, 0.9, 1.0), precision_at(run, np.array([0.1, 0.3, 0.5, 0.9, 1.0])), strict=True
     ):
         reached = recall >= wanted - 1e-12
         least = recall[reached].min()  # the highest threshold that reaches the recall

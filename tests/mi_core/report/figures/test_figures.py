@@ -17,7 +17,7 @@ from mi_core.checks import ShapeError
 from mi_core.records import ALL_CALLED, Estimate
 from mi_core.report.contents import AttackScores, EmbeddingMap, FigureData, LossCurve, StatisticCurve, series_names
 from mi_core.report.figures.drawing import Drawing, abreast, blank, label_axes, log_scale, svg
-from mi_core.report.figures.figures import _rate_at, draw_figures
+from mi_core.report.figures.figures import draw_figures, rate_at
 from mi_core.report.figures.images import ViewGrid
 from mi_core.report.model.report import report_from_json as typed
 
@@ -58,7 +58,7 @@ def test_rates_on_the_curve_match_counting(seed: int) -> None:
     score = np.round(generator.normal(size=60) + member, 1)  # with ties
     run = AttackScores("a", "target", "backbone", "shadow", 0, score, member)
     grid = np.array([0.0, 0.03, 0.1, 0.5, 1.0])
-    for allowed, found in zip(grid, _rate_at(run, grid), strict=True):
+    for allowed, found in zip(grid, rate_at(run, grid), strict=True):
         best = 0.0
         for threshold in [*score, np.inf]:
             said = score >= threshold

@@ -17,7 +17,7 @@ from pipelines.config.reading.schema import schema
 from pipelines.config.reading.yaml_text import read_text
 from pipelines.errors import UserError
 from pipelines.plan.checks import build
-from pipelines.plan.load import _read, parse
+from pipelines.plan.load import parse, read_values
 from tests.conftest import small_config
 from tests.pipelines.mutations import places
 
@@ -41,7 +41,7 @@ def fault(values: Any) -> str:
 
 def whole(path: Path) -> dict[str, Any]:
     """A config with the files that it extends, its missing paths filled in."""
-    raw = _read(str(path), ())
+    raw = read_values(str(path), ())
     for source in raw["data"]["sources"].values():
         if source["kind"] in ("shards", "imagefolder"):
             source["path"] = "somewhere"

@@ -21,7 +21,7 @@ from pipelines.data.scan.scan import Scan, scan
 from pipelines.errors import UserError
 from pipelines.plan.load import parse
 from pipelines.report.finished import FinishedRun
-from pipelines.report.run import _left_out
+from pipelines.report.run import unread_samples
 from pipelines.run.folder import RunFolder
 from tests.conftest import small_config
 from tests.pipelines.tars import image_bytes
@@ -186,4 +186,4 @@ def test_notes_are_kept_with_the_splits_and_are_no_losses_of_the_report(tmp_path
         ("*images", True),  # several frames
     ]
     config = parse(small_config(), "small.yaml")
-    assert [bad.key for bad in _left_out(FinishedRun(config, folder, ()))] == ["c.raw"]
+    assert [bad.key for bad in unread_samples(FinishedRun(config, folder, ()))] == ["c.raw"]

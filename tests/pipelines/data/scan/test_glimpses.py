@@ -75,7 +75,7 @@ def test_a_sample_of_what_is_kept_is_uniform(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(blind, "SMALL", 10)
     monkeypatch.setattr(blind, "CLASSIFIED", 25)
     _, splits = splits_of(tmp_path)
-    found = blind._draw_samples(splits, "candidate", 0)
+    found = blind.draw_samples(splits, "candidate", 0)
     assert len(found) == 25
     assert all(name in splits.named(*place, ["candidate"]) for name, place in found.items())
     ranks = {name: digest64("glimpse", *name.split("/")) for name in splits.ids(["candidate"])}
@@ -83,4 +83,4 @@ def test_a_sample_of_what_is_kept_is_uniform(tmp_path: Path, monkeypatch: pytest
     among = [name for place in looked for name in splits.named(*place, ["candidate"])]
     assert sorted(found, key=ranks.__getitem__) == sorted(among, key=ranks.__getitem__)[:25]
     monkeypatch.setattr(blind, "CLASSIFIED", 90)  # more than the scan kept: any are drawn, and read again
-    assert len(blind._draw_samples(splits, "candidate", 0)) == 90
+    assert len(blind.draw_samples(splits, "candidate", 0)) == 90
