@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from mi_core.adoption.soundness import Answers, noise_caveat
 from mi_core.attacks import left_out
 from mi_core.images import conditions_in_words
 from mi_core.objectives import OBJECTIVES
 from mi_core.querying.sanity import fault_in_words
 from mi_core.report.build import SAME_SOURCE
+from mi_core.report.model.as_json import part_as_json
+from mi_core.report.model.report import Remark
 from mi_core.report.words.numbers import plain
 from pipelines.attack.results import result_of, settings_of
 from pipelines.config.run_config import RunConfig
@@ -26,10 +26,10 @@ from pipelines.report.finished import FinishedRun
 from pipelines.report.verdict import shard_effect
 
 
-def remarks(run: FinishedRun) -> list[dict[str, Any]]:
+def remarks(run: FinishedRun) -> tuple[Remark, ...]:
     """What was done to images on the way from file to pixels, and to how many, by source."""
     noted = [one for one in Splits.load(run.first.path).rejected if one.noted and one.key == IMAGES]
-    return [{"source": one.source, "remark": one.reason, "n": one.lost} for one in noted]
+    return tuple(Remark(source=one.source, remark=one.reason, n=one.lost) for one in noted)
 
 
 def caveats(run: FinishedRun) -> list[str]:
@@ -43,7 +43,7 @@ def caveats(run: FinishedRun) -> list[str]:
             "Only images with identical pixels count as duplicates; near-duplicates across roles may remain "
             "(data.near_duplicates={} looks for them)."
         )
-    told += conditions_in_words(remarks(run))
+    told += conditions_in_words(part_as_json(remarks(run)))
     told += _of_shards(run)
     told += _of_drawn(run)
     told += [f"{line[0].upper()}{line[1:]}." for line in faults_of_lists(Splits.load(run.first.path))]

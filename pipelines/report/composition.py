@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
 
-from mi_core.defenses.composition import HINT, Composed, Gaussian, Release, SampledGaussian, composed, release_of
+from mi_core.defenses.composition import HINT, Gaussian, Release, SampledGaussian, composed, release_of
+from mi_core.report.model.promises import ComposedEncoder, Composition, ConvertedPromise
 from pipelines.config.sections.data import DataConfig
 from pipelines.config.sections.encoders import DefendedConfig
 from pipelines.data.draw.splits import Splits
@@ -17,14 +17,14 @@ from pipelines.run.folder import SeedFolder
 _KINDS = {Gaussian: "gaussian", SampledGaussian: "sampled-gaussian", type(None): "unknown"}
 
 
-def composition(run: FinishedRun) -> list[dict[str, Any]]:
-    """One entry of report.json for each set of encoders that share images of their training.
+def composition(run: FinishedRun) -> tuple[Composition, ...]:
+    """One part of the report for each set of encoders that share images of their training.
 
     Encoders count that are attacked, and whose defense promises something in every seed. A set that is a part of
     another one has no entry of its own. Seeds are repetitions: the numbers are those of the seed that promises least.
     """
     releases = _releases(run)
-    entries = []
+    parts = []
     for names in _overlapping(run, list(releases)):
         found = [composed(of_seed) for of_seed in zip(*(releases[name] for name in names), strict=True)]
         least = max(range(len(found)), key=lambda row: found[row].epsilon)
@@ -33,38 +33,37 @@ def composition(run: FinishedRun) -> list[dict[str, Any]]:
         shared = [
             count for cell, count in _cells(run.config.data, run.folder.seed(seed)) if _trained(run, cell) >= set(names)
         ]
-        entries.append(
-            {"seeds": list(run.config.seeds), "seed": seed, "images": sum(shared)}
-            | ({"apart": True} if found[least].gamma and _apart(run, names) else {})
-            | _entry(names, alone, found[least])
+        whole = found[least]
+        finite = math.isfinite(whole.epsilon)
+        parts.append(
+            Composition(
+                seeds=tuple(run.config.seeds),
+                seed=seed,
+                images=sum(shared),
+                apart=bool(whole.gamma) and _apart(run, names),
+                encoders=tuple(_encoder(*of_one) for of_one in zip(names, alone, whole.parts, strict=True)),
+                epsilon=whole.epsilon if finite else None,
+                basic=whole.basic if finite else None,
+                delta=whole.delta,
+                adjacency=whole.adjacency,
+                method=whole.method,
+                gamma=whole.gamma or None,
+                hint=HINT if whole.missing else None,
+            )
         )
-    return entries
+    return tuple(parts)
 
 
-def _entry(names: Sequence[str], alone: Sequence[Release], found: Composed) -> dict[str, Any]:
-    told = {"epsilon": found.epsilon, "basic": found.basic} if math.isfinite(found.epsilon) else {}
-    return {
-        "encoders": [_row(*of_one) for of_one in zip(names, alone, found.parts, strict=True)],
-        **told,
-        "delta": found.delta,
-        "adjacency": found.adjacency,
-        "method": found.method,
-        **({"gamma": found.gamma} if found.gamma else {}),
-        **({"hint": HINT} if found.missing else {}),
-    }
-
-
-def _row(name: str, alone: Release, part: Release) -> dict[str, Any]:
-    converted = {"converted": {"epsilon": part.epsilon, "delta": part.delta}} if part != alone else {}
-    return {
-        "encoder": name,
-        "epsilon": alone.epsilon,
-        "delta": alone.delta,
-        "adjacencies": list(alone.adjacencies),
-        "mechanism": _KINDS[type(alone.mechanism)],
-        **({"gamma": alone.gamma} if alone.gamma else {}),
-        **converted,
-    }
+def _encoder(name: str, alone: Release, part: Release) -> ComposedEncoder:
+    return ComposedEncoder(
+        encoder=name,
+        epsilon=alone.epsilon,
+        delta=alone.delta,
+        adjacencies=tuple(alone.adjacencies),
+        mechanism=_KINDS[type(alone.mechanism)],
+        gamma=alone.gamma or None,
+        converted=ConvertedPromise(epsilon=part.epsilon, delta=part.delta) if part != alone else None,
+    )
 
 
 def _releases(run: FinishedRun) -> dict[str, list[Release]]:

@@ -20,9 +20,8 @@ from mi_core.report.defenses import compare_defenses
 from mi_core.report.figures.figures import draw_figures
 from mi_core.report.model.as_json import part_from_json
 from mi_core.report.model.attacks import AttackResult, MethodPart, NotApplicable
-from mi_core.report.model.defenses import DefendedEncoder, Tuning
-from mi_core.report.model.encoders import EncoderPart
-from mi_core.report.model.promises import Composition, DpAudit, Memorisation
+from mi_core.report.model.defenses import Tuning
+from mi_core.report.model.encoders import Classifier, CurvePoint, EncoderPart, SeedEncoder, Spend, Utility
 from mi_core.report.model.report import (
     SCHEMA_VERSION,
     DataPart,
@@ -32,6 +31,9 @@ from mi_core.report.model.report import (
     RejectedSample,
     RejectedTotal,
     Report,
+    Role,
+    SeedData,
+    ShardsRead,
     Throughput,
     report_from_json,
 )
@@ -135,8 +137,8 @@ def gather(run: FinishedRun) -> Report:
         membership="asked" if is_membership_unknown(run.config) else "known",
         versions=versions(),
         command=manifest["runs"][-1]["command"] or None,
-        data=part_from_json(DataPart, _data(run)),
-        encoders={name: part_from_json(EncoderPart, _encoder(run, name)) for name in run.config.encoders},
+        data=_data(run),
+        encoders={name: _encoder(run, name) for name in run.config.encoders},
         attacks=tuple(attacks),
         not_applicable=tuple(_not_applicable(run)),
         pooled=pool_seeds(attacks, overlap=run.overlap),
@@ -146,13 +148,13 @@ def gather(run: FinishedRun) -> Report:
         validity=judged,
         evidence=None if judged is None else evidence(run, judged),
         classes=classes(run),
-        memorisation=part_from_json(tuple[Memorisation, ...], memorised(run)),
-        dp_audit=part_from_json(tuple[DpAudit, ...], dp_audit(run)),
-        composition=part_from_json(tuple[Composition, ...], composition(run)),
+        memorisation=memorised(run),
+        dp_audit=dp_audit(run),
+        composition=composition(run),
         throughput=_throughput(manifest.get("extraction", [])),
         timings={stage: spent for stage, spent in manifest.get("seconds", {}).items() if stage != "report"},
         queries=_queries(run),
-        rejected=part_from_json(tuple[RejectedSample, ...], rejected[:MOST_REJECTED]),
+        rejected=tuple(rejected[:MOST_REJECTED]),
         rejected_count=len(rejected),
         rejected_total=_rejected_total(run, len(rejected)),
         caveats=tuple(caveats(run)),
@@ -160,8 +162,7 @@ def gather(run: FinishedRun) -> Report:
         not_applying=tuple(not_applying(run)),
         tuning=_part_or_none(Tuning, searched),
     )
-    hidden = part_from_json(tuple[DefendedEncoder, ...], list(defended(run)))
-    return replace(report, defenses=compare_defenses(report, hidden))
+    return replace(report, defenses=compare_defenses(report, tuple(defended(run))))
 
 
 def _part_or_none(kind: type[_Part], entry: dict[str, Any]) -> _Part | None:
@@ -211,45 +212,46 @@ def _not_applicable(run: FinishedRun) -> Iterator[NotApplicable]:
             )
 
 
-def _data(run: FinishedRun) -> dict[str, Any]:
-    seeds = []
-    for seed in run.config.seeds:
-        splits = Splits.load(run.folder.seed(seed).path)
-        roles = {role: {"n": n, "sha256": splits.role_digest(role)} for role, n in splits.counts().items()}
-        near = {} if splits.near_removed is None else {"near_duplicates_removed": splits.near_removed}
-        seeds.append({"seed": seed, "roles": roles, "duplicates_removed": splits.duplicates_removed, **near})
-    first = seeds[0]
-    data = {
-        "source": "; ".join(source.describe() for source in run.config.data.sources.values()),
-        **{name: part for name, part in first.items() if name != "seed"},
-    }
-    told = {"remarks": noted} if (noted := remarks(run)) else {}
-    return data | told | ({"per_seed": seeds} if len(seeds) > 1 else {}) | _shards(run)
-
-
-def _shards(run: FinishedRun) -> dict[str, Any]:
-    """The shards that were read, where that is a sample, and what it costs that samples of a shard are alike."""
+def _data(run: FinishedRun) -> DataPart:
+    seeds = [_seed_data(seed, Splits.load(run.folder.seed(seed).path)) for seed in run.config.seeds]
     rules = Splits.load(run.first.path).rules
-    if rules is None or not rules.shards:
-        return {}
-    found: dict[str, Any] = {"shards": {name: {"read": few, "of": all_} for name, (few, all_) in rules.shards.items()}}
-    return found | ({"design_effect": round(effect, 3)} if (effect := shard_effect(run)) is not None else {})
+    shards = {} if rules is None else {name: ShardsRead(read=few, of=of) for name, (few, of) in rules.shards.items()}
+    effect = shard_effect(run) if shards else None
+    return DataPart(
+        source="; ".join(source.describe() for source in run.config.data.sources.values()),
+        roles=seeds[0].roles,
+        duplicates_removed=seeds[0].duplicates_removed or 0,
+        near_duplicates_removed=seeds[0].near_duplicates_removed,
+        remarks=remarks(run),
+        per_seed=tuple(seeds) if len(seeds) > 1 else (),
+        shards=shards,
+        design_effect=None if effect is None else round(effect, 3),
+    )
 
 
-def _encoder(run: FinishedRun, name: str) -> dict[str, Any]:
+def _seed_data(seed: int, splits: Splits) -> SeedData:
+    return SeedData(
+        seed=seed,
+        roles={role: Role(n=n, sha256=splits.role_digest(role)) for role, n in splits.counts().items()},
+        duplicates_removed=splits.duplicates_removed,
+        near_duplicates_removed=splits.near_removed,
+    )
+
+
+def _encoder(run: FinishedRun, name: str) -> EncoderPart:
     encoder = run.config.encoders[name]
     epochs = attacked_epochs(run.config, name)
-    per_seed = []
-    for _, place in run.planned:
-        fingerprints = describe(place, name).record.fingerprints
-        entry = {"seed": place.seed, "fingerprint": fingerprints[str(epochs[-1])]}
-        per_seed.append(entry | utility_part([place], name, epochs, 0.0))
     places = [place for _, place in run.planned]
+    per_seed = []
+    for place in places:
+        fingerprint = describe(place, name).record.fingerprints[str(epochs[-1])]
+        own = utility_curve([place], name, epochs, 0.0)
+        per_seed.append(SeedEncoder(seed=place.seed, fingerprint=fingerprint, **_utility(own)))
     if isinstance(encoder, LoadedConfig | EndpointConfig):
         origin: dict[str, Any] = adopt.origin(encoder, describe(places[0], name).record)
         if isinstance(encoder, EndpointConfig):
-            charged = asdict(spent(run.folder.path, encoder.parameters().url))
-            origin |= {"spend": charged} if charged["requests"] else {}
+            charged = spent(run.folder.path, encoder.parameters().url)
+            origin["spend"] = Spend(**asdict(charged)) if charged.requests else None
     else:
         origin = {
             "objective": encoder.objective,
@@ -257,16 +259,23 @@ def _encoder(run: FinishedRun, name: str) -> dict[str, Any]:
             "epochs": encoder.epochs,
             "train_on": ", ".join(encoder.train_on) + (f", after {encoder.start}" if encoder.start else ""),
         }
-    whole = origin | {
-        "fingerprint": per_seed[0]["fingerprint"],
-        **utility_part(places, name, epochs, run.overlap_of(utility_roles(run.config, name)[1])),
-        **classifier_part(run, name, epochs[-1]),
-    }
-    return whole | ({"per_seed": per_seed} if len(per_seed) > 1 else {})
+    curve = utility_curve(places, name, epochs, run.overlap_of(utility_roles(run.config, name)[1]))
+    return EncoderPart(
+        **origin,
+        fingerprint=per_seed[0].fingerprint,
+        **_utility(curve),
+        classifier=classifier_part(run, name, epochs[-1]),
+        per_seed=tuple(per_seed) if len(per_seed) > 1 else (),
+    )
 
 
-def utility_part(places: Sequence[SeedFolder], name: str, epochs: Sequence[int], overlap: float) -> dict[str, Any]:
-    """Utility at the last epoch and, from two checkpoints on, the curve; pooled over seeds.
+def _utility(curve: Sequence[CurvePoint]) -> dict[str, Any]:
+    """Utility at the last checkpoint and, from two checkpoints on, the curve."""
+    return {"utility": curve[-1].utility, "curve": tuple(curve) if len(curve) > 1 else ()} if curve else {}
+
+
+def utility_curve(places: Sequence[SeedFolder], name: str, epochs: Sequence[int], overlap: float) -> list[CurvePoint]:
+    """Utility by checkpoint, where it is measured; pooled over seeds.
 
     ``overlap`` is that of the tested samples, as `mi_core.metrics.pooled.pool`.
     """
@@ -279,28 +288,29 @@ def utility_part(places: Sequence[SeedFolder], name: str, epochs: Sequence[int],
             if all(probe in of_seed for of_seed in found)
         }
         if probes:
-            values = {probe: estimate.value for probe, estimate in probes.items()}
-            intervals = {probe: [estimate.low, estimate.high] for probe, estimate in probes.items()}
             n = min(estimate.n for estimate in probes.values())
-            curve.append({"epoch": epoch, "utility": {**values, "n": n, "ci95": intervals}})
-    if not curve:
-        return {}
-    return {"utility": curve[-1]["utility"]} | ({"curve": curve} if len(curve) > 1 else {})
+            curve.append(
+                CurvePoint(
+                    epoch=epoch,
+                    utility=Utility({probe: replace(estimate, n=n) for probe, estimate in probes.items()}, n),
+                )
+            )
+    return curve
 
 
-def classifier_part(run: FinishedRun, name: str, epoch: int) -> dict[str, Any]:
+def classifier_part(run: FinishedRun, name: str, epoch: int) -> Classifier | None:
     """Accuracies of a classifier trained here, and how much it overfits; pooled over seeds."""
     found = [storage.read_json(utility_path(place, name, epoch)).get("classifier") for _, place in run.planned]
     if None in found:
-        return {}
+        return None
     train, test = map(run.overlap_of, classifier_roles(run.config, name))
     again = {"train_accuracy": train, "test_accuracy": test, "overfitting": max(train, test)}
-    return {
-        "classifier": {
-            part: pool([Estimate.from_json(of_seed[part]) for of_seed in found], overlap=again[part]).as_json()
-            for part in found[0]
+    return Classifier(
+        **{
+            part: pool([Estimate.from_json(of_seed[part]) for of_seed in found], overlap=overlap)
+            for part, overlap in again.items()
         }
-    }
+    )
 
 
 def _method(run: FinishedRun, name: str) -> MethodPart:
@@ -345,12 +355,13 @@ def _queries(run: FinishedRun) -> QueriesPart:
     return queries_part(entries, run.config.budget.queries)
 
 
-def _rejected(run: FinishedRun) -> list[dict[str, str]]:
+def _rejected(run: FinishedRun) -> list[RejectedSample]:
     """What was left out: once per sample while reading, and per seed while querying."""
     read = [
-        {"source": bad.source, "shard": bad.shard, "key": bad.key, "reason": bad.reason} for bad in unread_samples(run)
+        RejectedSample(source=bad.source, shard=bad.shard, key=bad.key, reason=bad.reason)
+        for bad in unread_samples(run)
     ]
-    return read + [bad for planned in run.planned for bad in rejected_samples(*planned)]
+    return read + [RejectedSample(**bad) for planned in run.planned for bad in rejected_samples(*planned)]
 
 
 def unread_samples(run: FinishedRun) -> list[Rejection]:

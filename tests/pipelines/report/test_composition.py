@@ -81,17 +81,17 @@ def test_two_heads_of_the_same_images_are_composed_and_others_are_not(tmp_path: 
     defenses = [noise("a", "target"), noise("b", "target"), noise("bare", "target"), noise("c", "other")]
     config, folder = made(tmp_path / "run", numbers, *defenses, target="target-member", other="shadow-nonmember")
     (entry,) = composition(FinishedRun.at(config, folder))
-    assert [row["encoder"] for row in entry["encoders"]] == ["target+a", "target+b"]
+    assert [row.encoder for row in entry.encoders] == ["target+a", "target+b"]
     both = [release_of(config.encoders[name].method(0), numbers[name][0]) for name in ("target+a", "target+b")]
     expected = composed([release for release in both if release is not None])
-    assert (entry["epsilon"], entry["delta"], entry["basic"]) == (expected.epsilon, 2e-5, pytest.approx(3.1))
-    assert (entry["images"], entry["seeds"], entry["method"], entry["adjacency"]) == (
+    assert (entry.epsilon, entry.delta, entry.basic) == (expected.epsilon, 2e-5, pytest.approx(3.1))
+    assert (entry.images, entry.seeds, entry.method, entry.adjacency) == (
         60,
-        [0],
+        (0,),
         "gaussian",
         "replace-one",
     )
-    assert "hint" not in entry and "gamma" not in entry
+    assert entry.hint is None and entry.gamma is None
 
 
 def test_images_that_are_a_part_of_others_are_shared(tmp_path: Path) -> None:
@@ -105,25 +105,25 @@ def test_images_that_are_a_part_of_others_are_shared(tmp_path: Path) -> None:
     }
     config, folder = made(tmp_path / "run", numbers, *defenses, **trained)
     (entry,) = composition(FinishedRun.at(config, folder))
-    assert [row["encoder"] for row in entry["encoders"]] == ["whole+w", "part+p", "more+m"]
-    assert entry["images"] == 12
+    assert [row.encoder for row in entry.encoders] == ["whole+w", "part+p", "more+m"]
+    assert entry.images == 12
     trained["part"] = ["shadow-nonmember"]
     config, folder = made(tmp_path / "chain", numbers, *defenses, **trained)
     first, second = composition(FinishedRun.at(config, folder))
-    assert [row["encoder"] for row in first["encoders"]] == ["whole+w", "more+m"]
-    assert [row["encoder"] for row in second["encoders"]] == ["part+p", "more+m"]
-    assert "apart" not in first and "apart" not in second  # a proved sensitivity has no gamma
+    assert [row.encoder for row in first.encoders] == ["whole+w", "more+m"]
+    assert [row.encoder for row in second.encoders] == ["part+p", "more+m"]
+    assert not first.apart and not second.apart  # a proved sensitivity has no gamma
 
 
 def test_sampled_sensitivities_of_images_that_are_only_partly_shared(tmp_path: Path) -> None:
     numbers = {name: [told(1.0, gamma=0.077, pairs=500.0)] for name in ("whole+w", "part+p")}
     sampled = {"settings": {"epsilon": 1.0, "pairs": 500}}
     defenses = [noise("w", "whole") | sampled, noise("p", "part") | sampled]
-    for role, apart in (("known-member", True), ("target-member", None)):
+    for role, apart in (("known-member", True), ("target-member", False)):
         trained = {"whole": ["target-member"], "part": [role]}
         config, folder = made(tmp_path / role, numbers, *defenses, **trained)
         (entry,) = composition(FinishedRun.at(config, folder))
-        assert entry.get("apart") is apart
+        assert entry.apart is apart
 
 
 def test_the_seed_that_promises_least_is_told(tmp_path: Path) -> None:
@@ -131,10 +131,10 @@ def test_the_seed_that_promises_least_is_told(tmp_path: Path) -> None:
     defenses = [noise("a", "target"), noise("b", "target")]
     config, folder = made(tmp_path / "run", numbers, *defenses, target="target-member")
     (entry,) = composition(FinishedRun.at(config, folder))
-    assert (entry["seed"], entry["seeds"], entry["encoders"][0]["epsilon"]) == (1, [0, 1], 2.5)
+    assert (entry.seed, entry.seeds, entry.encoders[0].epsilon) == (1, (0, 1), 2.5)
     numbers["target+b"][1] = {"scale": 1.0}  # no promise in one seed: none of the encoder
     config, folder = made(tmp_path / "less", numbers, *defenses, target="target-member")
-    assert composition(FinishedRun.at(config, folder)) == []
+    assert composition(FinishedRun.at(config, folder)) == ()
 
 
 def test_what_was_sampled_and_what_was_converted_is_told(tmp_path: Path, without_accounting: None) -> None:
@@ -148,11 +148,11 @@ def test_what_was_sampled_and_what_was_converted_is_told(tmp_path: Path, without
     ]
     config, folder = made(tmp_path / "run", numbers, *defenses, target="target-member")
     (entry,) = composition(FinishedRun.at(config, folder))
-    noisy, private = entry["encoders"]
-    assert noisy["gamma"] == entry["gamma"] == 0.077 and "converted" not in noisy
-    assert (private["mechanism"], private["adjacencies"]) == ("sampled-gaussian", ["leave-one-out"])
-    assert private["converted"]["epsilon"] == 4.0 and entry["epsilon"] == 5.0
-    assert (entry["method"], entry["hint"]) == ("sum", "pip install 'encoder-audit[dp]'")
+    noisy, private = entry.encoders
+    assert noisy.gamma == entry.gamma == 0.077 and noisy.converted is None
+    assert (private.mechanism, private.adjacencies) == ("sampled-gaussian", ("leave-one-out",))
+    assert private.converted.epsilon == 4.0 and entry.epsilon == 5.0
+    assert (entry.method, entry.hint) == ("sum", "pip install 'encoder-audit[dp]'")
 
 
 @pytest.mark.slow

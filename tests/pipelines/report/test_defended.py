@@ -29,12 +29,12 @@ def test_of_seeds_the_worst_promise_is_told(tmp_path: Path) -> None:
         record = describe(folder.seed(seed), "target+output-noise").record
         write_record(folder.seed(seed), replace(record, defense=numbers))
     (found,) = defended(FinishedRun(parse(small_config(**chosen), "small.yaml"), folder, ()))
-    assert "adaptive" not in found
-    assert found["numbers"] == pytest.approx({"epsilon": 3.0, "gamma": 0.08, "delta": 1e-5, "scale": 0.2})
+    assert found.adaptive
+    assert found.numbers == pytest.approx({"epsilon": 3.0, "gamma": 0.08, "delta": 1e-5, "scale": 0.2})
 
 
 def test_a_defense_that_attacks_do_not_know_is_told(tmp_path: Path) -> None:
     chosen: dict[str, Any] = {"defenses": [{"defense": "output-noise", "of": ["target"], "adaptive": False}]}
     folder = RunFolder(str(made_run(tmp_path / "run", **chosen)))
     (found,) = defended(FinishedRun(parse(small_config(**chosen), "small.yaml"), folder, ()))
-    assert found["adaptive"] is False
+    assert found.adaptive is False

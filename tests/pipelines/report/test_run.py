@@ -62,11 +62,11 @@ def test_a_whole_test_set_counts_once(config: RunConfig, folder: RunFolder) -> N
     planned = [Planned(resolve(config, place.seed, roles_in_config(config)), place) for place in places]
     run = FinishedRun(config, folder, tuple(planned))
     again = run.overlap_of(utility_roles(config, "target")[1])
-    utility = report.utility_part(places, "target", [3], again)["utility"]
+    utility = report.utility_curve(places, "target", [3], again)[-1].utility.as_json()
     assert (again, utility["n"]) == (1, 100)
     assert utility["ci95"]["knn"] == pytest.approx(ONE["ci95"])
-    found = report.classifier_part(run, "target", 3)["classifier"]
-    assert {name: part["n"] for name, part in found.items()} == {
+    found = vars(report.classifier_part(run, "target", 3))
+    assert {name: part.n for name, part in found.items()} == {
         "train_accuracy": int(200 / 1.3), "test_accuracy": 100, "overfitting": 100
     }  # fmt: skip
 
