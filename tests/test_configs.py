@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import cache
 from itertools import product
 from pathlib import Path
 
@@ -36,6 +37,7 @@ EQUAL = [path for path in WHOLE if path.stem.startswith(("encodermi-", "lpla-", 
 TEST_SPLIT = 10_000  # images of CIFAR-10, CIFAR-100 and Tiny-ImageNet
 
 
+@cache
 def loaded(path: Path) -> RunConfig:
     """The config, its missing paths filled in."""
     raw = load_raw(path)

@@ -10,6 +10,7 @@ FIRST_LINE = "# Were these images used to train this encoder? The same audit as 
 MISSING = "FILL-IN"
 FAMILY = "reference"
 """The name that reference encoders share."""
+EPOCHS = 40  # that reference encoders are trained for
 _LARGEST = 32  # side of the images that reference encoders are trained on
 
 
@@ -24,7 +25,7 @@ def reference_settings(side: int | None = None) -> dict[str, Any]:
         "backbone": "resnet8",
         "size": min(_LARGEST, side or _LARGEST),
         "halves": 4,
-        "epochs": 40,
+        "epochs": EPOCHS,
         "batch_size": 64,
         "optimizer": {"name": "adamw", "learning_rate": 0.005, "weight_decay": 1e-4, "schedule": "cosine"},
     }

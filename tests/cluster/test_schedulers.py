@@ -150,8 +150,8 @@ def can_stand_alone() -> bool:
 @pytest.mark.parametrize(
     ("nodes", "last", "code"),
     [
-        (2, "fail", 3),
-        pytest.param(1, "seeds=[0]", 0, marks=pytest.mark.slow),
+        (1, "fail", 3),
+        pytest.param(2, "fail", 3, marks=pytest.mark.slow),
         pytest.param(2, "seeds=[0]", 0, marks=pytest.mark.slow),
     ],
 )

@@ -135,7 +135,7 @@ def _every_key_is_used_or_ignored_or_ends_the_run(case: Case) -> None:
 @pytest.mark.slow
 def test_every_layout_is_shown() -> None:
     shown = {build().layout.partition(" with ")[0] for build in CASES}
-    rest = {"state dict of this package", "encoder.* state dict", "f.* state dict"}
+    rest = {"state dict of this package", "encoder.* state dict", "f.* state dict", "DINOv2 training checkpoint"}
     assert {known.name for known in LAYOUTS} == shown | rest
 
 
@@ -516,9 +516,15 @@ def test_what_a_training_of_dinov2_writes(content: Any, outputs: int) -> None:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("load", ["checkpoint:resnet18-imagenet", "torchvision:resnet18"])
 @pytest.mark.parametrize(
-    "start", ["net.encoder.", "_forward_module.model.", "encoder.", "embedding_model.wrapped_model._model.", "a.b.c."]
+    ("start", "load"),
+    [
+        ("net.encoder.", "torchvision:resnet18"),
+        ("_forward_module.model.", "checkpoint:resnet18-imagenet"),
+        ("encoder.", "torchvision:resnet18"),
+        ("encoder.", "checkpoint:resnet18-imagenet"),
+        ("embedding_model.wrapped_model._model.", "torchvision:resnet18"),
+    ],
 )
 def test_a_prefix_is_taken_off_where_that_makes_all_names_fit(start: str, load: str) -> None:
     state = seeded(models.resnet18).state_dict()
@@ -529,6 +535,14 @@ def test_a_prefix_is_taken_off_where_that_makes_all_names_fit(start: str, load: 
     content = below(start, state) | {"probe.weight": torch.ones(2, 2)}
     if start != "encoder." or load.startswith("torchvision"):  # a layout of its own knows no probe
         assert "probe.*" in " ".join(embedded(content, load, 32).ignored)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("load", ["checkpoint:resnet18-imagenet", "torchvision:resnet18"])
+def test_two_networks_below_prefixes_are_told_apart_by_a_key(load: str) -> None:
+    state = seeded(models.resnet18).state_dict()
+    state = {key: one for key, one in state.items() if load.startswith("torchvision") or not key.startswith("fc.")}
+    expected = embedded(state, load, 32).encoder(images())["backbone"]
     both = below("a.", {key: one + 1 for key, one in state.items()}) | below("b.", state)
     for content in (both, {"state_dict": both, "epoch": 3}):
         with pytest.raises(ConfigError, match=r"the network 2 times, under a\., b\.; .* weights_key = 'a'"):

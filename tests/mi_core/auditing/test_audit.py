@@ -23,7 +23,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 from mi_core import audit
-from mi_core.auditing import scores
+from mi_core.auditing import config_text, scores
 from mi_core.auditing.asking import shown_bar
 from mi_core.auditing.found import Found
 from mi_core.auditing.images import Item, items_of
@@ -86,8 +86,9 @@ def test_a_nonce_is_drawn_anew_and_written_down() -> None:
     assert found_in().report["registration"]["nonce"] == {"from": "given", "value": "7"}
 
 
-def test_names_and_order_change_no_score(tmp_path: Path) -> None:
+def test_names_and_order_change_no_score(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever names the files chooses neither views, nor halves, nor which controls fix the threshold."""
+    monkeypatch.setattr(config_text, "EPOCHS", 4)
     rng = np.random.default_rng(5)
     folders, names = [], []
     for turn in range(2):

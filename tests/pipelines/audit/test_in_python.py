@@ -13,6 +13,7 @@ import yaml
 from sklearn.datasets import load_digits
 
 from mi_core import audit
+from mi_core.auditing import config_text
 from mi_core.augmentations.simclr import SimCLRAugmentation
 from mi_core.encoders.checkpoint import weights_bytes
 from mi_core.images import encode_png
@@ -58,7 +59,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
         backbone="conv4",
         objective_parameters=SimCLRParameters(0.2, 128, 64),
         optimizer=OptimizerParameters(learning_rate=5e-3),
-        epochs=250,
+        epochs=150,
         batch_size=150,
     )
     names = [("train", f"{row}") for row in range(len(members))]
@@ -77,8 +78,11 @@ def found_in(folder: Path, **changes: Any) -> Any:
     return audit("checkpoint:conv4", folder / "photos", folder / "others", **settings)
 
 
-def test_the_same_numbers_as_a_run(planted: Path, tmp_path: Path, local_ray: None) -> None:
+def test_the_same_numbers_as_a_run(
+    planted: Path, tmp_path: Path, local_ray: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Draws, duplicates, views, attack, references, tests and flags are one and the same."""
+    monkeypatch.setattr(config_text, "EPOCHS", 10)  # of references; the config says so to the run
     found = found_in(planted)
     (tmp_path / "audit.yaml").write_text(found.config())
     out = tmp_path / "run"

@@ -136,7 +136,7 @@ def test_one_line_audits(tmp_path: Path, local_ray: None, monkeypatch: pytest.Mo
     torch.save(build_backbone("conv4", 3, 8).state_dict(), "weights.pth")
     here = str(tmp_path)  # Ray's workers may stand elsewhere
     flags = ["--encoder", "checkpoint:conv4", "--weights", f"{here}/weights.pth", "--candidates", f"{here}/photos"]
-    flags += ["--controls", f"{here}/others", "--size", "8", "queries.views=3"]
+    flags += ["--controls", f"{here}/others", "--size", "8", "queries.views=3", "encoders.reference.epochs=2", "encoders.reference.halves=2"]
     looked = CliRunner().invoke(app, ["check", *flags])
     assert looked.exit_code == 0, looked.exception
     said = " ".join(looked.output.split())

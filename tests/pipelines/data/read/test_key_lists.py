@@ -51,7 +51,7 @@ def with_lists(config: DataConfig, rows: list[Row], rng: np.random.Generator, fo
 
 
 @pytest.mark.parametrize("near", [False, True])
-@pytest.mark.parametrize("block", range(2))
+@pytest.mark.parametrize("block", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_roles_are_those_of_the_slow_draw(
     block: int, near: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
