@@ -80,9 +80,10 @@ def left_out(
     for name, method in ATTACKS.items():
         if name in tried:
             continue
-        if name.startswith("clip") and not text:
+        needs = method().needs
+        if not text and any(measure.captions for measure in needs):
             useless.setdefault("the encoder has no text tower", []).append(name)
-        elif not weights and any(measure.weights for measure in method().needs):
+        elif not weights and any(measure.weights for measure in needs):
             useless.setdefault("the weights of the encoder are not at hand", []).append(name)
         elif method.outputs and not set(method.outputs) & set(outputs):
             useless.setdefault(f"the encoder gives no {' or '.join(method.outputs)}", []).append(name)
