@@ -15,15 +15,15 @@ from pipelines.config.sections.encoders import TrainedConfig
 from pipelines.data.read.attributes import Attributes
 from pipelines.data.read.samples import Sample
 from pipelines.errors import UserError
-from pipelines.plan.controls import audits_others, classifying_references, groups_by, references_of
-from pipelines.plan.encoders import members_of
 from pipelines.plan.items import Query
 from pipelines.plan.keys import items_in
 from pipelines.plan.load import load
-from pipelines.plan.roles import audited_roles, roles_fitted_on_target
-from pipelines.plan.utility import classifier_roles, utility_roles
-from pipelines.plan.views import primary_output, recipe_of
-from pipelines.report.knowledge import knowledge
+from pipelines.plan.rules.controls import audits_others, classifying_references, groups_by, references_of
+from pipelines.plan.rules.encoders import members_of
+from pipelines.plan.rules.roles import audited_roles, roles_fitted_on_target
+from pipelines.plan.rules.utility import classifier_roles, utility_roles
+from pipelines.plan.rules.views import primary_output, recipe_of
+from pipelines.report.parts.knowledge import knowledge
 from pipelines.run.folder import RunFolder
 from pipelines.run.points import points
 from tests.pipelines.undrawn import plan_in

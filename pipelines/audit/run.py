@@ -21,8 +21,8 @@ from pipelines.errors import UserError
 from pipelines.extract import run as extract
 from pipelines.files import storage
 from pipelines.plan.attack_checks import check_drawn
-from pipelines.plan.controls import audits_others
 from pipelines.plan.items import Plan
+from pipelines.plan.rules.controls import audits_others
 from pipelines.plan.written import plan_digest, write_plans
 from pipelines.pretrain import run as pretrain
 from pipelines.report import run as report

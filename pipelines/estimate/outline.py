@@ -20,9 +20,9 @@ from pipelines.data.read.sources import Source
 from pipelines.encoders.adopt import probes_of
 from pipelines.encoders.probes import PROBED
 from pipelines.estimate.stand_ins import Stated, check_outputs
-from pipelines.extract.jobs import ShardJob
-from pipelines.extract.passes import Pass, grouped
-from pipelines.extract.selections import Selection
+from pipelines.extract.work.jobs import ShardJob
+from pipelines.extract.work.passes import Pass, grouped
+from pipelines.extract.work.selections import Selection
 from pipelines.files.digest import digest
 from pipelines.plan.items import Encoder, Plan, Query, Role
 from pipelines.plan.keys import items_in

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from mi_core.report.contents import fault_of
-from mi_core.validity.forgetting import KEPT, TOLERANCE, forgetting
-from mi_core.validity.kept import Scored
+from mi_core.validity.sets.forgetting import KEPT, TOLERANCE, forgetting
+from mi_core.validity.sets.kept import Scored
 from pipelines.attack.results import Task, result_of, settings_of, tasks
 from pipelines.config.run_config import RunConfig
 from pipelines.data.draw.overlap import audited_overlap
@@ -18,12 +18,12 @@ from pipelines.data.plans import plan_of
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.files.damage import reading
-from pipelines.plan.encoders import attacked_epochs, members_of
 from pipelines.plan.load import load
-from pipelines.plan.roles import audited_roles
-from pipelines.plan.views import primary_output
+from pipelines.plan.rules.encoders import attacked_epochs, members_of
+from pipelines.plan.rules.roles import audited_roles
+from pipelines.plan.rules.views import primary_output
 from pipelines.report.bindings import CONFIG, REPORT, run_folder
-from pipelines.report.verdict import paired_scores
+from pipelines.report.parts.verdict import paired_scores
 
 
 def forget(
@@ -35,10 +35,10 @@ def forget(
         before, after: folders of finished runs that audited the same images by the same attack; ``RUN:ENCODER`` names
             another encoder of the run than the one that its verdict is about.
         retrained: the same of an encoder that never saw the images; None: the reference encoders of ``after``.
-        tolerance, kept: as `mi_core.validity.forgetting.forgetting`.
+        tolerance, kept: as `mi_core.validity.sets.forgetting.forgetting`.
 
     Returns:
-        JSON values: ``found`` as `mi_core.validity.forgetting.Forgetting.as_json`, and what it rests on.
+        JSON values: ``found`` as `mi_core.validity.sets.forgetting.Forgetting.as_json`, and what it rests on.
 
     Raises:
         UserError: a folder holds no finished run, the runs differ in images, attack, queries or seeds, the encoders

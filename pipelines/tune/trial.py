@@ -38,14 +38,14 @@ from pipelines.data.plans import plan_of, plans_of
 from pipelines.encoders.stored import share
 from pipelines.errors import UserError
 from pipelines.extract import run as extract
-from pipelines.extract.passes import remove_passes
-from pipelines.extract.readers import Kept
+from pipelines.extract.work.passes import remove_passes
+from pipelines.extract.work.readers import Kept
 from pipelines.files import storage
 from pipelines.files.digest import digest
 from pipelines.plan.checks import build
-from pipelines.plan.encoders import attacked_epochs, shadows_of, training_chain
-from pipelines.plan.utility import classifier_roles, utility_roles
-from pipelines.plan.views import crafter_of
+from pipelines.plan.rules.encoders import attacked_epochs, shadows_of, training_chain
+from pipelines.plan.rules.utility import classifier_roles, utility_roles
+from pipelines.plan.rules.views import crafter_of
 from pipelines.pretrain import run as pretrain
 from pipelines.run.folder import TUNED, RunFolder
 from pipelines.run.points import Run

@@ -13,7 +13,7 @@ from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.data import DataConfig
 from pipelines.data.draw.rules import HIGHEST, Taker
 from pipelines.data.draw.splits import Splits
-from pipelines.plan.roles import audited_roles
+from pipelines.plan.rules.roles import audited_roles
 from pipelines.run.folder import SeedFolder
 
 

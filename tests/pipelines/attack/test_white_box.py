@@ -23,8 +23,8 @@ from pipelines.extract import bank
 from pipelines.extract import run as extract
 from pipelines.files import storage
 from pipelines.plan.checks import build as checked
-from pipelines.plan.controls import passed_over, references_of
 from pipelines.plan.load import parse
+from pipelines.plan.rules.controls import passed_over, references_of
 from pipelines.run.folder import RunFolder
 from pipelines.run.points import Run
 from tests.pipelines import staged

@@ -15,9 +15,9 @@ from pipelines.cli.app import app
 from pipelines.cli.flags import Flags
 from pipelines.config.run_config import RunConfig
 from pipelines.errors import UserError
-from pipelines.plan.controls import passed_over, references_of
 from pipelines.plan.load import load, loaded_from
-from pipelines.plan.views import outputs_of
+from pipelines.plan.rules.controls import passed_over, references_of
+from pipelines.plan.rules.views import outputs_of
 
 IMAGES = {"candidates": "photos", "controls": "others"}
 

@@ -20,9 +20,9 @@ from pipelines.config.sections.queries import Recipe
 from pipelines.data.plans import plan_of
 from pipelines.data.read.samples import Item
 from pipelines.errors import UserError
-from pipelines.extract import attempts
 from pipelines.extract import run as extraction
-from pipelines.extract.attempts import (
+from pipelines.extract.actor import attempts
+from pipelines.extract.actor.attempts import (
     DECODING,
     QUERYING,
     Attempt,
@@ -32,12 +32,12 @@ from pipelines.extract.attempts import (
     lost_queries,
     marker_path,
 )
+from pipelines.extract.actor.worker import EncodeChunks
 from pipelines.extract.features import rejected_samples
-from pipelines.extract.jobs import ShardJob
 from pipelines.extract.ledger import LOST, count_queries
-from pipelines.extract.passes import Pass, recorded_passes
-from pipelines.extract.selections import Selection
-from pipelines.extract.worker import EncodeChunks
+from pipelines.extract.work.jobs import ShardJob
+from pipelines.extract.work.passes import Pass, recorded_passes
+from pipelines.extract.work.selections import Selection
 from pipelines.files import storage
 from pipelines.plan.items import Query
 from pipelines.plan.keys import items_in

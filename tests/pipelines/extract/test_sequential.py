@@ -26,13 +26,13 @@ from pipelines.data.plans import plan_of
 from pipelines.errors import UserError
 from pipelines.extract import run as extract
 from pipelines.extract.features import read
-from pipelines.extract.passes import recorded_passes
+from pipelines.extract.work.passes import recorded_passes
 from pipelines.files import storage
 from pipelines.plan.items import Judge, Query
 from pipelines.plan.keys import items_in
 from pipelines.plan.load import parse
 from pipelines.plan.resolve import resolve, roles_in_config
-from pipelines.plan.roles import audited_roles
+from pipelines.plan.rules.roles import audited_roles
 from pipelines.run.folder import RunFolder
 from tests.conftest import small_config
 from tests.pipelines.columns import columns, seed_0

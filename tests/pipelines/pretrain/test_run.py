@@ -28,9 +28,9 @@ from pipelines.encoders.record import EncoderRecord
 from pipelines.encoders.stored import describe
 from pipelines.errors import UserError
 from pipelines.files import storage
-from pipelines.plan.controls import references_of
-from pipelines.plan.encoders import members_of
 from pipelines.plan.load import parse
+from pipelines.plan.rules.controls import references_of
+from pipelines.plan.rules.encoders import members_of
 from pipelines.pretrain import board as progress
 from pipelines.pretrain import lanes
 from pipelines.pretrain import run as pretrain

@@ -15,7 +15,7 @@ from pipelines.config.sections.data import DataConfig
 from pipelines.data.draw.draw import draw
 from pipelines.data.draw.overlap import audited_overlap, overlap_of, recurring
 from pipelines.plan.load import parse
-from pipelines.plan.roles import audited_roles
+from pipelines.plan.rules.roles import audited_roles
 from pipelines.run.folder import RunFolder
 from tests.conftest import small_config
 from tests.pipelines.data.made import Row, scan_of
