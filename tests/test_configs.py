@@ -245,7 +245,7 @@ def test_attributes_of_data_that_is_not_here(
     (tmp_path / "list_attr_celeba.txt").write_text("1\nBald Male Young \n000001.jpg -1  1 -1\n")
     (tmp_path / "IO_places365.txt").write_text("/a/airfield 2\n/a/alley 2\n/b/bakery/shop 1\n")
     config = loaded(CONFIGS / f"papers/contrastiveleaks-{name}{suffix}.yaml")
-    numbers = Attributes(config.data.attributes).of(Sample(key, b"", None))
+    numbers = Attributes(config.data.attributes).values_of(Sample(key, b"", None))
     assert {one: config.data.attributes[one].names[number] for one, number in numbers.items()} == values
     assert config.data.label in values
     inferred = {inference.attribute for inference in config.attribute_inference}

@@ -79,7 +79,7 @@ def run(
         )
     config = with_nonce(config, config.queries.nonce or registration.registered_nonce(folder))
     runs = runs_of(config, folder)
-    with folder.held(), ExitStack() as stack:
+    with folder.hold_lock(), ExitStack() as stack:
         for number, (of_run, place) in enumerate(runs):
             changed = place.open(of_run.model_dump(mode="json", by_alias=True), command=command, force=force)
             if changed and not number:

@@ -135,7 +135,7 @@ def _draws(data: DataConfig, name: str) -> list[Any]:
     origin = data.roles[name].source_name
     above: Any = _draws(data, origin) if origin in data.roles else data.sources[origin].model_dump(mode="json")
     beside = sorted(other for other, role in data.roles.items() if role.source_name == origin)
-    before = [data.roles[other] for other in beside if other <= name or data.roles[other].listed]
+    before = [data.roles[other] for other in beside if other <= name or data.roles[other].is_listed]
     drawn = [[role.count, role.fraction, role.classes, role.keys, role.key_column] for role in before]
     return [origin, above, data.label, drawn]
 

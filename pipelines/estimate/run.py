@@ -119,7 +119,7 @@ def estimate(runs: Sequence[Run], seconds: float = SECONDS) -> Estimate:
     asked = stages["extract"]
     asked |= _images_and_queries(planned) | {"gigabytes": _stored(planned, timed)}
     asked["wall_hours"] = largest([asked["wall_hours"], *(Range.exact(hours) for hours, _ in remote)])
-    prices = config.prices.known
+    prices = config.prices.given_prices
     for stage, amounts in stages.items() if prices else ():
         terms = [amounts[unit] * prices.get(price, 0.0) for price, unit in PRICED.items()]
         if stage == "extract":

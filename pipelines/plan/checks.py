@@ -53,7 +53,7 @@ def build(values: Mapping[str, Any]) -> RunConfig:
 
 
 def _check(config: RunConfig) -> None:
-    if config.budget.money is not None and not config.prices.known:
+    if config.budget.money is not None and not config.prices.given_prices:
         raise ValueError(f"budget.money = {config.budget.money:g}, but prices are missing; give prices.cpu_hour, ...")
     for name, encoder in config.encoders.items():
         check_name("encoders", name)

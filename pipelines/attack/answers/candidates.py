@@ -60,7 +60,7 @@ def of_samples(task: Task, share: float, fdr: float, *, bound: bool) -> dict[str
     scores, groups = np.asarray(table[column], dtype=np.float64), one_sided(groups_in(table), member)
     found = answers_of(scores, member, share, fdr=fdr, seed=folder.seed, groups=groups)
     _forget_parts(folder, parts_of(task))
-    by_score = _ByScore.of(found)
+    by_score = _ByScore.from_answers(found)
     parts = over_parts(_write, parts_of(task), folder, column, by_score, title="answers for single candidates")
     highest = pa.concat_tables([one.highest for one in parts]).sort_by([("score", "descending"), ("id", "ascending")])
     flagged = sum(one.flagged for one in parts)
@@ -86,7 +86,7 @@ class _ByScore:
     answers: Mapping[str, npt.NDArray[Any]]
 
     @classmethod
-    def of(cls, found: CandidateAnswers) -> _ByScore:
+    def from_answers(cls, found: CandidateAnswers) -> _ByScore:
         """Candidates of one score have one answer."""
         score, rows = np.unique(found.score, return_index=True)
         return cls(score, {name: getattr(found, name)[rows] for name in ("p_value", "q_value", "flagged", "posterior")})

@@ -75,7 +75,7 @@ class Group:
         device: torch.device,
         bank: Bank | None = None,
     ) -> None:
-        self.names = [{epoch: named(job, epoch) for epoch in job.query.epochs} for job in jobs]
+        self.names = [{epoch: checkpoint_in_words(job, epoch) for epoch in job.query.epochs} for job in jobs]
         first, plans = jobs[0], [job.plan for job in jobs]
         self.extractor = Extractor(
             {
@@ -210,13 +210,13 @@ def decoded_ahead(images: Sequence[bytes], decoder: Decoder, pool: Executor, mos
     def begin(number: int) -> Iterator[Future[Decoded]]:
         return (pool.submit(decoded, data, decoder) for data in islice(coming, number))
 
-    def taken(waiting: deque[Future[Decoded]]) -> Iterator[Decoded]:
+    def in_order(waiting: deque[Future[Decoded]]) -> Iterator[Decoded]:
         while waiting:
             pixels = waiting.popleft().result()
             waiting.extend(begin(1))
             yield pixels
 
-    return taken(deque(begin(most)))
+    return in_order(deque(begin(most)))
 
 
 def decoded(data: bytes, decoder: Decoder) -> Decoded:
@@ -233,6 +233,6 @@ def checkpoints_of(job: ShardJob) -> list[Checkpoint]:
     return [Checkpoint(job.folder, job.encoder, epoch, momentum) for epoch in job.query.epochs]
 
 
-def named(job: ShardJob, epoch: int) -> str:
+def checkpoint_in_words(job: ShardJob, epoch: int) -> str:
     """The name of a checkpoint in errors."""
     return f"{job.encoder} at epoch {epoch}"

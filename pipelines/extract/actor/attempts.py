@@ -65,7 +65,7 @@ def _chunk_name(job: ShardJob, chunk: int) -> str:
     return f"{job.source}-{job.item.name}.{job.query.tag}-{chunk:05d}"
 
 
-def begin(job: ShardJob, chunk: int, kind: str) -> tuple[int | None, str]:
+def mark_attempt(job: ShardJob, chunk: int, kind: str) -> tuple[int | None, str]:
     """Mark an attempt at a chunk.
 
     Attempts of other sessions count for whole chunks; attempts at decoding alone count per session, and cost no query.
@@ -81,7 +81,7 @@ def begin(job: ShardJob, chunk: int, kind: str) -> tuple[int | None, str]:
     return None, ""
 
 
-def taken(job: ShardJob, chunk: int, kind: str) -> str:
+def committed_marker(job: ShardJob, chunk: int, kind: str) -> str:
     """The marker that a commit takes: the first, so that one that is still there has not been taken."""
     return marker_path(job, chunk, _number(job, 1, kind), kind)
 
@@ -96,7 +96,7 @@ def settle(jobs: Iterable[ShardJob]) -> None:
     folders = {markers_folder(job.query.store, job.query.encoder_key, QUERYING) for job in known}
     there = {path for folder in folders for path in storage.list_files(folder)}
     if there:
-        committed = {taken(job, chunk, QUERYING) for job in known for chunk in job.skip}
+        committed = {committed_marker(job, chunk, QUERYING) for job in known for chunk in job.skip}
         many.remove_files(sorted(committed & there))
 
 
@@ -118,9 +118,9 @@ class Attempt:
     killers: list[str]
 
     @classmethod
-    def of(cls, job: ShardJob, chunk: int, kind: str) -> Attempt:
+    def begin(cls, job: ShardJob, chunk: int, kind: str) -> Attempt:
         """Begin an attempt."""
-        deaths, marker = begin(job, chunk, kind)
+        deaths, marker = mark_attempt(job, chunk, kind)
         careful = deaths is None or deaths >= CARELESS
         return cls(job, chunk, marker, deaths, suspects(job, chunk) if careful else [])
 

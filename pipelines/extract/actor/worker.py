@@ -78,7 +78,7 @@ def decode_chunks(batch: pa.Table) -> pa.Table:
     images: list[Decoded] = []
     if not row["error"]:
         job = unpacked(row["jobs"][0])
-        attempt = Attempt.of(job, row["chunk"], attempts.DECODING)
+        attempt = Attempt.begin(job, row["chunk"], attempts.DECODING)
         for key, data in zip(row["keys"], row["images"], strict=True):
             images.append(CRASHED if attempt.refuses(key) else decoded(data, job.decoder))
     columns = {name: batch[name] for name in batch.column_names if name != "images"}
@@ -161,7 +161,7 @@ class EncodeChunks:
         """Ask the encoders of a row together; jobs on whose chunk a worker has died are asked each alone."""
         jobs, chunk = [unpacked(job) for job in row["jobs"]], row["chunk"]
         with self.turns.shared():
-            begun = [Attempt.of(job, chunk, attempts.QUERYING) for job in jobs]
+            begun = [Attempt.begin(job, chunk, attempts.QUERYING) for job in jobs]
             suspected = [attempt for attempt in begun if attempt.deaths != 0]
             for attempt in suspected:  # a death in the meantime is not theirs
                 attempt.withdraw()
@@ -175,7 +175,7 @@ class EncodeChunks:
                 if all(map(storage.exists, job.paths(chunk))):
                     yield self._done_before(job, chunk)
                 else:
-                    yield from self._ask_together([job], row, Attempt.of(job, chunk, attempts.QUERYING).paid())
+                    yield from self._ask_together([job], row, Attempt.begin(job, chunk, attempts.QUERYING).paid())
 
     def _ask_together(
         self, jobs: Sequence[ShardJob], row: Row, attempt: Attempt | None = None
@@ -201,9 +201,9 @@ class EncodeChunks:
         """Commit the features of one job; returns the receipt."""
         job, chunk, began = asked.job, row["chunk"], time.perf_counter()
         commit(job, chunk, row["keys"], status, asked.columns)
-        markers = [attempts.taken(job, chunk, attempts.QUERYING)]
+        markers = [attempts.committed_marker(job, chunk, attempts.QUERYING)]
         if "pixels" in row:
-            markers.append(attempts.taken(unpacked(row["jobs"][0]), chunk, attempts.DECODING))
+            markers.append(attempts.committed_marker(unpacked(row["jobs"][0]), chunk, attempts.DECODING))
         return self._receipt(
             rows=len(status),
             rejected=len(status) - status.count(OK),
@@ -217,7 +217,7 @@ class EncodeChunks:
         """The receipt of a job whose features a worker committed before it died on another job of the row."""
         status = storage.read_table(job.path(job.query.epochs[0], chunk), ["status"])["status"].to_pylist()
         good = status.count(OK)
-        taken = [attempts.taken(job, chunk, attempts.QUERYING)]
+        taken = [attempts.committed_marker(job, chunk, attempts.QUERYING)]
         counts = {"rows": len(status), "rejected": len(status) - good, "queries": job.queries_of(good)}
         return self._receipt(**counts, markers=taken)
 

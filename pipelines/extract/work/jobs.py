@@ -178,7 +178,7 @@ def jobs_of(query: Pass, data: DataConfig, folder: SeedFolder, places: Iterable[
     """The jobs of one pass on some shards; a shard without a wanted sample has no job."""
     splits, decoder, plan = Splits.load(folder.path), data.decoder(), query.plan()
     drawn = storage.stamp(f"{splits.folder}/splits/{ROLES}")
-    first = None if query.count is None else Firsts.of(splits, query.roles, query.count, folder.seed)
+    first = None if query.count is None else Firsts.from_splits(splits, query.roles, query.count, folder.seed)
     alone = query.remote or plan.searches or query.crafter is not None
     told = data if plan.captioned or plan.labelled else None
     for source, model, item in places:

@@ -22,7 +22,7 @@ def groups_by(config: RunConfig) -> str:
     afterwards. A draw after somebody else's training is none: whoever named the files chose who is drawn.
     """
     inside, outside = (config.data.roles[role] for role in audited_roles(config))
-    drawn = all(role.drawn for role in (inside, outside)) and inside.classes == outside.classes
+    drawn = all(role.is_drawn for role in (inside, outside)) and inside.classes == outside.classes
     here = inside.source_name == outside.source_name
     trained = members_of(config, config.attacks[config.validity.attack].target)
     return (

@@ -27,9 +27,9 @@ from pipelines.extract.actor.attempts import (
     QUERYING,
     Attempt,
     Unpaid,
-    begin,
     begun_of,
     lost_queries,
+    mark_attempt,
     marker_path,
 )
 from pipelines.extract.actor.worker import EncodeChunks
@@ -102,8 +102,8 @@ def test_what_an_interruption_lost_is_paid_for_before_it_is_asked_again(folder: 
     config = config_with(budget={"queries": NEEDED})
     jobs = jobs_of(config, folder)
     job = max(jobs, key=lambda job: job.chunks)
-    assert begin(job, 1, QUERYING)[0] == 0  # a worker that went no further
-    assert begin(replace(job, begun={1: (1, 0)}, session="later"), 1, QUERYING)[0] == 0
+    assert mark_attempt(job, 1, QUERYING)[0] == 0  # a worker that went no further
+    assert mark_attempt(replace(job, begun={1: (1, 0)}, session="later"), 1, QUERYING)[0] == 0
     lost = 2 * job.queries_of(job.size(1))
     with pytest.raises(UserError, match=f"has lost {lost} more; raise the budget to {NEEDED + lost}, or start"):
         audit.run(config, str(folder), last="extract")
@@ -130,7 +130,7 @@ def test_a_chunk_is_begun_no_more_often_than_the_budget_bears(
     for number in range(begun):
         storage.write_atomic(marker_path(job, 0, str(number + 1), QUERYING), b"10 before")
     job = replace(job, attempts=bears, begun={0: (begun, deaths)}, session="now")
-    tries = [begin(job, 0, QUERYING)[0] for _ in range(8)]
+    tries = [mark_attempt(job, 0, QUERYING)[0] for _ in range(8)]
     assert tries == [*range(deaths, deaths + allowed), *[None] * (8 - allowed)]
 
 
@@ -179,13 +179,13 @@ def test_a_lost_node_rejects_no_image_for_lack_of_a_budget(tmp_path: Path) -> No
     assert (receipt["error"], receipt["unpaid"], receipt["markers"]) == (told, True, [])
     assert not list(tmp_path.rglob("*.parquet"))
     assert not list(tmp_path.rglob("*.rejected.json"))
-    assert Attempt.of(job, 0, DECODING).deaths == 0  # what costs no query
-    assert Attempt.of(job, 0, DECODING).deaths == 1
+    assert Attempt.begin(job, 0, DECODING).deaths == 0  # what costs no query
+    assert Attempt.begin(job, 0, DECODING).deaths == 1
 
 
 def test_what_died_too_often_is_rejected_whatever_the_budget(tmp_path: Path) -> None:
     job = replace(lost_once(tmp_path, attempts=1), begun={0: (6, 5)})
-    assert Attempt.of(job, 0, QUERYING).paid().refuses("a")
+    assert Attempt.begin(job, 0, QUERYING).paid().refuses("a")
 
 
 @pytest.mark.parametrize("covered", [False, True])

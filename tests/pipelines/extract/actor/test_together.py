@@ -169,7 +169,7 @@ def test_markers_of_commits_that_a_driver_did_not_live_to_remove_are_no_losses(f
     lost = rows[3].to_pylist()[0]
     for job in jobs:
         if job.packed() in lost["jobs"]:
-            attempts.begin(job, lost["chunk"], QUERYING)  # a worker that went no further
+            attempts.mark_attempt(job, lost["chunk"], QUERYING)  # a worker that went no further
     places = set(map(markers_of, jobs))
     before = sum(lost_queries(*place) for place in places)
     settle(looked_up(jobs))
