@@ -36,6 +36,8 @@ from pipelines.run.folder import RunFolder
 from tests.pipelines import staged
 from tests.pipelines.tars import image_bytes, tar_bytes
 
+pytestmark = pytest.mark.ray
+
 SHARDS, EACH = 5, 24
 
 

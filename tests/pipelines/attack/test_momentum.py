@@ -44,6 +44,8 @@ from tests.conftest import small_config
 from tests.pipelines import staged
 from tests.pipelines.banks import bank_of_ten, query_views, stored_column, with_anchors
 
+pytestmark = pytest.mark.ray
+
 MEASURE = ViewsGradient(temperature=0.2, views=2, bank=10, layers=3, momentum=True)
 
 

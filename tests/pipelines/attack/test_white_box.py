@@ -30,6 +30,8 @@ from pipelines.run.points import Run
 from tests.pipelines import staged
 from tests.pipelines.banks import bank_of_ten, query_views, stored_column, with_anchors
 
+pytestmark = pytest.mark.ray
+
 SMALL = {"attack": "white-box", "gradient_views": 2, "bank": 10, "layers": 3}
 MEASURE = ViewsGradient(temperature=0.5, views=2, bank=10, layers=3)
 PAIRS = {"loss": "caption", "outputs": ["projection"], "reference": "known"}

@@ -32,6 +32,8 @@ from pipelines.run.folder import RunFolder
 from tests.conftest import small_config
 from tests.pipelines.tars import image_bytes, tar_bytes
 
+pytestmark = pytest.mark.ray
+
 ROLES = ("target-member", "target-nonmember", "shadow-member", "shadow-nonmember")
 
 

@@ -31,6 +31,8 @@ from tests.conftest import small_config
 from tests.pipelines import staged
 from tests.pipelines.columns import columns
 
+pytestmark = pytest.mark.ray
+
 
 def wide() -> dict[str, Any]:
     config = small_config()

@@ -19,6 +19,8 @@ from pipelines.plan.load import load, loaded_from
 from pipelines.plan.rules.controls import passed_over, references_of
 from pipelines.plan.rules.views import outputs_of
 
+pytestmark = pytest.mark.ray
+
 IMAGES = {"candidates": "photos", "controls": "others"}
 
 

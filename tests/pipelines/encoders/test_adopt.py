@@ -32,6 +32,8 @@ from pipelines.plan.rules.controls import references_of
 from pipelines.run.folder import RunFolder
 from tests.pipelines import staged
 
+pytestmark = pytest.mark.ray
+
 
 @pytest.fixture(scope="module")
 def folders(trained_run: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:

@@ -35,6 +35,8 @@ from pipelines.run.points import Run
 from tests.conftest import small_config
 from tests.pipelines.planned import recorded_now
 
+pytestmark = pytest.mark.ray
+
 MANY = 10**8
 
 

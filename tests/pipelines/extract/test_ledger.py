@@ -50,6 +50,8 @@ from tests.conftest import small_config
 from tests.pipelines import planned
 from tests.pipelines.columns import seed_0
 
+pytestmark = pytest.mark.ray
+
 NEEDED = 2 * (120 * 4 + 240)  # of two checkpoints: views of 120 audited images, and each of 240 images itself
 
 

@@ -53,6 +53,8 @@ from tests.pipelines.columns import columns, seed_0
 from tests.pipelines.planned import jobs_of
 from tests.pipelines.tars import image_bytes, shard_bytes, tar_bytes
 
+pytestmark = pytest.mark.ray
+
 ROLES = ("target-member", "target-nonmember")
 
 

@@ -37,6 +37,8 @@ from pipelines.run.folder import RunFolder
 from tests.conftest import small_config
 from tests.pipelines.columns import columns, seed_0
 
+pytestmark = pytest.mark.ray
+
 VIEWS = 6
 SEQUENTIAL = {"attack": "encodermi-sequential", "tolerance": 0.2, "outputs": ["projection"]}
 

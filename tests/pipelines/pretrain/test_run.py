@@ -39,6 +39,8 @@ from pipelines.pretrain.worker import TrainingJob
 from pipelines.run.folder import RunFolder
 from tests.conftest import background, own_processes, small_config, wait_until
 
+pytestmark = pytest.mark.ray
+
 
 def config_with(epochs: int, checkpoints: list[int], **resources: Any) -> RunConfig:
     encoders = small_config()["encoders"]

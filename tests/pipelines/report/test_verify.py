@@ -27,6 +27,8 @@ from pipelines.run.registration import attempts, faults_of, is_after_looking, li
 from tests.pipelines.report.made import made_run
 from tests.pipelines.report.stating import A, called, checked, edited, faults, flipped
 
+pytestmark = pytest.mark.ray
+
 
 def weights(run: Path) -> list[Path]:
     return sorted(path for path in run.glob("seed-*/encoders/*/*") if path.is_file())

@@ -25,6 +25,8 @@ from pipelines.tune.trial import Record, Trial, measure
 from tests.conftest import small_config
 from tests.pipelines import staged
 
+pytestmark = pytest.mark.ray
+
 SCALE = "defenses.0.settings.scale"
 INFERRED = {"attribute": "digit", "output": "backbone", "test": ["target-nonmember", "shadow-nonmember"]}
 

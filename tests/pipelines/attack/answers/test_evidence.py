@@ -25,6 +25,8 @@ from pipelines.run.folder import RunFolder
 from pipelines.run.registration import registered_nonce
 from tests.pipelines import staged
 
+pytestmark = pytest.mark.ray
+
 
 def report_of(folder: Path) -> dict[str, Any]:
     report: dict[str, Any] = json.loads((folder / "report.json").read_text())

@@ -22,6 +22,8 @@ from pipelines.plan.load import parse
 from tests.pipelines import staged
 from tests.pipelines.tars import image_bytes, shard_bytes, tar_bytes
 
+pytestmark = pytest.mark.ray
+
 SHARDS, EACH = 10, 12
 
 

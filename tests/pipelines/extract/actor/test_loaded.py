@@ -13,6 +13,8 @@ from pipelines.errors import UserError
 from pipelines.extract.actor.loaded import ON_CPU, Checkpoint, LoadedEncoders, budget_on, device_with, weights_of
 from pipelines.run.folder import RunFolder, SeedFolder
 
+pytestmark = pytest.mark.ray
+
 FOLDER = SeedFolder("run", 0)
 A, B, C = (Checkpoint(FOLDER, name, 3) for name in "abc")
 

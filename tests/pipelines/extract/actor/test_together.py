@@ -29,6 +29,8 @@ from tests.conftest import S3_REQUESTS, small_config
 from tests.pipelines.columns import seed_0
 from tests.pipelines.planned import jobs_of
 
+pytestmark = pytest.mark.ray
+
 LAST = small_config() | {"checkpoints": "last"}
 
 

@@ -24,6 +24,8 @@ from pipelines.extract.actor.worker import EncodeChunks
 from pipelines.files import storage
 from tests.pipelines.extract.actor.test_together import config_with, contents, encoded, planned, rows_of
 
+pytestmark = pytest.mark.ray
+
 WAIT = 20.0
 
 

@@ -37,6 +37,8 @@ from tests.pipelines import staged
 from tests.pipelines.banks import with_anchors
 from tests.pipelines.planned import recorded_now
 
+pytestmark = pytest.mark.ray
+
 AUDITED = ("target-member", "target-nonmember")
 TESTED = ("shadow-member", "shadow-nonmember")
 MI_T = {"attack": "encodermi-t"}
