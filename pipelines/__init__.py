@@ -5,8 +5,8 @@ A room imports itself and the rooms that stand before it in this list, never a l
     errors     mistakes of users, as one line; console: what the user sees meanwhile
     files      files and folders, on a disk or an object store; locks
     config     what to run: the sections of the YAML file as typed data, and their shorthands; reads no image
-    plan       what is to be done: `items` are the nouns of a run; `resolve` decides every rule of a threat model, once,
-               and every default that depends on other sections; `checks` refuses what does not fit together
+    plan       what is to be done: `items` are the nouns of a run; `rules` are those of a threat model; `resolve`
+               applies each once, and decides what depends on several sections; `checks` refuses what does not fit
     run        the run folder, the Ray session, the points of sweeps, processes and signals
     data       from sources to samples with roles
     encoders   encoders in a run folder: stored, adopted from elsewhere, or asked behind an API
@@ -22,7 +22,6 @@ A room imports itself and the rooms that stand before it in this list, never a l
     cli        the command line
 
 The way of an image: ``data.scan`` reads and hashes it, ``data.draw`` gives it a role, ``plan.resolve`` says which
-queries it is shown in, ``extract.passes`` groups them, ``extract.readers`` streams it, ``extract.asking`` queries the
-encoders, ``extract.commit`` writes the columns, ``attack.fit`` turns them into a score, ``report.verdict`` into a
-verdict.
+queries it is shown in, ``extract.work`` groups them and streams it, ``extract.actor`` queries the encoders and writes
+the columns, ``attack.fit`` turns them into a score, ``report.parts.verdict`` into a verdict.
 """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import signal
 import subprocess
@@ -25,49 +24,33 @@ hypothesis.settings.register_profile("untimed", deadline=None, suppress_health_c
 hypothesis.settings.load_profile("untimed")
 
 
+ROOT = Path(__file__).parents[1]
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Files of tests stay whole; all that use Ray go to one process, which has the one local Ray of the session."""
+    """Files of tests stay whole; those with the mark `ray` go to one process, which has the one local Ray."""
     from xdist.scheduler import LoadScopeScheduling
-
-    slow = "not slow" not in config.getoption("markexpr")
 
     class OneRay(LoadScopeScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
             path = nodeid.partition("::")[0]
-            return "ray" if _uses_ray(Path(__file__).parents[1] / path, slow=slow) else path
+            return "ray" if _is_marked(path) else path
 
     return OneRay(config, log)
 
 
 @cache
-def _uses_ray(path: Path, *, slow: bool) -> bool:
-    """Whether a test that is asked for takes `local_ray`, itself or through a fixture, or runs an audit."""
-    takes: dict[str, list[str]] = {}
-    for source in (path, *(folder / "conftest.py" for folder in path.parents)):  # the nearest fixture of a name
-        if source.exists():
-            takes = {one.name: [arg.arg for arg in one.args.args] for one in _functions(source, "fixture")} | takes
-
-    def leads(name: str) -> bool:
-        return name == "local_ray" or any(map(leads, takes.get(name, ())))
-
-    asked = [one for one in _functions(path) if one.name.startswith("test_")]
-    asked = asked if slow else [one for one in asked if one not in _functions(path, "slow")]
-    return any("audit.run(" in ast.unparse(one) or any(leads(arg.arg) for arg in one.args.args) for one in asked)
+def _is_marked(path: str) -> bool:
+    """Whether a file has the mark: read, since the process of the scheduler imports no test."""
+    return "pytest.mark.ray" in (ROOT / path).read_text()
 
 
-@cache
-def _functions(path: Path, decorated: str = "") -> list[ast.FunctionDef]:
-    """The functions of a file, or those with such a decorator."""
-    every = [node for node in _parsed(path).body if isinstance(node, ast.FunctionDef)]
-    return [
-        node for node in every if not decorated or any(decorated in ast.unparse(one) for one in node.decorator_list)
-    ]
-
-
-@cache
-def _parsed(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Tests that take `local_ray` have the mark; slow ones need none, as they run in one process."""
+    marked = item.get_closest_marker("ray") or item.get_closest_marker("slow")
+    if "local_ray" in getattr(item, "fixturenames", ()) and not marked:
+        pytest.fail("takes local_ray: give its file `pytestmark = pytest.mark.ray`", pytrace=False)
 
 
 def small_config(**sections: Any) -> dict[str, Any]:

@@ -75,6 +75,27 @@ DRAWERS = {
         "scan": {"read", "columns", "database", "tasks"},
         "draw": {"read", "scan", "columns", "database", "tasks"},
     },
+    "pipelines.plan": {
+        "rules": set(),
+        "": {"rules"},
+    },
+    "pipelines.extract": {
+        "work": set(),
+        "actor": {"work", "bank"},
+        "": {"work", "actor"},
+    },
+    "pipelines.attack": {
+        "answers": {"fit", "reference", "results", "scores"},
+        "": {"answers"},
+    },
+    "pipelines.report": {
+        "parts": set(),
+        "": {"parts"},
+    },
+    "mi_core.validity": {
+        "sets": set(),
+        "": {"sets"},
+    },
     "mi_core.report": {
         "model": set(),
         "words": {"contents", "model"},
@@ -85,7 +106,7 @@ BANNED_IN_MI_CORE = {"ray", "yaml", "argparse", "typer", "pydantic"}
 BANNED_NAMES = {"utils", "helpers", "common", "misc"}
 LIGHT = (
     *("pipelines.cli.app", "pipelines.cli.listing", "pipelines.report.index"),
-    *("pipelines.extract.readers", "pipelines.data.scan.scan"),
+    *("pipelines.extract.work.readers", "pipelines.data.scan.scan"),
 )
 
 

@@ -16,15 +16,15 @@ from pipelines.config.sections.encoders import TrainedConfig
 from pipelines.data.read.attributes import Attributes
 from pipelines.data.read.samples import Sample
 from pipelines.errors import UserError
-from pipelines.plan.controls import audits_others, classifying_references, groups_by, references_of
-from pipelines.plan.encoders import members_of
 from pipelines.plan.items import Query
 from pipelines.plan.keys import items_in
 from pipelines.plan.load import load
-from pipelines.plan.roles import audited_roles, roles_fitted_on_target
-from pipelines.plan.utility import classifier_roles, utility_roles
-from pipelines.plan.views import primary_output, recipe_of
-from pipelines.report.knowledge import knowledge
+from pipelines.plan.rules.controls import audits_others, classifying_references, groups_by, references_of
+from pipelines.plan.rules.encoders import members_of
+from pipelines.plan.rules.roles import audited_roles, roles_fitted_on_target
+from pipelines.plan.rules.utility import classifier_roles, utility_roles
+from pipelines.plan.rules.views import primary_output, recipe_of
+from pipelines.report.parts.knowledge import knowledge
 from pipelines.run.folder import RunFolder
 from pipelines.run.points import points
 from tests.pipelines.undrawn import plan_in
@@ -247,7 +247,7 @@ def test_attributes_of_data_that_is_not_here(
     (tmp_path / "list_attr_celeba.txt").write_text("1\nBald Male Young \n000001.jpg -1  1 -1\n")
     (tmp_path / "IO_places365.txt").write_text("/a/airfield 2\n/a/alley 2\n/b/bakery/shop 1\n")
     config = loaded(CONFIGS / f"papers/contrastiveleaks-{name}{suffix}.yaml")
-    numbers = Attributes(config.data.attributes).of(Sample(key, b"", None))
+    numbers = Attributes(config.data.attributes).values_of(Sample(key, b"", None))
     assert {one: config.data.attributes[one].names[number] for one, number in numbers.items()} == values
     assert config.data.label in values
     inferred = {inference.attribute for inference in config.attribute_inference}

@@ -65,7 +65,7 @@ class _Search:
         other: torch.Tensor = called.unflatten(0, (-1, each)) != self.labels[rows, None]
         return other
 
-    def left(self, rows: torch.Tensor, needed: int) -> torch.Tensor:
+    def within_budget(self, rows: torch.Tensor, needed: int) -> torch.Tensor:
         """The rows that may still spend so many queries."""
         return rows[self.spent[rows] + needed <= self.most]
 
@@ -89,7 +89,7 @@ class _Search:
         waiting, started = rows, []
         channels, height, width = self.given.shape[1:]
         for number in range(STARTS):
-            waiting = self.left(waiting, 1)
+            waiting = self.within_budget(waiting, 1)
             if not len(waiting):
                 break
             side = 2 ** (1 + number // 2 % 3) if number % 2 else 0
@@ -105,7 +105,7 @@ class _Search:
     def bisect(self, rows: torch.Tensor, tolerance: float) -> torch.Tensor:
         """Move what was found towards the given image, to the boundary; returns the rows that were moved."""
         steps = math.ceil(math.log2(1 / tolerance))
-        rows = self.left(rows, steps)
+        rows = self.within_budget(rows, steps)
         given, nearest = self.given[rows], self.nearest[rows]
         low, high = torch.zeros(len(rows), device=rows.device), torch.ones(len(rows), device=rows.device)
         for _ in range(steps if len(rows) else 0):
@@ -199,7 +199,7 @@ def hop_skip_jump(
         reach = torch.full((count,), 0.1, device=images.device)
         if number > 1:
             reach[rows] = 0.01 * search.distance(rows)
-        rows = search.left(search.bisect(rows, tolerance), evaluations + 1)
+        rows = search.within_budget(search.bisect(rows, tolerance), evaluations + 1)
         if not len(rows):
             break
         towards = search.normal(rows, evaluations, reach[rows].clamp_min(1e-12))

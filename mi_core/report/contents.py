@@ -239,7 +239,7 @@ def primary_row(rows: Iterable[PooledRow]) -> PooledRow | None:
     return next((row for row in final_rows(rows) if row.primary), None)
 
 
-def named(method: str, output: str, settings: str | None) -> str:
+def method_in_words(method: str, output: str, settings: str | None) -> str:
     """How an attack, or an inference of an attribute, is called: with its output and its settings."""
     return ", ".join(filter(None, (method, output, settings)))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mi_core.report.contents import named
+from mi_core.report.contents import method_in_words
 from mi_core.report.figures.drawing import COLOURS, Drawing, blank, label_axes, level, svg
 from mi_core.report.model.defenses import Trial, TrialRow, Tuning
 from mi_core.report.model.report import Report
@@ -66,7 +66,7 @@ def _leak_in_words(search: Tuning, final: Trial, bare: Trial) -> str:
         return f"The strongest attack reaches {estimate(defended)} instead of {estimate(plain)}."
     told, before = (max(side.inferences, key=lambda row: row.accuracy.high) for side in (final, bare))
     return (
-        f"The strongest inference ({named(told.attribute, told.output, told.settings)}) is right for "
+        f"The strongest inference ({method_in_words(told.attribute, told.output, told.settings)}) is right for "
         f"{estimate(told.accuracy)} instead of {estimate(before.accuracy)}; guessing is right for "
         f"{estimate(told.majority)}. The strongest attack on membership reaches {estimate(defended)} instead of "
         f"{estimate(plain)} ({_METRICS[search.metric]})."

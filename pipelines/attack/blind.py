@@ -67,7 +67,7 @@ def draw_samples(splits: Splits, role: str, seed: int) -> dict[str, _Place]:
         name: place
         for place in splits.sums.shards
         if splits.size(place[0], place[1], [role])
-        for name in splits.named(*place, [role])
+        for name in splits.item_ids(*place, [role])
         if name in chosen
     }
 
@@ -107,7 +107,7 @@ def _seen(
     missing = set(ids)
     for source, item in splits.sums.shards:
         wanted = {key for key in splits.keys(source, item, roles) if f"{source}/{key}" in missing}
-        for key, (numbers, small) in _glimpses(splits, source, item).of(wanted):
+        for key, (numbers, small) in _glimpses(splits, source, item).look_up(wanted):
             missing.discard(f"{source}/{key}")
             yield f"{source}/{key}", numbers, small
     if missing:

@@ -19,7 +19,7 @@ from pipelines.attack.reference import names_of, reference_of
 from pipelines.attack.results import Task
 from pipelines.data.draw.first import number_of
 from pipelines.data.draw.halves import seen_by
-from pipelines.data.draw.splits import Splits, having
+from pipelines.data.draw.splits import Splits, in_roles
 from pipelines.errors import UserError
 from pipelines.extract.features import read
 from pipelines.plan.items import Beside, Encoder, Judge
@@ -178,7 +178,7 @@ def score(task: Task, splits: Splits, fitted: Fitted) -> Scored:
     rows = splits.samples(evaluated.ids.tolist())
     columns: dict[str, Any] = {
         "id": evaluated.ids.tolist(),
-        "member": having(rows, [task.judge.audited[0].name]),
+        "member": in_roles(rows, [task.judge.audited[0].name]),
         "score": fitted.method.score(evaluated),
     }
     statistic = fitted.method.statistic(evaluated)

@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 
+from pipelines.attack.answers.canaries import CANARIES
+from pipelines.attack.answers.memorised import MEMORISED
 from pipelines.attack.blind import blind_path, run_blind, telling_path
-from pipelines.attack.canaries import CANARIES
 from pipelines.attack.inference import inference_path, map_path, planes, run_inference, run_plane
-from pipelines.attack.memorised import MEMORISED
 from pipelines.attack.results import tasks
 from pipelines.attack.score import ONE_PART, is_divided, run_attack, run_divided
 from pipelines.attack.scores import SCORES

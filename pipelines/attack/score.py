@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mi_core.attacks.base import NotApplicable
-from pipelines.attack.canaries import score_canaries
+from pipelines.attack.answers.canaries import score_canaries
+from pipelines.attack.answers.judge import judge
 from pipelines.attack.fit import Fitted, described, divisible, fit, packed, score
-from pipelines.attack.judge import judge
 from pipelines.attack.results import Task
 from pipelines.attack.scores import part_path, scores_folder
 from pipelines.data.draw.first import number_of

@@ -21,8 +21,8 @@ from pipelines.errors import UserError
 from pipelines.extract import run as extract
 from pipelines.files import storage
 from pipelines.plan.attack_checks import check_drawn
-from pipelines.plan.controls import audits_others
 from pipelines.plan.items import Plan
+from pipelines.plan.rules.controls import audits_others
 from pipelines.plan.written import plan_digest, write_plans
 from pipelines.pretrain import run as pretrain
 from pipelines.report import run as report
@@ -79,7 +79,7 @@ def run(
         )
     config = with_nonce(config, config.queries.nonce or registration.registered_nonce(folder))
     runs = runs_of(config, folder)
-    with folder.held(), ExitStack() as stack:
+    with folder.hold_lock(), ExitStack() as stack:
         for number, (of_run, place) in enumerate(runs):
             changed = place.open(of_run.model_dump(mode="json", by_alias=True), command=command, force=force)
             if changed and not number:

@@ -97,7 +97,7 @@ def _measured(folder: Path, images: int) -> dict[str, Any]:
     seen = _run(config, str(out), Watch(out / PROGRESS))
     manifest = json.loads((out / "manifest.json").read_text())
     disk = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
-    stages = {stage: seen.told(stage, images, manifest["seconds"].get(stage, 0.0)) for stage in STAGES}
+    stages = {stage: seen.stage_costs(stage, images, manifest["seconds"].get(stage, 0.0)) for stage in STAGES}
     entry = {
         "driver_peak_mb": max(stage["driver_peak_mb"] for stage in stages.values()),
         "stages": stages,
@@ -156,7 +156,7 @@ class Watch:
             elif size > stage.largest:
                 stage.largest, stage.title = size, process.command()[:40].strip()
 
-    def told(self, stage: str, images: int, wall: float) -> dict[str, Any]:
+    def stage_costs(self, stage: str, images: int, wall: float) -> dict[str, Any]:
         """The costs of a stage, for each image where they are of time."""
         seen = self.stages.get(stage, _Stage())
         return {

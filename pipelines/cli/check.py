@@ -42,7 +42,7 @@ def check(flags: Flags, config: Config = None, overrides: Overrides = None) -> N
     for note in look.scanned.tally.notes():
         output.print(f"data: {note}")
     for seed in loaded.seeds:
-        drawn = look.drawn(seed)
+        drawn = look.draw_roles(seed)
         check_drawn(loaded, look.counts(drawn))
         output.print(f"seed {seed}: {'' if look.whole else 'about '}{counts_in_words(look.counts(drawn), drawn)}")
         for line in faults_of_lists(drawn) if seed == loaded.seeds[0] else ():
@@ -50,16 +50,16 @@ def check(flags: Flags, config: Config = None, overrides: Overrides = None) -> N
         for line in prospects(loaded, look.counts(drawn)) if seed == loaded.seeds[0] else ():
             output.print(f"verdict: {line}")
     first = loaded.seeds[0]
-    for name, description in adopt.try_out(loaded, look.drawn(first), first):
+    for name, description in adopt.try_out(loaded, look.draw_roles(first), first):
         output.print(f"encoder {name}: {description}")
     swept = points(loaded, RunFolder("."))
     for point in swept:
         for seed in point.config.seeds if point.config.data != loaded.data else ():
             of_point = replace(look, data=point.config.data)
-            check_drawn(point.config, of_point.counts(of_point.drawn(seed)))
+            check_drawn(point.config, of_point.counts(of_point.draw_roles(seed)))
     if swept:
         output.print(f"sweeps: {count_of(len(swept), 'point', 'points')}")
-    output.print(f"{COMMAND_LINE if flags.given else config}: fine")
+    output.print(f"{COMMAND_LINE if flags.names_encoder else config}: fine")
 
 
 def _gpus() -> float:

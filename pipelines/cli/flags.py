@@ -72,7 +72,7 @@ class Flags:
     nonce: Nonce = None
 
     @property
-    def given(self) -> bool:
+    def names_encoder(self) -> bool:
         """Whether an encoder is named by a flag."""
         return self.encoder is not None or self.url is not None
 
@@ -84,7 +84,7 @@ class Flags:
         """
         if self.encoder is not None and self.url is not None:
             raise UserError("--encoder and --encoder-url are both given; keep the one to audit")
-        if not self.given:
+        if not self.names_encoder:
             raise UserError("--encoder is missing; give kind:architecture, or --encoder-url for an API")
         for name in ("candidates", "controls"):
             if getattr(self, name) is None:

@@ -39,7 +39,7 @@ def loaded_run(
     from pipelines.files import storage
     from pipelines.plan.load import load, loaded_from
 
-    if flags is not None and flags.given:
+    if flags is not None and flags.names_encoder:
         changes = [*([] if config_or_run is None else [config_or_run]), *(overrides or ())]
         described = loaded_from(flags.settings(), COMMAND_LINE, changes)
         return described, out or f"runs/{described.name}"

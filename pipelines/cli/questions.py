@@ -33,7 +33,7 @@ def answered(flags: Flags) -> Flags:
     """The same with answers to all questions that are open."""
     from mi_core.adoption.model_folder import folder_kind
 
-    if not flags.given:
+    if not flags.names_encoder:
         named = typer.prompt(f"Which encoder? ({_EXAMPLES})")
         url = named.startswith(("http://", "https://"))
         flags = changed(flags, **({"url": named} if url else {"encoder": named}))

@@ -55,7 +55,7 @@ class Look:
         """Whether every shard was read."""
         return all(read == there for read, there in self.shards.values())
 
-    def drawn(self, seed: int) -> Splits:
+    def draw_roles(self, seed: int) -> Splits:
         """The roles of one seed, drawn among the samples read, with counts lowered to their share.
 
         Raises:
@@ -106,7 +106,7 @@ class Look:
     def _lowered(self, role: Role) -> Role:
         """The role among the samples read; few keys of a list stand there, so as many samples are drawn instead."""
         asked = self._wanted_images(role)
-        if asked is None or (role.listed and self._share(role) == 1):
+        if asked is None or (role.is_listed and self._share(role) == 1):
             return role
         count = max(1, int(asked * self._taken(role)))
         return role.model_copy(update={"count": count, "keys": None, "key_column": None})

@@ -49,7 +49,7 @@ from pipelines.files import storage
 from pipelines.files.digest import digest
 from pipelines.plan.checks import check_adopted
 from pipelines.plan.resolve import resolve, roles_in_config
-from pipelines.plan.roles import audited_roles
+from pipelines.plan.rules.roles import audited_roles
 from pipelines.run.folder import now
 from pipelines.run.once import Once
 from pipelines.run.points import Run

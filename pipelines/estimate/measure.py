@@ -39,11 +39,11 @@ from pipelines.errors import UserError
 from pipelines.estimate.outline import RoleSizes, TimedPass, Training
 from pipelines.estimate.stand_ins import Stated, TimeChunks, stand_in
 from pipelines.extract import bank
-from pipelines.extract.jobs import ShardJob, orders_of
-from pipelines.extract.passes import CHUNK
-from pipelines.extract.readers import read_chunks
-from pipelines.extract.selections import Selection
-from pipelines.extract.telemetry import STEPS
+from pipelines.extract.actor.telemetry import STEPS
+from pipelines.extract.work.jobs import ShardJob, orders_of
+from pipelines.extract.work.passes import CHUNK
+from pipelines.extract.work.readers import read_chunks
+from pipelines.extract.work.selections import Selection
 from pipelines.files import many, storage
 from pipelines.run.points import Run
 from pipelines.run.ray_session import TASK_MEMORY, borne, decoding_threads, encoder_actors, mapped, trainings_at_once
@@ -76,7 +76,7 @@ class SourceSample:
     shards: Sequence[Shard]
 
     @classmethod
-    def of(cls, name: str, items: Sequence[Item], shards: Sequence[Shard]) -> SourceSample:
+    def from_shards(cls, name: str, items: Sequence[Item], shards: Sequence[Shard]) -> SourceSample:
         """The sample of some shards. Raises UserError: none holds a usable image."""
         good = [shard for shard in shards if shard.labels]
         if not good:
@@ -117,7 +117,8 @@ def sample_sources(runs: Sequence[Run]) -> Samples:
     work = [(of, item) for of in sources for item in evenly(items[of])]
     shards = mapped(sample_shard, [(*sources[of], item) for of, item in work], "shards", "looking at some shards")
     pairs = list(zip(work, shards, strict=True))
-    return {of: SourceSample.of(of[0], items[of], [one for (its, _), one in pairs if its == of]) for of in sources}
+    of_source = {of: [shard for (its, _), shard in pairs if its == of] for of in sources}
+    return {of: SourceSample.from_shards(of[0], items[of], some) for of, some in of_source.items()}
 
 
 def sample_shard(name: str, source: SourceConfig, data: DataConfig, item: Item) -> Shard:
@@ -176,7 +177,7 @@ class QueryCost:
     batch: int
 
     @classmethod
-    def of(cls, name: str, chunks: Sequence[Chunk], most: int = CHUNK) -> QueryCost:
+    def from_chunks(cls, name: str, chunks: Sequence[Chunk], most: int = CHUNK) -> QueryCost:
         """The cost that some chunks show; ``most``: images that the run has in a file."""
         seconds: dict[str, dict[str, Range]] = {}
         for source in sorted({one.source for one in chunks}):
@@ -261,7 +262,7 @@ def _time_kind(passes: Sequence[TimedPass], samples: Samples, actors: Sequence[A
     rounds = [[_chunk(job, n, size) for job, size in zip(work, sizes, strict=True)] for n in range(CHUNKS)]
     chunks = [chunk for some in rounds for chunk in _ask(actors, some)]
     name = f"{first.encoder}: {', '.join(first.query.plan().sets)}"
-    return QueryCost.of(name, chunks, first.chunk)
+    return QueryCost.from_chunks(name, chunks, first.chunk)
 
 
 def _on_shard(job: ShardJob, stated: Stated, shard: Shard) -> ShardJob:

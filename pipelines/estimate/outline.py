@@ -20,9 +20,9 @@ from pipelines.data.read.sources import Source
 from pipelines.encoders.adopt import probes_of
 from pipelines.encoders.probes import PROBED
 from pipelines.estimate.stand_ins import Stated, check_outputs
-from pipelines.extract.jobs import ShardJob
-from pipelines.extract.passes import Pass, grouped
-from pipelines.extract.selections import Selection
+from pipelines.extract.work.jobs import ShardJob
+from pipelines.extract.work.passes import Pass, grouped
+from pipelines.extract.work.selections import Selection
 from pipelines.files.digest import digest
 from pipelines.plan.items import Encoder, Plan, Query, Role
 from pipelines.plan.keys import items_in
@@ -135,7 +135,7 @@ def _draws(data: DataConfig, name: str) -> list[Any]:
     origin = data.roles[name].source_name
     above: Any = _draws(data, origin) if origin in data.roles else data.sources[origin].model_dump(mode="json")
     beside = sorted(other for other, role in data.roles.items() if role.source_name == origin)
-    before = [data.roles[other] for other in beside if other <= name or data.roles[other].listed]
+    before = [data.roles[other] for other in beside if other <= name or data.roles[other].is_listed]
     drawn = [[role.count, role.fraction, role.classes, role.keys, role.key_column] for role in before]
     return [origin, above, data.label, drawn]
 

@@ -26,10 +26,10 @@ from pipelines.encoders.probe_ledger import attacked
 from pipelines.estimate import measure
 from pipelines.estimate.measure import SECONDS, QueryCost, Samples, TrainingCost, key, side_by_side
 from pipelines.estimate.outline import Outline, RoleSizes, TimedPass, Training, outline
-from pipelines.extract.asking import together
-from pipelines.extract.jobs import shared
-from pipelines.extract.passes import CHUNK
+from pipelines.extract.actor.asking import together
 from pipelines.extract.stream import READERS_PER_ACTOR
+from pipelines.extract.work.jobs import shared
+from pipelines.extract.work.passes import CHUNK
 from pipelines.files import storage
 from pipelines.plan.prospects import prospects
 from pipelines.pretrain.worker import streams
@@ -119,7 +119,7 @@ def estimate(runs: Sequence[Run], seconds: float = SECONDS) -> Estimate:
     asked = stages["extract"]
     asked |= _images_and_queries(planned) | {"gigabytes": _stored(planned, timed)}
     asked["wall_hours"] = largest([asked["wall_hours"], *(Range.exact(hours) for hours, _ in remote)])
-    prices = config.prices.known
+    prices = config.prices.given_prices
     for stage, amounts in stages.items() if prices else ():
         terms = [amounts[unit] * prices.get(price, 0.0) for price, unit in PRICED.items()]
         if stage == "extract":

@@ -13,8 +13,8 @@ from mi_core.training.loop import audited_encoder
 from pipelines.config.sections.data import DataConfig
 from pipelines.config.sections.encoders import EndpointConfig, LoadedConfig, TrainedConfig
 from pipelines.encoders.adopt import read_encoder
-from pipelines.extract.loaded import Checkpoint
-from pipelines.extract.worker import EncodeChunks
+from pipelines.extract.actor.loaded import Checkpoint
+from pipelines.extract.actor.worker import EncodeChunks
 from pipelines.plan.checks import check_adopted
 from pipelines.plan.items import Encoder, Plan
 

@@ -10,7 +10,7 @@ from mi_core.costs import Range
 from mi_core.report.words.numbers import plain
 from pipelines.console import count_of
 from pipelines.estimate.run import HOUR, Amounts, Cluster, Estimate
-from pipelines.extract.telemetry import STEPS
+from pipelines.extract.actor.telemetry import STEPS
 
 Units = tuple[tuple[float, str], ...]
 TIME: Units = ((1.0, "h"), (60.0, "min"), (HOUR, "s"))

@@ -10,10 +10,10 @@ from pipelines.console import count_of, say
 from pipelines.encoders.access import Access
 from pipelines.errors import UserError
 from pipelines.extract import preflight
-from pipelines.extract.jobs import ShardJob, orders_of
-from pipelines.extract.readers import Kept, chunks_of
+from pipelines.extract.actor.worker import EncodeChunks
 from pipelines.extract.stream import removed_in_bulk, stream
-from pipelines.extract.worker import EncodeChunks
+from pipelines.extract.work.jobs import ShardJob, orders_of
+from pipelines.extract.work.readers import Kept, chunks_of
 from pipelines.run.points import Run
 from pipelines.run.ray_session import mapped
 

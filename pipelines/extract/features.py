@@ -13,9 +13,9 @@ from mi_core.features import Measure
 from mi_core.records import Features, FloatArray, among
 from pipelines.data.columns import ids_of, known_label
 from pipelines.data.draw.first import Firsts
-from pipelines.data.draw.splits import Splits, having
+from pipelines.data.draw.splits import Splits, in_roles
 from pipelines.errors import UserError
-from pipelines.extract.passes import Recorded, column_of, recorded_passes
+from pipelines.extract.work.passes import Recorded, column_of, recorded_passes
 from pipelines.files import many, storage
 from pipelines.plan.items import Plan, Query, Reading
 from pipelines.plan.keys import items_in
@@ -56,14 +56,14 @@ def _measured(folder: SeedFolder, reading: Reading, splits: Splits, whole: Split
     """The columns of a reading, of the views that count."""
     samples, names = reading.samples, [role.name for role in reading.samples.roles]
     without = [role.name for role in samples.without]
-    first = None if samples.count is None else Firsts.of(whole, names, samples.count, samples.seed)
+    first = None if samples.count is None else Firsts.from_splits(whole, names, samples.count, samples.seed)
     reader = _Reader(folder, reading.queries)
     parts = []
     for source, item in splits.sums.shards:
         if not splits.size(source, item, names, without):
             continue
         rows = splits.shard(source, item)
-        wanted = having(rows, names) & ~having(rows, without)
+        wanted = in_roles(rows, names) & ~in_roles(rows, without)
         if first is not None:
             wanted &= first.among(rows)
         if wanted.any():

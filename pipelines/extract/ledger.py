@@ -14,10 +14,10 @@ from pipelines.data.draw.splits import Splits
 from pipelines.data.plans import Planned
 from pipelines.encoders.probe_ledger import probe_queries, probed_images
 from pipelines.errors import UserError
-from pipelines.extract.attempts import lost_queries
+from pipelines.extract.actor.attempts import lost_queries
 from pipelines.extract.features import read
-from pipelines.extract.jobs import ATTEMPTS
-from pipelines.extract.passes import Pass, Recorded, pass_of, recorded_passes, resumed, with_banks
+from pipelines.extract.work.jobs import ATTEMPTS
+from pipelines.extract.work.passes import Pass, Recorded, pass_of, recorded_passes, resumed, with_banks
 from pipelines.plan.items import Encoder, Query, Reading
 from pipelines.plan.keys import items_in
 from pipelines.run.folder import SeedFolder

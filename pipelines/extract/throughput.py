@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pipelines.extract.telemetry import STEPS
+from pipelines.extract.actor.telemetry import STEPS
 
 
 @dataclass

@@ -27,11 +27,11 @@ class Conditional:
 
     Raises:
         ValueError: no such store is known.
-        UserError: as `Address.of`.
+        UserError: as `Address.parse`.
     """
 
     def __init__(self, address: str) -> None:
-        parts = Address.of(address)
+        parts = Address.parse(address)
         self.store, self.name = _store(parts.scheme, parts.store), parts.key
         self.written: Version | None = None  # the state that the last write here brought about
 

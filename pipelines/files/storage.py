@@ -41,11 +41,11 @@ def absolute(path: str) -> str:
     """The path without ``.`` and ``~``, so that workers in other folders find it; URIs stay.
 
     Raises:
-        UserError: as `Address.of`, or no file can be called so.
+        UserError: as `Address.parse`, or no file can be called so.
     """
     check_place(path)
     if is_uri(path):
-        Address.of(path)
+        Address.parse(path)
         return path.rstrip("/")
     check_names(path)
     return str(Path(path.removeprefix("file://")).expanduser().absolute())

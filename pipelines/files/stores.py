@@ -43,7 +43,7 @@ class Address(NamedTuple):
     key: str
 
     @classmethod
-    def of(cls, text: str) -> Address:
+    def parse(cls, text: str) -> Address:
         """Part an address.
 
         Raises:
@@ -76,9 +76,9 @@ def store_of(address: str) -> tuple[Any, str]:
     """The file system of a URI, and the place in it.
 
     Raises:
-        UserError: the scheme is unknown, a package for it is missing, the store does not answer; or as `Address.of`.
+        UserError: the scheme is unknown, a package for it is missing, the store does not answer; or as `Address.parse`.
     """
-    parts = Address.of(address)
+    parts = Address.parse(address)
     try:
         if parts.scheme in ("s3", "gs"):
             return _client(parts.scheme, parts.store, _surroundings()), parts.place

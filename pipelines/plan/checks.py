@@ -28,14 +28,14 @@ from pipelines.config.sections.dp_audit import GAUSSIAN
 from pipelines.config.sections.encoders import DefendedConfig, EndpointConfig, LoadedConfig, TrainedConfig
 from pipelines.errors import UserError
 from pipelines.plan.attack_checks import check_attack, check_roles
-from pipelines.plan.dp_audit import guessing_attacks, guessing_output, promising_encoders
-from pipelines.plan.encoders import members_of, shadow_families, shadows_of, training_chain
 from pipelines.plan.items import Plan, Query
 from pipelines.plan.keys import items_in
 from pipelines.plan.resolve import queries_in
-from pipelines.plan.roles import audited_roles, is_membership_unknown, reference_roles
-from pipelines.plan.utility import auxiliary_roles
-from pipelines.plan.views import outputs_of, primary_output
+from pipelines.plan.rules.dp_audit import guessing_attacks, guessing_output, promising_encoders
+from pipelines.plan.rules.encoders import members_of, shadow_families, shadows_of, training_chain
+from pipelines.plan.rules.roles import audited_roles, is_membership_unknown, reference_roles
+from pipelines.plan.rules.utility import auxiliary_roles
+from pipelines.plan.rules.views import outputs_of, primary_output
 
 
 def build(values: Mapping[str, Any]) -> RunConfig:
@@ -53,7 +53,7 @@ def build(values: Mapping[str, Any]) -> RunConfig:
 
 
 def _check(config: RunConfig) -> None:
-    if config.budget.money is not None and not config.prices.known:
+    if config.budget.money is not None and not config.prices.given_prices:
         raise ValueError(f"budget.money = {config.budget.money:g}, but prices are missing; give prices.cpu_hour, ...")
     for name, encoder in config.encoders.items():
         check_name("encoders", name)

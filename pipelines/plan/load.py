@@ -32,7 +32,7 @@ def load(path: str, overrides: Sequence[str] = ()) -> RunConfig:
     Raises:
         UserError: the first mistake, in one line.
     """
-    return loaded_from(read_values(shipped.found(path), ()), path, overrides)
+    return loaded_from(read_values(shipped.config_file(path), ()), path, overrides)
 
 
 def loaded_from(raw: dict[str, Any], path: str, overrides: Sequence[str] = ()) -> RunConfig:

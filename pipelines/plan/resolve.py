@@ -22,16 +22,6 @@ from pipelines.config.sections.attacks import AUDITED, AttackConfig
 from pipelines.config.sections.encoders import DefendedConfig, TrainedConfig
 from pipelines.config.sections.queries import Recipe
 from pipelines.files.digest import digest
-from pipelines.plan.controls import classifying_references, groups_by, references_of
-from pipelines.plan.dp_audit import guessing_attacks, guessing_output
-from pipelines.plan.encoders import (
-    attacked_epochs,
-    epoch_beside,
-    is_trained,
-    measured_encoders,
-    queried_epochs,
-    shadows_of,
-)
 from pipelines.plan.items import (
     Beside,
     Blind,
@@ -50,9 +40,19 @@ from pipelines.plan.items import (
     Utility,
     Views,
 )
-from pipelines.plan.roles import audited_roles, population_roles, reference_roles, roles_fitted_on_target
-from pipelines.plan.utility import auxiliary_roles, classifier_roles, utility_roles
-from pipelines.plan.views import crafter_of, outputs_of, outputs_on, primary_output, recipe_of
+from pipelines.plan.rules.controls import classifying_references, groups_by, references_of
+from pipelines.plan.rules.dp_audit import guessing_attacks, guessing_output
+from pipelines.plan.rules.encoders import (
+    attacked_epochs,
+    epoch_beside,
+    is_trained,
+    measured_encoders,
+    queried_epochs,
+    shadows_of,
+)
+from pipelines.plan.rules.roles import audited_roles, population_roles, reference_roles, roles_fitted_on_target
+from pipelines.plan.rules.utility import auxiliary_roles, classifier_roles, utility_roles
+from pipelines.plan.rules.views import crafter_of, outputs_of, outputs_on, primary_output, recipe_of
 
 CLASSIFIED = 10_000  # samples per role that classifiers see: enough for an interval of .01, and small for memory
 EMBEDDING = (Embedding(),)

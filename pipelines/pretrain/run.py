@@ -78,18 +78,18 @@ class Bases:
         self.first = first
         self.by_place = {(job.folder, job.name): job for job in every}
 
-    def of(self, job: TrainingJob) -> TrainingJob | None:
+    def base_of(self, job: TrainingJob) -> TrainingJob | None:
         """The encoder that a job starts from, as its own run has it; None: none that is trained here."""
         return None if job.config.start is None else self.by_place.get((job.folder, job.config.start))
 
     def inputs_of(self, job: TrainingJob) -> str | None:
-        """The inputs of the encoder that a job starts from; None as `of`."""
-        base = self.of(job)
+        """The inputs of the encoder that a job starts from; None as `base_of`."""
+        base = self.base_of(job)
         return None if base is None else base.inputs
 
     def bring(self, job: TrainingJob) -> None:
         """Copy the encoder that a job starts from to its own run, where another run has made it."""
-        base = self.of(job)
+        base = self.base_of(job)
         if base is not None and not base.is_done():
             self.first[base.inputs].copy_to(base)
 

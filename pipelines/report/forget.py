@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from mi_core.report.contents import fault_of
-from mi_core.validity.forgetting import KEPT, TOLERANCE, forgetting
-from mi_core.validity.kept import Scored
+from mi_core.validity.sets.forgetting import KEPT, TOLERANCE, forgetting
+from mi_core.validity.sets.kept import Scored
 from pipelines.attack.results import Task, result_of, settings_of, tasks
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.attacks import AttackConfig
@@ -19,12 +19,12 @@ from pipelines.data.plans import plan_of
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.files.damage import reading
-from pipelines.plan.encoders import attacked_epochs, members_of
 from pipelines.plan.load import load
-from pipelines.plan.roles import audited_roles
-from pipelines.plan.views import primary_output
+from pipelines.plan.rules.encoders import attacked_epochs, members_of
+from pipelines.plan.rules.roles import audited_roles
+from pipelines.plan.rules.views import primary_output
 from pipelines.report.bindings import CONFIG, REPORT, run_folder
-from pipelines.report.verdict import paired_scores
+from pipelines.report.parts.verdict import paired_scores
 
 
 def forget(
@@ -36,10 +36,10 @@ def forget(
         before, after: folders of finished runs that audited the same images by the same attack; ``RUN:ENCODER`` names
             another encoder of the run than the one that its verdict is about.
         retrained: the same of an encoder that never saw the images; None: the reference encoders of ``after``.
-        tolerance, kept: as `mi_core.validity.forgetting.forgetting`.
+        tolerance, kept: as `mi_core.validity.sets.forgetting.forgetting`.
 
     Returns:
-        JSON values: ``found`` as `mi_core.validity.forgetting.Forgetting.as_json`, and what it rests on.
+        JSON values: ``found`` as `mi_core.validity.sets.forgetting.Forgetting.as_json`, and what it rests on.
 
     Raises:
         UserError: a folder holds no finished run, the runs differ in images, attack, queries or seeds, the encoders
@@ -47,7 +47,7 @@ def forget(
         ConfigError: tolerance or kept is out of range.
     """
     words = [before, after, *([] if retrained is None else [retrained])]
-    sides = [_Side.of(one) for one in words]
+    sides = [_Side.read(one) for one in words]
     first, second, third = sides[0], sides[1], sides[2] if retrained is not None else None
     with reading(f"{REPORT} of {' or '.join(words)}"):
         for other in sides[1:]:
@@ -82,16 +82,16 @@ def _judged(first: _Side, second: _Side, third: _Side | None, tolerance: float, 
         "seeds": list(first.config.seeds),
         "images": int(member.sum()),
         "controls": int((~member).sum()),
-        "before": first.told,
-        "after": second.told,
+        "before": first.identity,
+        "after": second.identity,
         "unseen": {
             "run": unseen.run,
             "encoder": third.encoder if third else " and ".join(second.tasks[0].judge.references),
         },
         "utility": {
-            name: side.encoder_told["utility"]["knn"]
+            name: side.encoder_entry["utility"]["knn"]
             for name, side in (("before", first), ("after", second))
-            if "utility" in side.encoder_told
+            if "utility" in side.encoder_entry
         },
     }
 
@@ -113,14 +113,14 @@ class _Side:
     others: dict[str, tuple[Task, ...]]
 
     @classmethod
-    def of(cls, words: str) -> _Side:
+    def read(cls, words: str) -> _Side:
         """What ``RUN`` or ``RUN:ENCODER`` stands for."""
         run, _ = _parted(words)
         with reading(run):
-            return cls._of(words)
+            return cls._read(words)
 
     @classmethod
-    def _of(cls, words: str) -> _Side:
+    def _read(cls, words: str) -> _Side:
         run, encoder = _parted(words)
         folder = run_folder(run)
         report = storage.read_json_or(f"{folder.path}/{REPORT}", {})
@@ -161,7 +161,7 @@ class _Side:
         return _name(self.tasks[0], self.config.attacks)
 
     @property
-    def encoder_told(self) -> dict[str, Any]:
+    def encoder_entry(self) -> dict[str, Any]:
         """The encoder's entry in the report."""
         entry: dict[str, Any] = self.report["encoders"][self.encoder]
         return entry
@@ -169,15 +169,15 @@ class _Side:
     @property
     def fingerprints(self) -> set[str]:
         """Of its weights, of all seeds."""
-        return {one["fingerprint"] for one in self.encoder_told.get("per_seed", [self.encoder_told])}
+        return {one["fingerprint"] for one in self.encoder_entry.get("per_seed", [self.encoder_entry])}
 
     @property
-    def told(self) -> dict[str, Any]:
+    def identity(self) -> dict[str, Any]:
         """Which encoder of which run this is."""
-        return {"run": self.run, "encoder": self.encoder, "fingerprint": self.encoder_told["fingerprint"]}
+        return {"run": self.run, "encoder": self.encoder, "fingerprint": self.encoder_entry["fingerprint"]}
 
     @property
-    def asked(self) -> dict[str, Any]:
+    def conditions(self) -> dict[str, Any]:
         """What scores depend on besides the encoder, by the words for it."""
         return {
             "seeds": self.config.seeds,
@@ -253,8 +253,8 @@ def _check_unseen(third: _Side) -> None:
 
 
 def _check_alike(first: _Side, other: _Side) -> None:
-    for name, value in first.asked.items():
-        if other.asked[name] != value:
+    for name, value in first.conditions.items():
+        if other.conditions[name] != value:
             raise UserError(f"{other.run} has other {name} than {first.run}; audit both in the same way")
 
 

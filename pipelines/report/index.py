@@ -128,7 +128,7 @@ def _link(report: str, page: str) -> str:
         return ""
     if not storage.is_uri(report):
         return quote(os.fsencode(os.path.relpath(report, posixpath.dirname(page))))
-    there, here = Address.of(report), Address.of(page)
+    there, here = Address.parse(report), Address.parse(page)
     if there[:2] != here[:2]:
         return ""
     return quote(posixpath.relpath(f"/{there.key}", posixpath.dirname(f"/{here.key}")))

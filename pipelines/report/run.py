@@ -52,24 +52,24 @@ from pipelines.data.scan.losses import Rejection
 from pipelines.encoders import adopt
 from pipelines.encoders.access import spent
 from pipelines.encoders.stored import describe
+from pipelines.extract.actor.telemetry import STEPS
 from pipelines.extract.features import rejected_samples
 from pipelines.extract.ledger import count_queries
-from pipelines.extract.telemetry import STEPS
 from pipelines.files import storage
 from pipelines.files.digest import digest
-from pipelines.plan.encoders import attacked_epochs, shadows_of
-from pipelines.plan.roles import is_membership_unknown
-from pipelines.plan.utility import classifier_roles, utility_roles
-from pipelines.report.caveats import caveats, not_applying, not_tested, remarks
-from pipelines.report.composition import composition
-from pipelines.report.defended import defended
-from pipelines.report.dp_audit import dp_audit
-from pipelines.report.figures import figure_data
-from pipelines.report.finished import FinishedRun
-from pipelines.report.knowledge import knowledge
-from pipelines.report.memorised import memorised
-from pipelines.report.rows import results_table, summary, sweeps
-from pipelines.report.verdict import classes, evidence, flagged, shard_effect, thumbnails, verdict
+from pipelines.plan.rules.encoders import attacked_epochs, shadows_of
+from pipelines.plan.rules.roles import is_membership_unknown
+from pipelines.plan.rules.utility import classifier_roles, utility_roles
+from pipelines.report.parts.caveats import caveats, not_applying, not_tested, remarks
+from pipelines.report.parts.composition import composition
+from pipelines.report.parts.defended import defended
+from pipelines.report.parts.dp_audit import dp_audit
+from pipelines.report.parts.figures import figure_data
+from pipelines.report.parts.finished import FinishedRun
+from pipelines.report.parts.knowledge import knowledge
+from pipelines.report.parts.memorised import memorised
+from pipelines.report.parts.rows import results_table, summary, sweeps
+from pipelines.report.parts.verdict import classes, evidence, flagged, shard_effect, thumbnails, verdict
 from pipelines.run.folder import RunFolder, SeedFolder, now, versions
 from pipelines.run.points import Point
 from pipelines.run.registration import lines_of, registration_as_json

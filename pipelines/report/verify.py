@@ -45,8 +45,8 @@ from pipelines.report.bindings import (
     run_folder,
     telling,
 )
-from pipelines.report.finished import FinishedRun
-from pipelines.report.verdict import recognition_fault, verdict
+from pipelines.report.parts.finished import FinishedRun
+from pipelines.report.parts.verdict import recognition_fault, verdict
 from pipelines.run.folder import RunFolder
 from pipelines.run.registration import (
     FILE,

@@ -181,7 +181,7 @@ class RunFolder:
             self.update_manifest(seconds=seconds)
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def hold_lock(self) -> Iterator[None]:
         """Hold the folder for this process, and remove the leftovers of killed writes.
 
         Raises:

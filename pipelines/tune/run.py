@@ -53,7 +53,7 @@ def run(runs: Sequence[Run]) -> None:
     done = [record for record in tried(folder) if is_done(record, run, target)]
     if done:
         say("tune", f"{len(done)} trials already done")
-    left = config.tune.left(done)
+    left = config.tune.trials_left(done)
     if left:
         _search(run, target, ground, done, left)
     _conclude(run, target, plain, ground)
@@ -81,7 +81,7 @@ def is_done(record: Record, run: Run, target: str) -> bool:
 
 def belongs_to(record: Record, run: Run, target: str) -> bool:
     """Whether a record tells of the attacks and seeds of a run as it is now."""
-    return bool(record.get("asked") == Trial(run, target, record["parameters"], "search").asked)
+    return bool(record.get("asked") == Trial(run, target, record["parameters"], "search").question)
 
 
 def _measured(trial: Trial) -> Record:

@@ -20,7 +20,7 @@ from mi_core.checks import ConfigError, NumericError, ShapeError
 from mi_core.encoders.remembering import Memory
 from mi_core.metrics.pooled import pool
 from mi_core.records import Estimate
-from mi_core.report.contents import named
+from mi_core.report.contents import method_in_words
 from pipelines.attack import run as attack
 from pipelines.attack.inference import inferred
 from pipelines.attack.reference import stopping_rule
@@ -38,24 +38,24 @@ from pipelines.data.plans import plan_of, plans_of
 from pipelines.encoders.stored import share
 from pipelines.errors import UserError
 from pipelines.extract import run as extract
-from pipelines.extract.passes import remove_passes
-from pipelines.extract.readers import Kept
-from pipelines.extract.worker import EncodeChunks
+from pipelines.extract.actor.worker import EncodeChunks
+from pipelines.extract.work.passes import remove_passes
+from pipelines.extract.work.readers import Kept
 from pipelines.files import storage
 from pipelines.files.digest import digest
 from pipelines.plan.checks import build
-from pipelines.plan.encoders import attacked_epochs, shadows_of, training_chain
-from pipelines.plan.roles import audited_roles
-from pipelines.plan.utility import classifier_roles, utility_roles
-from pipelines.plan.views import crafter_of
+from pipelines.plan.rules.encoders import attacked_epochs, shadows_of, training_chain
+from pipelines.plan.rules.roles import audited_roles
+from pipelines.plan.rules.utility import classifier_roles, utility_roles
+from pipelines.plan.rules.views import crafter_of
 from pipelines.pretrain import run as pretrain
 from pipelines.run.folder import TUNED, RunFolder
 from pipelines.run.points import Run
 
 Record = dict[str, Any]
-"""The results of a trial: ``id``, ``parameters``, ``asked`` (see `Trial.asked`), ``fold``, ``seeds`` (how many so far),
-``utility``, ``attacks`` and, where attributes are hidden, ``inferences`` (estimates, pooled), ``leak``, ``seconds``,
-``cpu_seconds``; a failed one has a ``fault`` instead of estimates."""
+"""The results of a trial: ``id``, ``parameters``, ``asked`` (see `Trial.question`), ``fold``, ``seeds`` (how many so
+far), ``utility``, ``attacks`` and, where attributes are hidden, ``inferences`` (estimates, pooled), ``leak``,
+``seconds``, ``cpu_seconds``; a failed one has a ``fault`` instead of estimates."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Trial:
         return digest(self.target, dict(self.parameters))[:12]
 
     @property
-    def asked(self) -> str:
+    def question(self) -> str:
         """What its results tell of: attacks that count, metric and measure, seeds, and what the folds keep together."""
         config, tune = self.run.config, self.tune
         counted = [one.model_dump(mode="json") for one in config.attacks if _counts(one, self.target, tune)]
@@ -155,7 +155,7 @@ def measure(trial: Trial) -> Iterator[Record]:
     A fault of the parameters ends it with a record of the fault.
     """
     before = trial.record()
-    if before.get("whole") and before.get("asked") == trial.asked:
+    if before.get("whole") and before.get("asked") == trial.question:
         yield before
         return
     threads = max(1, int(trial.tune.cpus))
@@ -164,7 +164,7 @@ def measure(trial: Trial) -> Iterator[Record]:
 
     def kept(results: Record) -> Record:
         spent = {"seconds": time.perf_counter() - started, "cpu_seconds": _cpu_seconds() - burnt}
-        known = {"id": trial.id, "parameters": dict(trial.parameters), "asked": trial.asked, "fold": trial.fold}
+        known = {"id": trial.id, "parameters": dict(trial.parameters), "asked": trial.question, "fold": trial.fold}
         record = known | results
         record |= {name: round(before.get(name, 0.0) + value, 3) for name, value in spent.items()}
         storage.write_json(trial.path, record)
@@ -264,7 +264,7 @@ def results_of(trial: Trial, own: RunConfig) -> Record:
 
 
 def _called(row: dict[str, Any]) -> str:
-    return named(row["attribute"], row["output"], row.get("settings"))
+    return method_in_words(row["attribute"], row["output"], row.get("settings"))
 
 
 def _inferred(trial: Trial, own: RunConfig) -> list[dict[str, Any]]:

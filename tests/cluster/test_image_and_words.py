@@ -16,7 +16,7 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 
-from pipelines.extract.telemetry import BUSY, COUNTERS, PREFIX, SECONDS, STEPS, TAGS
+from pipelines.extract.actor.telemetry import BUSY, COUNTERS, PREFIX, SECONDS, STEPS, TAGS
 from tests.cluster.reading import CLUSTER, ROOT, TEXTS, changed, ray_commands, ray_version
 
 DOCKERFILE = TEXTS["Dockerfile"]

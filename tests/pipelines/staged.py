@@ -21,8 +21,8 @@ from pipelines.data.plans import plan_of
 from pipelines.data.scan.scan import scan
 from pipelines.encoders import adopt
 from pipelines.extract import run as extract
-from pipelines.extract.readers import Kept
-from pipelines.extract.worker import EncodeChunks
+from pipelines.extract.actor.worker import EncodeChunks
+from pipelines.extract.work.readers import Kept
 from pipelines.plan.load import parse
 from pipelines.pretrain import run as pretrain
 from pipelines.report import run as report

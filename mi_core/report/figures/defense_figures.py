@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mi_core.records import Estimate
-from mi_core.report.contents import named
+from mi_core.report.contents import method_in_words
 from mi_core.report.defenses import by_target, known_as, undefended
 from mi_core.report.figures.drawing import (
     Drawing,
@@ -89,7 +89,7 @@ def _loss(entry: DefenseRow) -> float:
 
 def _called(pair: AttackPair | AttributePair) -> str:
     method = pair.attack if isinstance(pair, AttackPair) else pair.attribute
-    return named(method, pair.output, pair.settings)
+    return method_in_words(method, pair.output, pair.settings)
 
 
 def _each(target: str, entries: Sequence[DefenseRow], part: str, y: str) -> Drawing:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mi_core.records import Estimate
-from mi_core.validity.dataset import Needed
+from mi_core.validity.sets.dataset import Needed
 
 
 @dataclass(frozen=True, kw_only=True)

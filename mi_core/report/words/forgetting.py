@@ -13,8 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from mi_core.report.words.numbers import estimate, percent
-from mi_core.validity.forgetting import Forgetting
-from mi_core.validity.kept import PERCENTILES
+from mi_core.validity.sets.forgetting import Forgetting
+from mi_core.validity.sets.kept import PERCENTILES
 
 TITLES = {
     "forgotten": "Forgotten, as far as these attacks can see",
@@ -46,7 +46,7 @@ def in_words(found: Forgetting) -> str:
 
     Example:
         >>> from mi_core.records import Estimate
-        >>> from mi_core.validity.kept import Tail
+        >>> from mi_core.validity.sets.kept import Tail
         >>> sure, none = Estimate(0.3, 0.2, 0.4, 200), Estimate(0.0, -0.05, 0.05, 200)
         >>> chance, half = Estimate(0.5, 0.4, 0.6, 200), Estimate(0.8, 0.7, 0.9, 200)
         >>> tails = {"lpla": Tail((0.05, 0.01), 0.0, None, none, none, 0.04)}

@@ -18,7 +18,7 @@ def shipped() -> dict[str, str]:
     return {path.rpartition("/")[2].removesuffix(".yaml"): path for path in paths if path.endswith(".yaml")}
 
 
-def found(name: str) -> str:
+def config_file(name: str) -> str:
     """The file that a name stands for: one that is there, with or without ``.yaml``, before one of the package.
 
     Raises:

@@ -51,16 +51,16 @@ class Role(Section):
         sizes = [name for name in ("count", "fraction", "keys") if getattr(self, name) is not None]
         if len(sizes) > 1:
             raise ValueError(f"{' and '.join(sizes)} are both given; keep one")
-        if self.key_column is not None and not self.listed:
+        if self.key_column is not None and not self.is_listed:
             raise ValueError("key_column is given without keys, the file that has the column")
         if self.blend is not None and self.kind != "blended":
             raise ValueError(f"blend = {self.blend:g} is given, but only canaries of kind blended have noise")
-        if self.classes is not None and not self.drawn:
+        if self.classes is not None and not self.is_drawn:
             raise ValueError("classes are chosen for a drawn role; give its count or fraction")
         return self
 
     @property
-    def drawn(self) -> bool:
+    def is_drawn(self) -> bool:
         """Whether the role is drawn; otherwise the user gives its samples."""
         return self.count is not None or self.fraction is not None
 
@@ -70,14 +70,14 @@ class Role(Section):
         return (self.blend or _BLEND) if self.kind == "blended" else None
 
     @property
-    def listed(self) -> bool:
+    def is_listed(self) -> bool:
         """Whether a list of keys gives the role."""
         return self.keys is not None
 
     @property
     def whole(self) -> bool:
         """Whether the role is a whole source."""
-        return not self.drawn and not self.listed
+        return not self.is_drawn and not self.is_listed
 
 
 _COIN = Role(source_name=CANARY_ROLE, fraction=0.5)
@@ -194,8 +194,8 @@ class DataConfig(Section):
             check_choice(f"{place}.from", origin, [*self.sources, *self.roles])
             if origin in self.roles and self.roles[origin].source_name not in self.sources:
                 raise ValueError(f"{place}.from = {origin!r} is itself a part; take a part of a role")
-            if origin in self.roles and not role.drawn:
-                keys = ", and keys for roles of a source" if role.listed else ""
+            if origin in self.roles and not role.is_drawn:
+                keys = ", and keys for roles of a source" if role.is_listed else ""
                 raise ValueError(f"{place} is a part of {origin}; give its count or fraction{keys}")
             parts.setdefault(origin, {})[name] = role
         self._check_canaries()
@@ -208,7 +208,7 @@ class DataConfig(Section):
         names, roles = ", ".join(parts), list(parts.values())
         if any(role.whole for role in roles) and len(roles) > 1:
             raise ValueError(f"roles {names} share {origin}, so each needs a count or a fraction, or a list of keys")
-        if {role.count is None for role in roles if role.drawn} == {True, False}:
+        if {role.count is None for role in roles if role.is_drawn} == {True, False}:
             raise ValueError(f"roles {names} of {origin} mix count and fraction; use one of them")
         share = sum(role.fraction or 0 for role in roles)
         if share > 1 + 1e-9:

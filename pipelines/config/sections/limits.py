@@ -122,6 +122,6 @@ class PricesConfig(Section):
     storage_gb_month: float | None = Field(default=None, ge=0, description="10^9 bytes of features for a month")
 
     @property
-    def known(self) -> dict[str, float]:
+    def given_prices(self) -> dict[str, float]:
         """The prices that are given."""
         return self.model_dump(exclude_none=True)

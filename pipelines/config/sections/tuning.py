@@ -118,7 +118,7 @@ class TuneConfig(Section):
         every = [dict(zip(self.search, values, strict=True)) for values in product(*choices)]
         return [point for point in every if point not in known]
 
-    def left(self, done: Sequence[Mapping[str, Any]]) -> int:
+    def trials_left(self, done: Sequence[Mapping[str, Any]]) -> int:
         """Number of trials that are left."""
         choices = [one.choice for one in self.search.values()]
         most = math.prod(map(len, choices)) if all(choices) else self.trials

@@ -75,7 +75,7 @@ def draw(
     near = config.near_duplicates is not None
     parted = any(takers_of(config, role) for role in config.roles)
     with _scratch(f"{scanned.folder}/{storage.UNFINISHED}ranks-{seed}") as ranks:
-        listed = any(role.listed for role in config.roles.values())
+        listed = any(role.is_listed for role in config.roles.values())
         work = [(part, rules, ranks, parted, near, listed) for part in parts(shards, lambda one: one.shard.rows)]
         task_map(rank, work, title=f"seed {seed}: hashing")
         takes = memory_for(sum(one.shard.rows for one in shards))
@@ -304,7 +304,7 @@ def count(scan_folder: str, shards: Sequence[Numbered], rules: Rules, folder: st
     for one in shards:
         of = one.shard
         lost = storage.read_table(dropped_path(folder, of.source, of.item)) if one.number in dropped else None
-        rows = rules.drawn(storage.read_table(of.path), of.source, of.item, lost)
+        rows = rules.draw_shard(storage.read_table(of.path), of.source, of.item, lost)
         path = of.path.removeprefix(f"{scan_folder}/")
         counted.append(sums_of(rows, of.source, of.item, path, 0 if lost is None else len(lost)))
     return pa.concat_tables(counted)

@@ -77,8 +77,8 @@ def keeping(roles: Mapping[str, Role], sources: Sequence[str]) -> npt.NDArray[np
     drawn from, since it may have been trained on; otherwise given roles come before what is drawn.
     """
     given = {role.source_name: name for name, role in roles.items() if role.whole}
-    feeding = {role.source_name for name, role in roles.items() if not _nonmember(name) and role.drawn}
-    spoilt = any(_nonmember(name) for name, role in roles.items() if not role.drawn)
+    feeding = {role.source_name for name, role in roles.items() if not _nonmember(name) and role.is_drawn}
+    spoilt = any(_nonmember(name) for name, role in roles.items() if not role.is_drawn)
     priority = np.full(len(sources), 3, dtype=np.int64)
     for number, name in enumerate(sources):
         if name in given:

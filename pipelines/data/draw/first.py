@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from mi_core.records import BoolArray
 from pipelines.data.columns import ids_of, pixel_ranks
-from pipelines.data.draw.splits import FIRST, Splits, having
+from pipelines.data.draw.splits import FIRST, Splits, in_roles
 from pipelines.files import storage
 from pipelines.files.digest import digest
 
@@ -39,7 +39,7 @@ class Firsts:
     seed: int
 
     @classmethod
-    def of(cls, splits: Splits, roles: Iterable[str], count: int, seed: int) -> Firsts:
+    def from_splits(cls, splits: Splits, roles: Iterable[str], count: int, seed: int) -> Firsts:
         """The first ``count`` samples of each role of whole splits; a pass over the samples of a role is kept."""
         return cls({role: _last(splits, role, count, seed) for role in roles}, seed)
 
@@ -48,7 +48,7 @@ class Firsts:
         names, ranks = ids_of(rows), pixel_ranks(self.seed, FIRST, rows["sha256"])
         found = np.zeros(len(rows), dtype=bool)
         for role, last in self.lasts.items():
-            here = having(rows, [role])
+            here = in_roles(rows, [role])
             if last is not None:
                 here &= ranks <= np.uint64(last[0])
                 for row in np.flatnonzero(here & (ranks == np.uint64(last[0]))):

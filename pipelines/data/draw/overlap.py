@@ -54,7 +54,7 @@ def recurring(data: DataConfig, splits: Splits, roles: Sequence[str]) -> float:
 def pool_of(data: DataConfig, role: str) -> tuple[str, ...]:
     """What a role is drawn from: a source or a role that the user gives, and the classes; such a role is its own."""
     chosen = data.roles[role]
-    if not chosen.drawn:
+    if not chosen.is_drawn:
         return (role,)
     origin = chosen.source_name
     whole = pool_of(data, origin) if origin in data.roles else (origin,)
@@ -64,7 +64,7 @@ def pool_of(data: DataConfig, role: str) -> tuple[str, ...]:
 def _share(data: DataConfig, splits: Splits, role: str) -> float:
     """The share of its pool that a role takes; 1 where samples count by shard, which are those of every seed."""
     chosen = data.roles[role]
-    if not chosen.drawn or splits.rules is None or splits.rules.by_shard:
+    if not chosen.is_drawn or splits.rules is None or splits.rules.by_shard:
         return 1.0
     origin = chosen.source_name
     of_pool = _share(data, splits, origin) if origin in data.roles else 1.0

@@ -73,7 +73,7 @@ class Taker:
         return wanted
 
 
-def taken(
+def taker_numbers(
     takers: Sequence[Taker], hashes: Hashes, labels: Labels, there: npt.NDArray[np.bool_], shard: str, grouped: bool
 ) -> Numbers:
     """The number of the taker of each sample of one shard, from 1; 0: none.
@@ -162,7 +162,7 @@ class Rules:
         hashes: Hashes = of_group[np.asarray(coded.indices)]
         return hashes
 
-    def drawn(self, samples: pa.Table, source: str, item: str, dropped: pa.Table | None) -> pa.Table:
+    def draw_shard(self, samples: pa.Table, source: str, item: str, dropped: pa.Table | None) -> pa.Table:
         """The samples of one shard that have a role.
 
         Args:
@@ -180,7 +180,7 @@ class Rules:
         roles = _Named(len(samples))
         if dropped is not None:
             rows, part_only = np.asarray(dropped["row"]), np.asarray(dropped["part"])
-            of_list = Coded.of(dropped["role"]) if "role" in dropped.column_names else Coded([""], 0 * rows)
+            of_list = Coded.from_column(dropped["role"]) if "role" in dropped.column_names else Coded([""], 0 * rows)
             there[rows[~part_only]] = False
             parted[rows[~of_list.among(self.lists)[of_list.codes]]] = False
             for role in self.lists:
@@ -193,11 +193,11 @@ class Rules:
         purposes = {name: "canary" if name == CANARY_ROLE else PART for name in roles.names[1:] if name in self.takers}
         own = {purpose: self.hashes(samples, source, purpose) for purpose in dict.fromkeys(purposes.values())}
         for parent, purpose in purposes.items():
-            self._take(parent, own[purpose], labels, parted & roles.having(parent), item, parts)
+            self._take(parent, own[purpose], labels, parted & roles.rows_named(parent), item, parts)
         if self.wrong and CANARY_ROLE in roles.names:
-            samples = self._mislabelled(samples, source, labels, roles.having(CANARY_ROLE))
+            samples = self._mislabelled(samples, source, labels, roles.rows_named(CANARY_ROLE))
         if self.noise is not None and CANARY_ROLE in roles.names:
-            samples = self._blended(samples, roles.having(CANARY_ROLE))
+            samples = self._blended(samples, roles.rows_named(CANARY_ROLE))
         return self._table(samples, source, item, roles, parts)
 
     def _mislabelled(self, samples: pa.Table, source: str, labels: Labels, canary: npt.NDArray[np.bool_]) -> pa.Table:
@@ -222,7 +222,7 @@ class Rules:
         self, origin: str, hashes: Hashes, labels: Labels, there: npt.NDArray[np.bool_], item: str, into: _Named
     ) -> None:
         takers = self.takers[origin]
-        numbers = taken(takers, hashes, labels, there, item, self.grouped)
+        numbers = taker_numbers(takers, hashes, labels, there, item, self.grouped)
         for number, taker in enumerate(takers, start=1):
             into.put(taker.role, numbers == number)
 
@@ -251,7 +251,7 @@ class _Named:
         self.names.append(name)
         self.numbers[rows] = len(self.names) - 1
 
-    def having(self, name: str) -> npt.NDArray[np.bool_]:
+    def rows_named(self, name: str) -> npt.NDArray[np.bool_]:
         rows: npt.NDArray[np.bool_] = self.numbers == self.names.index(name)
         return rows
 

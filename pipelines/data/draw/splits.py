@@ -63,7 +63,7 @@ class Splits:
     given: pa.Table | None = field(default=None, repr=False, compare=False)
 
     @classmethod
-    def of(cls, table: pa.Table, roles: Sequence[str], folder: str = "") -> Splits:
+    def from_table(cls, table: pa.Table, roles: Sequence[str], folder: str = "") -> Splits:
         """The splits of some samples. ``table``: as `table`, sorted by source and key."""
         shards = [SUMS.empty_table()]
         for source in pc.unique(table["source"]).to_pylist():
@@ -112,7 +112,7 @@ class Splits:
         if "of" in known:
             return cls.load(follow(folder, known["of"]))
         if known["rules"] is None:
-            return cls.of(storage.read_table(f"{folder}/splits/{GIVEN}"), list(known["counts"]), folder)
+            return cls.from_table(storage.read_table(f"{folder}/splits/{GIVEN}"), list(known["counts"]), folder)
         return cls(
             tuple(known["counts"]),
             Sums(storage.read_table(f"{folder}/splits/{SUMMED}")),
@@ -159,7 +159,7 @@ class Splits:
             samples = storage.read_table(f"{self.scan_folder}/{path}")
         except FileNotFoundError as error:
             raise UserError(f"{self.scan_folder}/{path} is gone, which roles are found from; {_REDO}") from error
-        rows = self.rules.drawn(samples, source, item, lost)
+        rows = self.rules.draw_shard(samples, source, item, lost)
         if len(rows) != self.sums.count(self.sums.rows(self.roles, shard=(source, item))):
             raise UserError(
                 f"{source}, shard {item}: it was read again and changed since the roles were drawn; {_REDO}"
@@ -236,7 +236,7 @@ class Splits:
         for place in self.sums.shards:
             if self.size(*place, roles):
                 rows = self.shard(*place)
-                yield rows.filter(pa.array(having(rows, roles)))
+                yield rows.filter(pa.array(in_roles(rows, roles)))
 
     def _units(self, rows: npt.NDArray[np.intp]) -> list[str]:
         """What is drawn as one: the group of some rows, or the ``source/key`` of each."""
@@ -247,7 +247,7 @@ class Splits:
 
     def rows(self, roles: Iterable[str]) -> npt.NDArray[np.intp]:
         """Row numbers of the samples in some roles or parts, in `table`, ascending."""
-        return np.flatnonzero(having(self.table, list(roles)))
+        return np.flatnonzero(in_roles(self.table, list(roles)))
 
     def ids(self, roles: Iterable[str]) -> list[str]:
         """``source/key`` of the samples in some roles or parts, in a fixed order."""
@@ -286,7 +286,7 @@ class Splits:
         order = np.argsort(ranks, kind="stable")
         middle = middle_of(ranks[order], ", ".join(roles))
         chosen = np.sort(rows[order[middle:] if index % 2 else order[:middle]])
-        return replace(Splits.of(self.table.take(pa.array(chosen)), self.roles, self.folder), rules=self.rules)
+        return replace(Splits.from_table(self.table.take(pa.array(chosen)), self.roles, self.folder), rules=self.rules)
 
     def fold(self, roles: Iterable[str], name: str, seed: int) -> set[str]:
         """Ids of one fold of each role: ``search`` and ``final`` are halves by a seeded hash, ``all`` is both."""
@@ -327,14 +327,14 @@ class Splits:
         if not self.size(source, item, wanted):
             return {}
         rows = self.shard(source, item)
-        here = rows.filter(pa.array(having(rows, wanted)))
+        here = rows.filter(pa.array(in_roles(rows, wanted)))
         return dict(zip(here["key"].to_pylist(), here[of].to_pylist(), strict=True))
 
     def keys(self, source: str, item: str, roles: Iterable[str]) -> list[str]:
         """Keys of the samples of one item in some roles or parts, ascending."""
         return list(self.classes(source, item, roles))
 
-    def named(self, source: str, item: str, roles: Iterable[str]) -> list[str]:
+    def item_ids(self, source: str, item: str, roles: Iterable[str]) -> list[str]:
         """``source/key`` of the samples of one item in some roles or parts, ascending."""
         return [f"{source}/{key}" for key in self.keys(source, item, roles)]
 
@@ -353,12 +353,12 @@ class Splits:
         return dict(zip(ids_of(self.table), self.table[f"{ATTRIBUTE}{name}"].to_pylist(), strict=True))
 
 
-def having(rows: pa.Table, roles: Iterable[str]) -> npt.NDArray[np.bool_]:
+def in_roles(rows: pa.Table, roles: Iterable[str]) -> npt.NDArray[np.bool_]:
     """Which of some samples are in some roles or parts."""
     wanted = list(roles)
-    role, part = Coded.of(rows["role"]), Coded.of(rows["part"])
-    having: npt.NDArray[np.bool_] = role.among(wanted)[role.codes] | part.among(wanted)[part.codes]
-    return having
+    role, part = Coded.from_column(rows["role"]), Coded.from_column(rows["part"])
+    inside: npt.NDArray[np.bool_] = role.among(wanted)[role.codes] | part.among(wanted)[part.codes]
+    return inside
 
 
 def _together(shards: Iterable[pa.Table]) -> pa.Table:

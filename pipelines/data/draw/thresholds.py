@@ -81,7 +81,7 @@ class Thresholds:
         for number, (name, role) in enumerate(self.config.roles.items()):
             if role.whole:
                 self._give(name, f"source = {self.numbers[role.source_name]}")
-            if role.listed:
+            if role.is_listed:
                 self._give(name, f"listed = {number}")
         whole = {role.source_name for role in self.config.roles.values() if role.whole}
         drawn = []
@@ -191,7 +191,7 @@ class Thresholds:
             return
         ((shard, row, group),) = torn
         names = self.connection.execute(f"SELECT name FROM role_owner WHERE h = {group}").fetchall()
-        origin = {name: self.numbers[role.source_name] for name, role in self.config.roles.items() if not role.drawn}
+        origin = {name: self.numbers[role.source_name] for name, role in self.config.roles.items() if not role.is_drawn}
         one, two = sorted((name for (name,) in names), key=lambda name: (origin[name], name))[:2]
         text = storage.read_table(self.shards[shard].shard.path, [GROUP])[GROUP][row].as_py()
         raise UserError(
@@ -212,4 +212,4 @@ def check_size(config: DataConfig, source: str, available: int) -> None:
 
 def takers_of(config: DataConfig, origin: str) -> dict[str, Role]:
     """The roles drawn from a source or role, sorted by name: the order in a config file has no effect."""
-    return {name: role for name, role in sorted(config.roles.items()) if role.source_name == origin and role.drawn}
+    return {name: role for name, role in sorted(config.roles.items()) if role.source_name == origin and role.is_drawn}

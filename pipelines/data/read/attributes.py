@@ -103,7 +103,7 @@ class Attributes:
             for name, one in attributes.items()
         }
 
-    def of(self, sample: Sample) -> dict[str, int]:
+    def values_of(self, sample: Sample) -> dict[str, int]:
         """The number of each attribute's value of a sample.
 
         Raises:

@@ -41,7 +41,7 @@ class Columns:
     path: str | None = None
 
     @classmethod
-    def of(cls, schema: pa.Schema, given: ColumnsConfig) -> Columns:
+    def from_schema(cls, schema: pa.Schema, given: ColumnsConfig) -> Columns:
         """Find the columns of a file.
 
         Args:

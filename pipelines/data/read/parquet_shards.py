@@ -71,7 +71,7 @@ def scan_row_group(item: Item, given: ColumnsConfig) -> Iterator[Sample | Proble
         with storage.open_seekable(item.path) as stream:
             settings = {"pre_buffer": False, "buffer_size": _BUFFER, "page_checksum_verification": True}
             file = pq.ParquetFile(stream, metadata=footer, **settings)
-            columns = Columns.of(file.schema_arrow, given)
+            columns = Columns.from_schema(file.schema_arrow, given)
             group = _number_of(footer, item)
             for batch in file.iter_batches(BATCH, row_groups=[group], columns=columns.read, use_threads=False):
                 cells = columns.cells(batch)
@@ -112,7 +112,7 @@ def _rows(path: str, written: str) -> tuple[int, ...]:
 
 def _check(path: str, written: str, columns: ColumnsConfig) -> None:
     try:
-        Columns.of(_footer(path, written).schema.to_arrow_schema(), columns)
+        Columns.from_schema(_footer(path, written).schema.to_arrow_schema(), columns)
     except ValueError as error:
         raise UserError(f"{path}: {error}") from error
 

@@ -29,7 +29,7 @@ class Shards:
     endings: tuple[str, ...]
     advice: str
 
-    def of(self, folder: str) -> list[str]:
+    def paths_in(self, folder: str) -> list[str]:
         """Paths of the files directly in a folder."""
         return [path for path in storage.list_files(folder, recursive=False) if path.endswith(self.endings)]
 
@@ -64,7 +64,7 @@ def _expanded(pattern: str, kind: Shards) -> list[str]:
         elif _is_glob(path) and (matches := _glob(path)):
             paths += matches
         elif storage.is_folder(path):
-            matches = kind.of(path)
+            matches = kind.paths_in(path)
             if not matches:
                 raise UserError(f"{path} holds no {kind.endings[0]} file")
             paths += matches

@@ -130,7 +130,7 @@ class Glimpses:
         pairs = zip(self.table["key"].to_pylist(), self.table["rank"].to_pylist(), strict=True)
         return {key: rank for key, rank in pairs if key in keys}
 
-    def of(self, keys: Container[str]) -> Iterator[tuple[str, _Seen]]:
+    def look_up(self, keys: Container[str]) -> Iterator[tuple[str, _Seen]]:
         """What was kept of some samples, by key."""
         for row, key in enumerate(self.table["key"].to_pylist()):
             if key in keys:

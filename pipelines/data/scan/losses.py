@@ -78,7 +78,7 @@ class Reading:
     problems: tuple[Problem, ...]
 
     @property
-    def found(self) -> int:
+    def sample_count(self) -> int:
         """Samples seen, usable or not."""
         return self.used + sum(one.count for one in self.problems if not isinstance(one, Damage | Note))
 
@@ -138,7 +138,7 @@ class _Yardstick:
     @cached_property
     def samples_per_shard(self) -> float:
         """Mean over the whole shards."""
-        return sum(reading.found for reading in self.whole) / max(1, len(self.whole))
+        return sum(reading.sample_count for reading in self.whole) / max(1, len(self.whole))
 
     @cached_property
     def sizes(self) -> Mapping[str, int]:
@@ -150,7 +150,7 @@ class _Yardstick:
     def bytes_per_sample(self) -> float:
         """Mean over the whole shards; 0 if there is none."""
         size = sum(self.sizes.get(path, 0) for path in {reading.item.path for reading in self.whole})
-        return size / max(1, sum(reading.found for reading in self.whole))
+        return size / max(1, sum(reading.sample_count for reading in self.whole))
 
     @property
     def most(self) -> int:
@@ -180,9 +180,9 @@ class _Yardstick:
     def short(self, name: str, reading: Reading) -> Iterator[Rejection]:
         """A shard that is whole but holds fewer samples than the manifest says."""
         listed = self.counts.get(reading.item.path, 0)
-        if reading.whole and reading.found < listed:
-            reason = f"it holds {reading.found} of the {listed} samples that {MANIFEST} lists ({_REMEDY})"
-            yield Rejection(name, reading.item.name, "", reason, listed - reading.found, BY_MANIFEST)
+        if reading.whole and reading.sample_count < listed:
+            reason = f"it holds {reading.sample_count} of the {listed} samples that {MANIFEST} lists ({_REMEDY})"
+            yield Rejection(name, reading.item.name, "", reason, listed - reading.sample_count, BY_MANIFEST)
 
     def missing(self, name: str) -> Iterator[Rejection]:
         """Shards that the manifest lists and the source's patterns name, but that do not exist."""
@@ -238,7 +238,7 @@ class Tally:
         return [f"{source}{': ' if source else ''}" + "; ".join(notes) for source, notes in by_source.items()]
 
     @classmethod
-    def of(cls, used: int, rejected: Sequence[Rejection], items: Mapping[str, Sequence[Item]]) -> Tally:
+    def from_rejections(cls, used: int, rejected: Sequence[Rejection], items: Mapping[str, Sequence[Item]]) -> Tally:
         """The tally of some sources with these items."""
         shards = {name: {item.name for item in every} for name, every in items.items()}
         for bad in rejected:

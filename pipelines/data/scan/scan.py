@@ -131,7 +131,7 @@ def scan(data: DataConfig, folder: str | None = None, task_map: TaskMap = one_by
     if tables:
         storage.write_table(f"{place}/{REPEATED}", pa.concat_tables(tables))
     used = sum(shard.rows for shard in usable_shards) - sum(of_earlier.values())
-    tally = Tally.of(used, rejected, items)
+    tally = Tally.from_rejections(used, rejected, items)
     tally.check(data.max_rejected, f"data.max_rejected = {data.max_rejected:.2%}")
     of_all = {name: (len(drawn[name]), len(there)) for name, there in every.items()}
     return Scan(place, tuple(usable_shards), of_earlier, tally, of_all, held)
@@ -351,7 +351,7 @@ def usable(
             continue
         try:
             pixels, sha, side, remarks = decode_and_hash(sample.image, decoder)
-            known: dict[str, Any] = {f"{ATTRIBUTE}{name}": value for name, value in own.of(sample).items()}
+            known: dict[str, Any] = {f"{ATTRIBUTE}{name}": value for name, value in own.values_of(sample).items()}
             known |= {GROUP: group_of(group_by, sample)} if group_by else {}
             if near:
                 known |= dict(zip((PHASH, DESCRIPTOR), marks(pixels, side), strict=True))

@@ -62,7 +62,9 @@ def source_of(text: str, *, root: str | None = None, options: dict[str, Any] | N
     except ValidationError as error:
         raise UserError(first_mistake(error)) from error
     folder = storage.is_folder(text)
-    kinds = (kind for kind, files in _FILES.items() if (files.of(text) if folder else text.endswith(files.endings)))
+    kinds = (
+        kind for kind, files in _FILES.items() if (files.paths_in(text) if folder else text.endswith(files.endings))
+    )
     kind = next(kinds, "imagefolder" if folder else "shards")
     if kind == "imagefolder":
         return SourceConfig(kind=kind, path=text)
@@ -195,7 +197,8 @@ def _samples(source: SourceConfig, readings: list[Reading], *, once: bool) -> It
 
 def _tally(source: SourceConfig, readings: list[Reading]) -> Tally:
     used = sum(reading.used for reading in readings)
-    return Tally.of(used, rejections("", source, readings, whole=True), {"": [reading.item for reading in readings]})
+    rejected = rejections("", source, readings, whole=True)
+    return Tally.from_rejections(used, rejected, {"": [reading.item for reading in readings]})
 
 
 def _entry(sample: Sample, used: set[str]) -> tuple[dict[str, Any], str]:

@@ -21,7 +21,7 @@ from mi_core.features.patch_similarity import CenterSimilarity
 from mi_core.folds import FOLDS, stratified_folds
 from mi_core.metrics.delong import auc
 from mi_core.records import Features, LabelledFeatures
-from mi_core.validity.dataset import dataset_test
+from mi_core.validity.sets.dataset import dataset_test
 
 PAIRS = 10
 PLAIN = CombinedParameters(grid="")

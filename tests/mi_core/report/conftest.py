@@ -20,8 +20,8 @@ from mi_core.report.model.as_json import part_as_json, part_from_json
 from mi_core.report.model.attacks import AttackResult
 from mi_core.report.model.report import report_from_json
 from mi_core.report.pooling import pool_seeds
-from mi_core.validity.dataset import dataset_test
-from mi_core.validity.share import least_share
+from mi_core.validity.sets.dataset import dataset_test
+from mi_core.validity.sets.share import least_share
 from mi_core.validity.verdict import Validity
 
 ATTACKS = {"encodermi-t": 1.0, "encodermi-v": 1.02, "encodermi-s": 1.03, "lpla": 0.45}

@@ -23,6 +23,8 @@ from pipelines.run.folder import RunFolder
 from tests.conftest import small_config
 from tests.pipelines import staged
 
+pytestmark = pytest.mark.ray
+
 COMBINED = {"attack": "combined", "reference": "audited", "grid": "3x1"}
 
 

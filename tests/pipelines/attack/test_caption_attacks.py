@@ -25,6 +25,8 @@ from tests.pipelines import staged
 from tests.pipelines.columns import columns
 from tests.pipelines.tars import image_bytes, tar_bytes
 
+pytestmark = pytest.mark.ray
+
 
 def config(folder: Path, *, captions: bool = True) -> dict[str, object]:
     """Four shards of 40 images; half of them bring a caption, the others have a class with words."""

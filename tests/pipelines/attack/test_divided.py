@@ -15,7 +15,8 @@ import pytest
 
 from mi_core.validity.conformal import conformal_p_values
 from mi_core.validity.verdict import Validity
-from pipelines.attack import candidates, score, scores
+from pipelines.attack import score, scores
+from pipelines.attack.answers import candidates
 from pipelines.attack.fit import Scored
 from pipelines.attack.results import Task, tasks
 from pipelines.audit import run as audit
@@ -28,12 +29,14 @@ from pipelines.data.scan.scan import scan
 from pipelines.errors import UserError
 from pipelines.extract import features
 from pipelines.plan.load import parse
-from pipelines.plan.roles import audited_roles
-from pipelines.report.caveats import caveats
-from pipelines.report.finished import FinishedRun
+from pipelines.plan.rules.roles import audited_roles
+from pipelines.report.parts.caveats import caveats
+from pipelines.report.parts.finished import FinishedRun
 from pipelines.run.folder import RunFolder
 from tests.pipelines import staged
 from tests.pipelines.tars import image_bytes, tar_bytes
+
+pytestmark = pytest.mark.ray
 
 SHARDS, EACH = 5, 24
 

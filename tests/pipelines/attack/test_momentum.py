@@ -28,21 +28,23 @@ from pipelines.encoders.adopt import try_out
 from pipelines.encoders.stored import describe, momentum_path
 from pipelines.errors import UserError
 from pipelines.extract import run as extract
-from pipelines.extract.passes import recorded_passes
+from pipelines.extract.work.passes import recorded_passes
 from pipelines.files import storage
 from pipelines.plan.checks import build as checked
-from pipelines.plan.controls import passed_over, references_of
 from pipelines.plan.items import Query
 from pipelines.plan.keys import items_in
 from pipelines.plan.load import parse
+from pipelines.plan.rules.controls import passed_over, references_of
 from pipelines.pretrain import run as pretrain
 from pipelines.report.bindings import encoder_of
-from pipelines.report.caveats import of_references
+from pipelines.report.parts.caveats import of_references
 from pipelines.run.folder import RunFolder
 from pipelines.run.points import Run
 from tests.conftest import small_config
 from tests.pipelines import staged
 from tests.pipelines.banks import bank_of_ten, query_views, stored_column, with_anchors
+
+pytestmark = pytest.mark.ray
 
 MEASURE = ViewsGradient(temperature=0.2, views=2, bank=10, layers=3, momentum=True)
 

@@ -21,6 +21,8 @@ from pipelines.run.folder import RunFolder
 from tests.pipelines import staged
 from tests.pipelines.banks import bank_of_ten, stored_column, with_anchors
 
+pytestmark = pytest.mark.ray
+
 NEED = "neighbours:3/10"
 
 

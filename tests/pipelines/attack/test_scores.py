@@ -20,7 +20,7 @@ from pipelines.attack.results import Task
 from pipelines.attack.scores import Units, judged, part_path, rows_of, units_of
 from pipelines.files import storage
 from pipelines.plan.load import parse
-from pipelines.report.figures import means_of
+from pipelines.report.parts.figures import means_of
 from pipelines.run.folder import SeedFolder
 from tests.conftest import small_config
 from tests.pipelines.undrawn import plan_in

@@ -23,12 +23,14 @@ from pipelines.extract import bank
 from pipelines.extract import run as extract
 from pipelines.files import storage
 from pipelines.plan.checks import build as checked
-from pipelines.plan.controls import passed_over, references_of
 from pipelines.plan.load import parse
+from pipelines.plan.rules.controls import passed_over, references_of
 from pipelines.run.folder import RunFolder
 from pipelines.run.points import Run
 from tests.pipelines import staged
 from tests.pipelines.banks import bank_of_ten, query_views, stored_column, with_anchors
+
+pytestmark = pytest.mark.ray
 
 SMALL = {"attack": "white-box", "gradient_views": 2, "bank": 10, "layers": 3}
 MEASURE = ViewsGradient(temperature=0.5, views=2, bank=10, layers=3)

@@ -24,6 +24,8 @@ from mi_core.training.optimizers import OptimizerParameters
 from pipelines.audit.run import run
 from pipelines.plan.load import load
 
+pytestmark = pytest.mark.ray
+
 SIZE = 8
 VIEWS = {
     "crop_scale": (0.75, 1.0),

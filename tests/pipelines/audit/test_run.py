@@ -32,6 +32,8 @@ from pipelines.run.registration import faults_of, is_after_looking, lines_of
 from tests.conftest import small_config
 from tests.pipelines.tars import image_bytes, shard_bytes, tar_bytes
 
+pytestmark = pytest.mark.ray
+
 
 def run(folder: Path, last: str = "report", force: str | None = None, **sections: Any) -> dict[str, Any]:
     """Run the small config with other sections and return its report."""

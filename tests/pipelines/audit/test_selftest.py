@@ -24,13 +24,15 @@ from pipelines.config.run_config import RunConfig
 from pipelines.data.draw.draw import draw
 from pipelines.data.scan.scan import scan
 from pipelines.errors import UserError
-from pipelines.plan.controls import classifying_references, groups_by, references_of
-from pipelines.plan.dp_audit import promising_encoders
-from pipelines.plan.encoders import is_trained, members_of
 from pipelines.plan.load import load, parse
+from pipelines.plan.rules.controls import classifying_references, groups_by, references_of
+from pipelines.plan.rules.dp_audit import promising_encoders
+from pipelines.plan.rules.encoders import is_trained, members_of
 from pipelines.run.folder import RunFolder
 from tests.conftest import small_config
 from tests.pipelines.tars import image_bytes, tar_bytes
+
+pytestmark = pytest.mark.ray
 
 ROLES = ("target-member", "target-nonmember", "shadow-member", "shadow-nonmember")
 

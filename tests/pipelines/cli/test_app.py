@@ -25,6 +25,8 @@ from pipelines.run.status import status
 from tests.conftest import background, small_config, wait_until
 from tests.pipelines.tars import shard_bytes
 
+pytestmark = pytest.mark.ray
+
 FEW = [f"data.roles.known-{side}={{from: target-{side}, fraction: 0.05}}" for side in ("member", "nonmember")]
 
 

@@ -15,9 +15,11 @@ from pipelines.cli.app import app
 from pipelines.cli.flags import Flags
 from pipelines.config.run_config import RunConfig
 from pipelines.errors import UserError
-from pipelines.plan.controls import passed_over, references_of
 from pipelines.plan.load import load, loaded_from
-from pipelines.plan.views import outputs_of
+from pipelines.plan.rules.controls import passed_over, references_of
+from pipelines.plan.rules.views import outputs_of
+
+pytestmark = pytest.mark.ray
 
 IMAGES = {"candidates": "photos", "controls": "others"}
 
@@ -136,7 +138,15 @@ def test_one_line_audits(tmp_path: Path, local_ray: None, monkeypatch: pytest.Mo
     torch.save(build_backbone("conv4", 3, 8).state_dict(), "weights.pth")
     here = str(tmp_path)  # Ray's workers may stand elsewhere
     flags = ["--encoder", "checkpoint:conv4", "--weights", f"{here}/weights.pth", "--candidates", f"{here}/photos"]
-    flags += ["--controls", f"{here}/others", "--size", "8", "queries.views=3", "encoders.reference.epochs=2", "encoders.reference.halves=2"]
+    flags += [
+        "--controls",
+        f"{here}/others",
+        "--size",
+        "8",
+        "queries.views=3",
+        "encoders.reference.epochs=2",
+        "encoders.reference.halves=2",
+    ]
     looked = CliRunner().invoke(app, ["check", *flags])
     assert looked.exit_code == 0, looked.exception
     said = " ".join(looked.output.split())

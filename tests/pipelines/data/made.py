@@ -136,7 +136,7 @@ def _take(
     groups: dict[str, str],
     short: list[str],
 ) -> None:
-    takers: dict[str, Role] = {n: r for n, r in sorted(config.roles.items()) if r.source_name == origin and r.drawn}
+    takers: dict[str, Role] = {n: r for n, r in sorted(config.roles.items()) if r.source_name == origin and r.is_drawn}
     asked = sum(role.count or 0 for role in takers.values())
     if origin in config.sources and asked > sum(row.name not in roles for row in ranked):
         raise UserError("distinct usable images")

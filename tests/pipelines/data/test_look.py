@@ -35,7 +35,7 @@ def test_few_shards_tell_about_all(tmp_path: Path) -> None:
     look = Look.at(config)
     assert str(look) == "looked at 4 of 8 shards of pool; a run reads all"
     assert (look.scanned.tally.used, look.scanned.rejected) == (80, ())
-    counts = look.counts(look.drawn(0))
+    counts = look.counts(look.draw_roles(0))
     assert counts == {"target-member": 60, "target-nonmember": 30, "known-member": 20}
 
 
@@ -48,7 +48,7 @@ def test_sizes_of_fractions_are_estimated(tmp_path: Path) -> None:
     shares = {"target-member": 0.4, "target-nonmember": 0.2}
     config = config_of(tmp_path, 8, {name: {"from": "pool", "fraction": share} for name, share in shares.items()}, 100)
     look = Look.at(config)
-    counts, exact = look.counts(look.drawn(0)), draw(config, scan(config), 0).counts()
+    counts, exact = look.counts(look.draw_roles(0)), draw(config, scan(config), 0).counts()
     for name, share in shares.items():
         assert abs(counts[name] - exact[name]) < 4 * (800 * share) ** 0.5
         assert counts[name] % 2 == 0  # half of the shards were read
@@ -58,14 +58,14 @@ def test_a_small_source_is_read_whole(tmp_path: Path) -> None:
     config = config_of(tmp_path, 4, ROLES | {"target-member": {"from": "pool", "count": 25}})
     look, whole = Look.at(config), draw(config, scan(config), 3)
     assert (look.whole, str(look)) == (True, "")
-    assert look.drawn(3).table.equals(whole.table)
-    assert look.counts(look.drawn(3)) == whole.counts()
+    assert look.draw_roles(3).table.equals(whole.table)
+    assert look.counts(look.draw_roles(3)) == whole.counts()
 
 
 def test_a_source_that_is_too_small_is_told(tmp_path: Path) -> None:
     config = config_of(tmp_path, 8, {"target-member": {"from": "pool", "count": 200}})
     with pytest.raises(UserError, match=r"200 images are wanted from pool, which has about 160 \(4 of 8 shards were"):
-        Look.at(config).drawn(0)
+        Look.at(config).draw_roles(0)
 
 
 def test_a_shard_of_the_manifest_that_is_not_looked_at_is_not_missing(tmp_path: Path) -> None:

@@ -61,6 +61,8 @@ from tests.pipelines.served import (
     trained,
 )
 
+pytestmark = pytest.mark.ray
+
 
 class Rounded(torch.nn.Module):
     """An encoder that sees what a PNG of 8 bits holds."""

@@ -27,10 +27,12 @@ from pipelines.encoders.adopt import try_out
 from pipelines.encoders.stored import describe
 from pipelines.errors import UserError, fault_of_user
 from pipelines.files import storage
-from pipelines.plan.controls import references_of
 from pipelines.plan.load import parse
+from pipelines.plan.rules.controls import references_of
 from pipelines.run.folder import RunFolder
 from tests.pipelines import staged
+
+pytestmark = pytest.mark.ray
 
 
 @pytest.fixture(scope="module")

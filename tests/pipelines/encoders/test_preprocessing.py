@@ -19,6 +19,8 @@ from pipelines.errors import UserError
 from pipelines.plan.load import parse
 from pipelines.run.folder import RunFolder
 
+pytestmark = pytest.mark.ray
+
 OWN = Preprocessing(224, "bicubic", (0.5,), (0.25,), 256, "shortest")
 
 

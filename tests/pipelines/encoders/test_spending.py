@@ -42,6 +42,8 @@ from tests.pipelines.served import (
     raw_config,
 )
 
+pytestmark = pytest.mark.ray
+
 
 def test_a_budget_holds_the_probe(server: FaultyServer, folder: Path) -> None:
     short = config_of(server, budget={"queries": PROBE - 1})

@@ -32,10 +32,10 @@ from pipelines.estimate import view as estimate_view
 from pipelines.estimate.measure import Chunk, QueryCost, Samples, Shard, SourceSample, sample_shard, sizes_of
 from pipelines.estimate.measure import key as source_key
 from pipelines.estimate.run import Estimate, cluster, estimate
-from pipelines.extract.jobs import shared
+from pipelines.extract.actor.telemetry import STEPS
 from pipelines.extract.ledger import count_queries
 from pipelines.extract.run import plan_passes
-from pipelines.extract.telemetry import STEPS
+from pipelines.extract.work.jobs import shared
 from pipelines.files import storage
 from pipelines.plan.load import parse
 from pipelines.run.folder import RunFolder
@@ -207,7 +207,8 @@ def sample_of(images: int, seconds: tuple[float, ...], shards: int) -> SourceSam
     """A source of some shards of which a few were sampled: 10 decoded images each, in some seconds."""
     item = Item("part", start=0, stop=images)
     labels = {str(row): 0 for row in range(10)}
-    return SourceSample.of("pool", [item] * shards, [Shard(item, images, 0.1, took, labels) for took in seconds])
+    read = [Shard(item, images, 0.1, took, labels) for took in seconds]
+    return SourceSample.from_shards("pool", [item] * shards, read)
 
 
 def test_hours_by_hand_count_a_rare_expensive_source_with_its_own_times(tmp_path: Path) -> None:
@@ -232,7 +233,8 @@ def test_chunks_of_every_source_are_scaled_by_its_own_images_and_checkpoints() -
         seconds = dict.fromkeys(STEPS, 0.0) | {"decode": decode, "forward": forward}
         return Chunk(source, 10, seconds, pa.table({"value": [1.0] * 10}))
 
-    cost = QueryCost.of("target: views", [chunk("plain", 0.1, 0.2), chunk("plain", 0.3, 0.4), chunk("large", 5, 0.2)])
+    chunks = [chunk("plain", 0.1, 0.2), chunk("plain", 0.3, 0.4), chunk("large", 5, 0.2)]
+    cost = QueryCost.from_chunks("target: views", chunks)
     plain = cost.per_image("plain", checkpoints=3)
     assert (plain.value, plain.low, plain.high) == pytest.approx((0.02 + 0.09, 0.01 + 0.06, 0.03 + 0.12))
     assert cost.per_image("large", checkpoints=3).value == pytest.approx(0.5 + 0.06)
@@ -269,7 +271,7 @@ def tars(tmp_path: Path) -> SourceConfig:
 def sampled(source: SourceConfig, config: RunConfig, some: Callable[[list[Item]], Sequence[Item]]) -> Samples:
     items = Source(source).items()
     chosen = [sample_shard("pool", source, config.data, item) for item in some(items)]
-    return {source_key("pool", source): SourceSample.of("pool", items, chosen)}
+    return {source_key("pool", source): SourceSample.from_shards("pool", items, chosen)}
 
 
 def test_sizes_of_drawn_roles_lie_in_the_ranges(tars: SourceConfig, tmp_path: Path) -> None:
@@ -337,4 +339,4 @@ def test_money_without_prices_is_refused() -> None:
 
 def test_a_source_without_a_usable_image_is_named() -> None:
     with pytest.raises(UserError, match="data.sources.pool: no usable image"):
-        SourceSample.of("pool", [Item("part")], [Shard(Item("part"), 3, 0.1, 0.1, {})])
+        SourceSample.from_shards("pool", [Item("part")], [Shard(Item("part"), 3, 0.1, 0.1, {})])

@@ -26,7 +26,7 @@ from pipelines.extract.chunk_size import (
     chunk_size,
     cost_of,
 )
-from pipelines.extract.passes import CHUNK, Pass, recorded_passes
+from pipelines.extract.work.passes import CHUNK, Pass, recorded_passes
 from pipelines.plan.items import Query
 from pipelines.plan.keys import items_in
 from pipelines.plan.load import parse
@@ -34,6 +34,8 @@ from pipelines.run.folder import RunFolder, SeedFolder
 from pipelines.run.points import Run
 from tests.conftest import small_config
 from tests.pipelines.planned import recorded_now
+
+pytestmark = pytest.mark.ray
 
 MANY = 10**8
 

@@ -29,6 +29,8 @@ from tests.pipelines.columns import columns
 from tests.pipelines.extract.test_run import assert_same, chunk_files, config_with, extraction, parquet_contents
 from tests.pipelines.tars import image_bytes, shard_bytes
 
+pytestmark = pytest.mark.ray
+
 ROLES = ("target-member", "target-nonmember", "known-member", "known-nonmember")
 
 

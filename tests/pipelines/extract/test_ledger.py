@@ -20,24 +20,24 @@ from pipelines.config.sections.queries import Recipe
 from pipelines.data.plans import plan_of
 from pipelines.data.read.samples import Item
 from pipelines.errors import UserError
-from pipelines.extract import attempts
 from pipelines.extract import run as extraction
-from pipelines.extract.attempts import (
+from pipelines.extract.actor import attempts
+from pipelines.extract.actor.attempts import (
     DECODING,
     QUERYING,
     Attempt,
     Unpaid,
-    begin,
     begun_of,
     lost_queries,
+    mark_attempt,
     marker_path,
 )
+from pipelines.extract.actor.worker import EncodeChunks
 from pipelines.extract.features import rejected_samples
-from pipelines.extract.jobs import ShardJob
 from pipelines.extract.ledger import LOST, count_queries
-from pipelines.extract.passes import Pass, recorded_passes
-from pipelines.extract.selections import Selection
-from pipelines.extract.worker import EncodeChunks
+from pipelines.extract.work.jobs import ShardJob
+from pipelines.extract.work.passes import Pass, recorded_passes
+from pipelines.extract.work.selections import Selection
 from pipelines.files import storage
 from pipelines.plan.items import Query
 from pipelines.plan.keys import items_in
@@ -49,6 +49,8 @@ from pipelines.run.points import Run
 from tests.conftest import small_config
 from tests.pipelines import planned
 from tests.pipelines.columns import seed_0
+
+pytestmark = pytest.mark.ray
 
 NEEDED = 2 * (120 * 4 + 240)  # of two checkpoints: views of 120 audited images, and each of 240 images itself
 
@@ -102,8 +104,8 @@ def test_what_an_interruption_lost_is_paid_for_before_it_is_asked_again(folder: 
     config = config_with(budget={"queries": NEEDED})
     jobs = jobs_of(config, folder)
     job = max(jobs, key=lambda job: job.chunks)
-    assert begin(job, 1, QUERYING)[0] == 0  # a worker that went no further
-    assert begin(replace(job, begun={1: (1, 0)}, session="later"), 1, QUERYING)[0] == 0
+    assert mark_attempt(job, 1, QUERYING)[0] == 0  # a worker that went no further
+    assert mark_attempt(replace(job, begun={1: (1, 0)}, session="later"), 1, QUERYING)[0] == 0
     lost = 2 * job.queries_of(job.size(1))
     with pytest.raises(UserError, match=f"has lost {lost} more; raise the budget to {NEEDED + lost}, or start"):
         audit.run(config, str(folder), last="extract")
@@ -130,7 +132,7 @@ def test_a_chunk_is_begun_no_more_often_than_the_budget_bears(
     for number in range(begun):
         storage.write_atomic(marker_path(job, 0, str(number + 1), QUERYING), b"10 before")
     job = replace(job, attempts=bears, begun={0: (begun, deaths)}, session="now")
-    tries = [begin(job, 0, QUERYING)[0] for _ in range(8)]
+    tries = [mark_attempt(job, 0, QUERYING)[0] for _ in range(8)]
     assert tries == [*range(deaths, deaths + allowed), *[None] * (8 - allowed)]
 
 
@@ -179,13 +181,13 @@ def test_a_lost_node_rejects_no_image_for_lack_of_a_budget(tmp_path: Path) -> No
     assert (receipt["error"], receipt["unpaid"], receipt["markers"]) == (told, True, [])
     assert not list(tmp_path.rglob("*.parquet"))
     assert not list(tmp_path.rglob("*.rejected.json"))
-    assert Attempt.of(job, 0, DECODING).deaths == 0  # what costs no query
-    assert Attempt.of(job, 0, DECODING).deaths == 1
+    assert Attempt.begin(job, 0, DECODING).deaths == 0  # what costs no query
+    assert Attempt.begin(job, 0, DECODING).deaths == 1
 
 
 def test_what_died_too_often_is_rejected_whatever_the_budget(tmp_path: Path) -> None:
     job = replace(lost_once(tmp_path, attempts=1), begun={0: (6, 5)})
-    assert Attempt.of(job, 0, QUERYING).paid().refuses("a")
+    assert Attempt.begin(job, 0, QUERYING).paid().refuses("a")
 
 
 @pytest.mark.parametrize("covered", [False, True])

@@ -18,6 +18,8 @@ from pipelines.plan.load import parse
 from pipelines.run.folder import RunFolder
 from tests.conftest import small_config
 
+pytestmark = pytest.mark.ray
+
 
 def test_every_node_reads_and_writes_the_folder(local_ray: None, tmp_path: Path) -> None:
     (probe,) = preflight.probe_nodes(str(tmp_path))

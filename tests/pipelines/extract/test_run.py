@@ -36,13 +36,13 @@ from pipelines.data.plans import plan_of
 from pipelines.data.read.sources import Source
 from pipelines.encoders.stored import describe
 from pipelines.errors import UserError
-from pipelines.extract import attempts
-from pipelines.extract.attempts import marker_path
-from pipelines.extract.commit import commit
+from pipelines.extract.actor import attempts
+from pipelines.extract.actor.attempts import marker_path
+from pipelines.extract.actor.commit import commit
 from pipelines.extract.features import rejected_samples
-from pipelines.extract.jobs import orders_of, unpacked
-from pipelines.extract.readers import ReadOrder, Share, read_chunks
-from pipelines.extract.selections import Selection
+from pipelines.extract.work.jobs import orders_of, unpacked
+from pipelines.extract.work.readers import ReadOrder, Share, read_chunks
+from pipelines.extract.work.selections import Selection
 from pipelines.files import storage
 from pipelines.plan.load import parse
 from pipelines.run.folder import RunFolder
@@ -52,6 +52,8 @@ from tests.pipelines import staged
 from tests.pipelines.columns import columns, seed_0
 from tests.pipelines.planned import jobs_of
 from tests.pipelines.tars import image_bytes, shard_bytes, tar_bytes
+
+pytestmark = pytest.mark.ray
 
 ROLES = ("target-member", "target-nonmember")
 

@@ -26,16 +26,18 @@ from pipelines.data.plans import plan_of
 from pipelines.errors import UserError
 from pipelines.extract import run as extract
 from pipelines.extract.features import read
-from pipelines.extract.passes import recorded_passes
+from pipelines.extract.work.passes import recorded_passes
 from pipelines.files import storage
 from pipelines.plan.items import Judge, Query
 from pipelines.plan.keys import items_in
 from pipelines.plan.load import parse
 from pipelines.plan.resolve import resolve, roles_in_config
-from pipelines.plan.roles import audited_roles
+from pipelines.plan.rules.roles import audited_roles
 from pipelines.run.folder import RunFolder
 from tests.conftest import small_config
 from tests.pipelines.columns import columns, seed_0
+
+pytestmark = pytest.mark.ray
 
 VIEWS = 6
 SEQUENTIAL = {"attack": "encodermi-sequential", "tolerance": 0.2, "outputs": ["projection"]}
@@ -195,7 +197,7 @@ def test_the_truth_about_the_target_changes_no_rule(finished: Path, tmp_path: Pa
         "role",
         pa.array([swapped.get(role, role) for role in drawn.table["role"].to_pylist()]),
     )
-    Splits.of(given, drawn.roles).save(place.path)
+    Splits.from_table(given, drawn.roles).save(place.path)
     assert set(Splits.load(place.path).ids(["target-member"])) == set(drawn.ids(["target-nonmember"]))
     followed = [json.loads(rule) for rule in rules(finished).values()]
     assert len(followed) == 4

@@ -115,7 +115,7 @@ def test_harmless_addresses_pass() -> None:
     ):
         assert storage.absolute(address) == address
     for address, place in (("gs://anonymous@b/x y/", "b/x y"), ("s3://b", "b"), ("s3://b/a%2Fb", "b/a%2Fb")):
-        assert Address.of(address).place == place
+        assert Address.parse(address).place == place
 
 
 def test_an_empty_part_of_a_key_is_refused(s3: str) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.config.reading.shipped import found
+from pipelines.config.reading.shipped import config_file
 from pipelines.errors import UserError
 from pipelines.plan.load import load
 from tests.pipelines.mistakes import QUICKSTART, ROOT
@@ -15,8 +15,9 @@ from tests.pipelines.mistakes import QUICKSTART, ROOT
 def test_every_config_comes_with_the_package_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for path in [*(ROOT / "configs").glob("*.yaml"), *(ROOT / "configs" / "papers").glob("*.yaml")]:
-        assert Path(found(path.stem)).read_bytes() == Path(found(path.name)).read_bytes() == path.read_bytes()
-    assert found("papers/lpla-cifar10") == found("lpla-cifar10")
+        found = [Path(config_file(name)).read_bytes() for name in (path.stem, path.name)]
+        assert found == [path.read_bytes()] * 2
+    assert config_file("papers/lpla-cifar10") == config_file("lpla-cifar10")
     assert load("quickstart").name == "quickstart"
     (tmp_path / "quickstart.yaml").write_text(QUICKSTART.read_text().replace("name: quickstart", "name: mine"))
     assert load("quickstart").name == load("quickstart.yaml").name == "mine"  # a file that is here wins

@@ -15,7 +15,7 @@ from mi_core.features.pairwise_similarity import PairwiseSimilarity
 from mi_core.features.sequential import SequentialSimilarity
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.encoders import DefendedConfig, TrainedConfig
-from pipelines.extract.passes import grouped
+from pipelines.extract.work.passes import grouped
 from pipelines.plan.items import Beside, Judge, Plan, Query, Reading, Role
 from pipelines.plan.keys import items_in
 from pipelines.plan.load import load, parse

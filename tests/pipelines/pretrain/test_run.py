@@ -28,9 +28,9 @@ from pipelines.encoders.record import EncoderRecord
 from pipelines.encoders.stored import describe
 from pipelines.errors import UserError
 from pipelines.files import storage
-from pipelines.plan.controls import references_of
-from pipelines.plan.encoders import members_of
 from pipelines.plan.load import parse
+from pipelines.plan.rules.controls import references_of
+from pipelines.plan.rules.encoders import members_of
 from pipelines.pretrain import board as progress
 from pipelines.pretrain import lanes
 from pipelines.pretrain import run as pretrain
@@ -38,6 +38,8 @@ from pipelines.pretrain.run import Bases, save_all, tell_of_emulation, train_all
 from pipelines.pretrain.worker import TrainingJob
 from pipelines.run.folder import RunFolder
 from tests.conftest import background, own_processes, small_config, wait_until
+
+pytestmark = pytest.mark.ray
 
 
 def config_with(epochs: int, checkpoints: list[int], **resources: Any) -> RunConfig:

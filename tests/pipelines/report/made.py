@@ -38,11 +38,11 @@ from pipelines.encoders.stored import (
 )
 from pipelines.files import storage
 from pipelines.files.digest import digest
-from pipelines.plan.encoders import attacked_epochs
 from pipelines.plan.load import parse
-from pipelines.plan.views import primary_output
-from pipelines.report.finished import FinishedRun
-from pipelines.report.verdict import verdict
+from pipelines.plan.rules.encoders import attacked_epochs
+from pipelines.plan.rules.views import primary_output
+from pipelines.report.parts.finished import FinishedRun
+from pipelines.report.parts.verdict import verdict
 from pipelines.run.folder import RunFolder, SeedFolder
 from pipelines.run.points import Run
 from pipelines.run.registration import LOOK, ROLES, START, lines_of, write_down

@@ -19,6 +19,8 @@ from pipelines.cli import app as cli
 from pipelines.errors import UserError
 from pipelines.report.compare import compare, table
 
+pytestmark = pytest.mark.ray
+
 A, B, C = "a" * 64, "b" * 64, "c" * 64
 
 

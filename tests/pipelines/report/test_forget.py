@@ -25,6 +25,8 @@ from tests.conftest import small_config
 from tests.pipelines import staged
 from tests.pipelines.report.stating import called, edited
 
+pytestmark = pytest.mark.ray
+
 ATTACKS = [{"attack": "mean-cosine", "target": ["target", "shadow"], "reference": "nonmembers", "fpr": 0.2}]
 
 

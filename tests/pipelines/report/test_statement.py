@@ -23,6 +23,8 @@ from tests.conftest import small_config
 from tests.pipelines.report.made import made_run
 from tests.pipelines.report.stating import A, called, checked, edited, faults, flipped, reregistered
 
+pytestmark = pytest.mark.ray
+
 BACKBONE = {"queries": {"views": 4, "outputs": ["backbone"]}, "attacks": [{"attack": "lpla", "reference": "known"}]}
 
 

@@ -19,13 +19,15 @@ from mi_core.report.statement import PAYLOAD_TYPE
 from pipelines.errors import UserError
 from pipelines.plan.load import load
 from pipelines.report import statement
-from pipelines.report.finished import FinishedRun
-from pipelines.report.verdict import verdict
+from pipelines.report.parts.finished import FinishedRun
+from pipelines.report.parts.verdict import verdict
 from pipelines.report.verify import HOLDS, NOTE, verify
 from pipelines.run.folder import RunFolder
 from pipelines.run.registration import attempts, faults_of, is_after_looking, lines_of, without_chain, write_down
 from tests.pipelines.report.made import made_run
 from tests.pipelines.report.stating import A, called, checked, edited, faults, flipped
+
+pytestmark = pytest.mark.ray
 
 
 def weights(run: Path) -> list[Path]:

@@ -194,7 +194,7 @@ def test_digests_and_changed_keys() -> None:
 
 def test_a_run_folder_that_was_deleted_meanwhile_is_told_and_nothing_of_it_is_left(tmp_path: Path) -> None:
     folder = RunFolder(str(tmp_path / "run"))
-    with pytest.raises(UserError, match=f"{folder.path} was deleted while the run was going on"), folder.held():
+    with pytest.raises(UserError, match=f"{folder.path} was deleted while the run was going on"), folder.hold_lock():
         folder.open(CONFIG, command="test")
         with folder.timed("pretrain"):
             shutil.rmtree(folder.path)
@@ -205,13 +205,14 @@ def test_a_run_folder_that_was_deleted_meanwhile_is_told_and_nothing_of_it_is_le
 
 def test_a_folder_that_took_the_place_of_a_run_is_kept(tmp_path: Path) -> None:
     folder = RunFolder(str(tmp_path / "run"))
-    with pytest.raises(UserError, match="was deleted"), folder.held():
+    with pytest.raises(UserError, match="was deleted"), folder.hold_lock():
         folder.open(CONFIG, command="test")
         shutil.rmtree(folder.path)
         work(tmp_path, "encoders")
         (tmp_path / "run" / "thesis.tex").touch()
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["thesis.tex"]
-    with pytest.raises(OSError, match="disk"), folder.held():  # another error in a folder that is there stays itself
+    # another error in a folder that is there stays itself
+    with pytest.raises(OSError, match="disk"), folder.hold_lock():
         (tmp_path / "run" / "config.yaml").touch()
         (tmp_path / "run" / ".lock").unlink()
         raise OSError("disk")
@@ -221,7 +222,7 @@ def test_a_start_removes_what_killed_writes_left(tmp_path: Path) -> None:
     left = tmp_path / "run" / "figures" / ".tmp-0123"
     left.parent.mkdir(parents=True)
     left.touch()
-    with RunFolder(str(tmp_path / "run")).held():
+    with RunFolder(str(tmp_path / "run")).hold_lock():
         assert not left.exists()
 
 

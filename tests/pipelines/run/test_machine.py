@@ -18,6 +18,8 @@ from pipelines.plan.load import load
 from pipelines.run.leftovers import RECORD, end_leftovers, note
 from pipelines.run.machine import Process, cpus, descendants, identity, quotas, this_process
 
+pytestmark = pytest.mark.ray
+
 ROOT = Path(__file__).parents[3]
 linux = pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs /proc")
 

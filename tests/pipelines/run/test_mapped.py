@@ -9,6 +9,8 @@ import pytest
 from pipelines.errors import UserError
 from pipelines.run.ray_session import mapped
 
+pytestmark = pytest.mark.ray
+
 
 def test_results_keep_their_order_and_few_tasks_are_submitted_ahead(
     local_ray: None, monkeypatch: pytest.MonkeyPatch

@@ -25,6 +25,8 @@ from pipelines.tune.trial import Record, Trial, measure
 from tests.conftest import small_config
 from tests.pipelines import staged
 
+pytestmark = pytest.mark.ray
+
 SCALE = "defenses.0.settings.scale"
 INFERRED = {"attribute": "digit", "output": "backbone", "test": ["target-nonmember", "shadow-nonmember"]}
 
@@ -116,7 +118,7 @@ def test_a_search_of_membership_infers_nothing(run: Run) -> None:
     assert of_members.config().attribute_inference == ()
     hidden = Trial(run, "target+noise", {SCALE: 0.001}, "search")
     assert [one.target for one in hidden.config().attribute_inference] == ["target+noise"] * 2
-    assert hidden.asked != of_members.asked  # neither takes the trials of the other for its own
+    assert hidden.question != of_members.question  # neither takes the trials of the other for its own
 
 
 def test_what_is_hidden_has_to_be_inferred() -> None:

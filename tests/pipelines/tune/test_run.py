@@ -24,15 +24,15 @@ from pipelines.data.draw.splits import Splits
 from pipelines.data.plans import Planned
 from pipelines.encoders.stored import describe
 from pipelines.errors import UserError
-from pipelines.extract.passes import recorded_passes
+from pipelines.extract.work.passes import recorded_passes
 from pipelines.files import storage
 from pipelines.plan.checks import defended_of
-from pipelines.plan.controls import references_of
 from pipelines.plan.items import Query
 from pipelines.plan.keys import items_in
 from pipelines.plan.load import parse
-from pipelines.plan.roles import audited_roles
-from pipelines.plan.utility import utility_roles
+from pipelines.plan.rules.controls import references_of
+from pipelines.plan.rules.roles import audited_roles
+from pipelines.plan.rules.utility import utility_roles
 from pipelines.run.folder import RunFolder
 from pipelines.run.points import Run
 from pipelines.tune import run as search

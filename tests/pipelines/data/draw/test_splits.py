@@ -269,13 +269,13 @@ def test_the_first_samples_are_told_of_each_shard_after_one_pass(
     for count in (1, 3, 20, 99):
         known = set(splits.first(roles, count, 7))
         assert number_of(splits, roles, count) == len(known)
-        firsts = Firsts.of(splits, roles, count, 7)
+        firsts = Firsts.from_splits(splits, roles, count, 7)
         for place in splits.sums.shards:
             rows = splits.shard(*place)
             assert set(np.array(ids_of(rows))[firsts.among(rows)].tolist()) == known & set(ids_of(rows))
     assert number_of(splits, roles, None) == 40
     monkeypatch.setattr(Splits, "first", None)
-    again = Firsts.of(Splits.load(str(tmp_path / "seed-0")), roles, 3, 7)  # as another process sees it
+    again = Firsts.from_splits(Splits.load(str(tmp_path / "seed-0")), roles, 3, 7)  # as another process sees it
     rank, last = again.lasts["target-member"] or (0, "")
     assert (again.lasts["target-nonmember"] or (0, ""))[1] != last
     tied = Firsts({"target-member": (rank, last[:-1])}, 7)  # of equal ranks the id decides
@@ -286,7 +286,7 @@ def test_some_shards_hold_what_the_whole_holds_there(tmp_path: Path) -> None:
     splits = drawn(pool(tmp_path, *(shard_bytes(range(start, start + 20)) for start in range(0, 100, 20))))
     places = list(splits.sums.shards)
     some = splits.at(places[1:3])
-    there = [name for place in places[1:3] for name in splits.named(*place, COUNTS)]
+    there = [name for place in places[1:3] for name in splits.item_ids(*place, COUNTS)]
     assert some.ids(COUNTS) == sorted(there)
     assert some.count(COUNTS) == len(there)
     assert some.labels().keys() == set(there)

@@ -139,7 +139,7 @@ def test_a_source_without_the_attribute_keeps_its_samples(tmp_path: Path) -> Non
 def test_what_a_sample_lacks_is_said(sample: Sample, reason: str) -> None:
     kind = AttributeConfig(**{"from": "class", "values": ["7", "8"]})
     with pytest.raises(ValueError, match=reason):
-        Attributes({"kind": kind}).of(sample)
+        Attributes({"kind": kind}).values_of(sample)
 
 
 @pytest.mark.parametrize(

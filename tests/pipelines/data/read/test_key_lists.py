@@ -34,7 +34,7 @@ def with_lists(config: DataConfig, rows: list[Row], rng: np.random.Generator, fo
     """The config with one or two roles of lists on sources that roles are drawn from."""
     folder.mkdir()
     values = config.model_dump(by_alias=True, exclude_unset=True)
-    drawn = [role.source_name for role in config.roles.values() if role.drawn and role.source_name in config.sources]
+    drawn = [role.source_name for role in config.roles.values() if role.is_drawn and role.source_name in config.sources]
     taken: set[str] = set()
     for name in rng.permutation(["known-member", "known-nonmember"])[: int(rng.integers(1, 3))].tolist():
         if not drawn:
@@ -83,7 +83,7 @@ def test_roles_are_those_of_the_slow_draw(
         assert outcome(Splits.load(place)) == slow.roles
         assert splits.duplicates_removed == len(slow.copies)
         assert splits.counts() == {role: sum(role in pair for pair in slow.roles.values()) for role in config.roles}
-        lists = {name for name, role in config.roles.items() if role.listed}
+        lists = {name for name, role in config.roles.items() if role.is_listed}
         drawn, grouped = drawn + bool(lists), grouped + bool(lists and config.group_by)
         parted += any(f"part-{name}" in config.roles for name in lists)
     assert min(drawn, told, grouped, parted) > 0  # every case was met
@@ -265,5 +265,5 @@ def test_a_look_at_some_shards_draws_as_many_as_the_list_has(tmp_path: Path) -> 
     config = config_of(folder, {"target-member": str(tmp_path / "mine.txt")})
     look = Look.at(config)
     assert not look.whole
-    drawn = look.drawn(0)
+    drawn = look.draw_roles(0)
     assert look.counts(drawn) == {"target-member": 30, "target-nonmember": 10}

@@ -282,7 +282,7 @@ def test_a_wrong_column_is_one_line_before_anything_is_read(columns: dict[str, s
 
 def test_columns_are_found_by_name_and_type() -> None:
     def of(**kinds: pa.DataType) -> Columns:
-        return Columns.of(pa.schema(list(kinds.items())), ColumnsConfig())
+        return Columns.from_schema(pa.schema(list(kinds.items())), ColumnsConfig())
 
     text, number, data = pa.string(), pa.int64(), pa.binary()
     cifar = of(img=IMAGE, fine_label=number, coarse_label=number)

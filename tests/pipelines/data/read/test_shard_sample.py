@@ -22,6 +22,8 @@ from pipelines.plan.load import parse
 from tests.pipelines import staged
 from tests.pipelines.tars import image_bytes, shard_bytes, tar_bytes
 
+pytestmark = pytest.mark.ray
+
 SHARDS, EACH = 10, 12
 
 
@@ -50,7 +52,8 @@ def test_only_some_shards_are_read_and_more_keep_the_fewer(tmp_path: Path) -> No
     for splits in (few, more):
         for place in splits.sums.shards:
             for role in ("candidate", "control"):
-                assert splits.named(*place, [role]) == every.named(*place, [role])  # roles do not depend on the sample
+                # roles do not depend on the sample
+                assert splits.item_ids(*place, [role]) == every.item_ids(*place, [role])
     assert few.rules is not None
     assert few.rules.shards == {"pool": (3, SHARDS)}
 
@@ -60,7 +63,8 @@ def test_a_shard_counts_as_one_unless_samples_are_shuffled(tmp_path: Path) -> No
     ids = splits.ids(["candidate", "control"])
     groups = splits.groups(ids)
     assert groups is not None
-    of_shard = {name: place for place in splits.sums.shards for name in splits.named(*place, ["candidate", "control"])}
+    roles = ["candidate", "control"]
+    of_shard = {name: place for place in splits.sums.shards for name in splits.item_ids(*place, roles)}
     same = np.array([[of_shard[one] == of_shard[two] for one in ids] for two in ids])
     assert np.array_equal(groups[:, None] == groups[None, :], same)
     assert drawn(config_of(tmp_path, shards=4, shuffled=True)).groups(ids) is None

@@ -61,7 +61,7 @@ def test_what_is_kept_is_what_reading_finds(tmp_path: Path, monkeypatch: pytest.
         assert len(kept.table) == 5
         (piece,) = [one for one in Source(config.sources[source]).items() if one.name == item]
         read = {one.key: one for one in Source(config.sources[source]).read(piece, set(kept.table["key"].to_pylist()))}
-        for key, found in kept.of(read):
+        for key, found in kept.look_up(read):
             again = glimpse(read[key].image, decode(read[key].image, config.decoder()))
             for one, two in zip(found, again, strict=True):
                 assert np.array_equal(one, two)
@@ -77,10 +77,10 @@ def test_a_sample_of_what_is_kept_is_uniform(tmp_path: Path, monkeypatch: pytest
     _, splits = splits_of(tmp_path)
     found = blind.draw_samples(splits, "candidate", 0)
     assert len(found) == 25
-    assert all(name in splits.named(*place, ["candidate"]) for name, place in found.items())
+    assert all(name in splits.item_ids(*place, ["candidate"]) for name, place in found.items())
     ranks = {name: digest64("glimpse", *name.split("/")) for name in splits.ids(["candidate"])}
     looked = set(found.values())
-    among = [name for place in looked for name in splits.named(*place, ["candidate"])]
+    among = [name for place in looked for name in splits.item_ids(*place, ["candidate"])]
     assert sorted(found, key=ranks.__getitem__) == sorted(among, key=ranks.__getitem__)[:25]
     monkeypatch.setattr(blind, "CLASSIFIED", 90)  # more than the scan kept: any are drawn, and read again
     assert len(blind.draw_samples(splits, "candidate", 0)) == 90

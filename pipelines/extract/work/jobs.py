@@ -1,0 +1,250 @@
+"""Split a pass into jobs, one per shard, and find the jobs that remain.
+
+A feature file is named by its content: the tag of its pass, which hashes the queries, checkpoint, source, shard and
+chunk. So a file that exists is done, a missing file is to do, and writing a file twice changes nothing.
+"""
+
+from __future__ import annotations
+
+import pickle
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+
+from mi_core.features.sequential import StoppingRule
+from mi_core.images import Decoder
+from mi_core.querying.plan import QueryPlan
+from pipelines.config.sections.data import DataConfig
+from pipelines.config.sections.sources import SourceConfig
+from pipelines.data.draw.first import Firsts
+from pipelines.data.draw.splits import ROLES, Splits
+from pipelines.data.read.samples import Item
+from pipelines.data.read.sources import Source
+from pipelines.extract.work.passes import FeatureFile, Pass
+from pipelines.extract.work.readers import ReadOrder, Share
+from pipelines.extract.work.selections import Selection
+from pipelines.files import storage
+from pipelines.run.folder import SeedFolder
+
+ATTEMPTS = 5  # at a chunk in one session; samples left after that are committed as crashed
+TOGETHER = 32  # jobs that share a chunk of images, at most
+SHARES = 8  # chunks of images that one reader fills at a time, at most: each is held in memory
+Begun = tuple[int, int]
+"""Markers of a chunk, and deaths of workers that they prove."""
+Place = tuple[str, SourceConfig, Item]
+"""A shard: the name of its source, the source, and which of its items."""
+
+
+@dataclass(frozen=True)
+class ShardJob:
+    """One shard of one pass: the unit of planning. Plain data that depends on the config alone.
+
+    Args:
+        folder: of the seed, which has the encoders.
+        query: the pass.
+        source, reader, item: the shard.
+        selection: its samples that the pass asks for.
+        chunk: images per chunk.
+        decoder: from files to pixels.
+        alone: whether no other job may share its chunks.
+        data: tells captions and classes; None if the pass needs neither.
+        skip: chunks that are done.
+        attempts: at a chunk in this session, at most.
+        begun: earlier attempts by chunk.
+        session: name of the start of the run.
+        rule: when to stop asking for the views of an image.
+        bank: file of the images that samples are compared with; empty: none.
+    """
+
+    folder: SeedFolder
+    query: Pass
+    source: str
+    reader: SourceConfig
+    item: Item
+    selection: Selection
+    chunk: int
+    decoder: Decoder
+    alone: bool = False
+    data: DataConfig | None = None
+    skip: frozenset[int] = frozenset()
+    attempts: int = ATTEMPTS
+    begun: Mapping[int, Begun] = field(default_factory=dict)
+    session: str = ""
+    rule: StoppingRule | None = None
+    bank: str = ""
+
+    @property
+    def encoder(self) -> str:
+        """The encoder to query."""
+        return self.query.encoder
+
+    @property
+    def queries(self) -> int:
+        """Queries for the chunks not skipped, over all checkpoints; an upper bound if a rule stops early."""
+        return self.queries_of(self.images)
+
+    @property
+    def is_left(self) -> bool:
+        """Whether chunks are not done."""
+        return len(self.skip) < self.chunks
+
+    @property
+    def images(self) -> int:
+        """Images in the chunks not skipped."""
+        return self.selection.count - sum(map(self.size, self.skip))
+
+    def queries_of(self, images: int) -> int:
+        """Queries for a number of images, over all checkpoints; an upper bound if a rule stops early."""
+        return images * self.query.queries_per_image
+
+    @property
+    def plan(self) -> QueryPlan:
+        """The queries per image, and the rule that stops them."""
+        return replace(self.query.plan(), rule=self.rule)
+
+    @property
+    def rule_path(self) -> str:
+        """File of the stopping rule, which is fitted once before the first query."""
+        return f"{self.query.folder}/rule.json"
+
+    def size(self, chunk: int) -> int:
+        """Images of a chunk."""
+        return min(self.chunk, self.selection.count - chunk * self.chunk)
+
+    @property
+    def chunks(self) -> int:
+        """Number of chunks of the shard."""
+        return self.file.chunks
+
+    @property
+    def place(self) -> tuple[str, str, str]:
+        """Which shard this is."""
+        return place_name((self.source, self.reader, self.item))
+
+    @property
+    def file(self) -> FeatureFile:
+        """The files of the shard."""
+        return FeatureFile(self.source, self.item.name, -(-self.selection.count // self.chunk))
+
+    def path(self, epoch: int, chunk: int) -> str:
+        """File of one chunk."""
+        return self.file.path(self.query.folder, epoch, chunk)
+
+    def paths(self, chunk: int) -> list[str]:
+        """Files of one chunk, one for each checkpoint."""
+        return [self.path(epoch, chunk) for epoch in self.query.epochs]
+
+    def rejected_path(self, chunk: int) -> str:
+        """File that lists the rejected samples of a chunk, if there are any."""
+        return self.file.rejected_path(self.query.folder, self.query.epochs[0], chunk)
+
+    @property
+    def company(self) -> tuple[object, ...]:
+        """Equal for jobs that may share chunks of images: the same samples, read and decoded in the same way."""
+        own = (self.query.tag,) if self.alone else ()
+        plan, data = self.query.plan(), self.data
+        told = "" if data is None else repr((data.meaning_of(data.label), data.model_dump(mode="json")["captions"]))
+        samples = (self.folder.seed, self.selection.digest, self.chunk, self.decoder)
+        return (self.query.nonce, *samples, told, plan.captioned, plan.labelled, *own)
+
+    def packed(self) -> bytes:
+        """The job without its samples, as it travels with its chunks; see `unpacked`."""
+        query = replace(self.query, stopping=None)
+        return zlib.compress(
+            pickle.dumps(replace(self, query=query, selection=self.selection.bare(), skip=frozenset(), data=None))
+        )
+
+
+def unpacked(data: bytes) -> ShardJob:
+    """The job that `ShardJob.packed` gave."""
+    job: ShardJob = pickle.loads(zlib.decompress(data))
+    return job
+
+
+def place_name(place: Place) -> tuple[str, str, str]:
+    """Which shard of which source a place is."""
+    source, reader, item = place
+    return source, reader.model_dump_json(), item.name
+
+
+def places_of(data: DataConfig) -> list[Place]:
+    """All shards of all sources, in a fixed order."""
+    return [(source, model, item) for source, model in data.sources.items() for item in Source(model).items()]
+
+
+def jobs_of(query: Pass, data: DataConfig, folder: SeedFolder, places: Iterable[Place]) -> Iterator[ShardJob]:
+    """The jobs of one pass on some shards; a shard without a wanted sample has no job."""
+    splits, decoder, plan = Splits.load(folder.path), data.decoder(), query.plan()
+    drawn = storage.stamp(f"{splits.folder}/splits/{ROLES}")
+    first = None if query.count is None else Firsts.from_splits(splits, query.roles, query.count, folder.seed)
+    alone = query.remote or plan.searches or query.crafter is not None
+    told = data if plan.captioned or plan.labelled else None
+    for source, model, item in places:
+        count = splits.size(source, item.name, query.roles, query.without)
+        if not count:
+            continue
+        known = splits.digest(source, item.name, query.roles, query.without)
+        selection = Selection(splits.folder, drawn, query.roles, query.without, count, known)
+        if first is not None:
+            classes, rows = selection.classes(source, item.name), splits.shard(source, item.name)
+            asked = set(rows["key"].filter(pa.array(first.among(rows))).to_pylist())
+            some = {key: label for key, label in classes.items() if key in asked}
+            selection = Selection.given_as(some, splits.folder, drawn)
+        if selection.count:
+            yield ShardJob(folder, query, source, model, item, selection, query.chunk, decoder, alone, told)
+
+
+def looked_up(jobs: Sequence[ShardJob]) -> list[ShardJob]:
+    """The jobs with the chunks that are done, which are to be skipped."""
+    there = storage.existing(job.path(epoch, 0) for job in jobs for epoch in job.query.epochs)
+
+    def done(job: ShardJob) -> frozenset[int]:
+        return frozenset(chunk for chunk in range(job.chunks) if there.issuperset(job.paths(chunk)))
+
+    return [replace(job, skip=done(job)) for job in jobs]
+
+
+def remaining(jobs: Sequence[ShardJob]) -> list[ShardJob]:
+    """Keep the jobs whose shards are incomplete, with the chunks to skip."""
+    return [job for job in looked_up(jobs) if job.is_left]
+
+
+def orders_of(jobs: Iterable[ShardJob]) -> Iterator[ReadOrder]:
+    """One order per shard for several jobs: reading a shard costs the same however few samples are needed.
+
+    Jobs that ask for the same samples share their chunks.
+    """
+    for shares in shared(jobs):
+        first = shares[0][0]
+        yield ReadOrder(first.source, first.reader, first.item, tuple(map(_share, shares)))
+
+
+def shared(jobs: Iterable[ShardJob]) -> Iterator[list[list[ShardJob]]]:
+    """The jobs of every order; those in one list share chunks of images."""
+    by_shard: dict[tuple[str, str, str], dict[tuple[object, ...], list[ShardJob]]] = {}
+    for job in jobs:
+        by_shard.setdefault(job.place, {}).setdefault(job.company, []).append(job)
+    for companies in by_shard.values():
+        shares = [
+            company[start : start + TOGETHER]
+            for company in companies.values()
+            for start in range(0, len(company), TOGETHER)
+        ]
+        for start in range(0, len(shares), SHARES):
+            yield shares[start : start + SHARES]
+
+
+def _share(jobs: Sequence[ShardJob]) -> Share:
+    """What some jobs read together."""
+    first, plan = jobs[0], jobs[0].query.plan()
+    return Share(
+        tuple(job.packed() for job in jobs),
+        tuple(job.skip for job in jobs),
+        first.selection,
+        first.chunk,
+        first.decoder,
+        first.data if plan.captioned else None,
+        plan.labelled,
+    )

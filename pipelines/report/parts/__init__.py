@@ -1,0 +1,9 @@
+"""The parts of report.json, each made of a finished run.
+
+It imports nothing else of this room.
+
+    finished    the run that every part is made of
+    verdict     the verdict, and what the scores prove; caveats: what the report warns of
+    figures     the arrays of the figures; rows: results and sweeps as rows
+    knowledge, defended, composition, dp_audit, memorised: a question each
+"""

@@ -1,0 +1,173 @@
+"""What a report warns of, and what it says was not tested."""
+
+from __future__ import annotations
+
+from mi_core.adoption.soundness import Answers, noise_caveat
+from mi_core.attacks import left_out
+from mi_core.images import conditions_in_words
+from mi_core.objectives import OBJECTIVES
+from mi_core.querying.sanity import fault_in_words
+from mi_core.report.build import SAME_SOURCE
+from mi_core.report.model.as_json import part_as_json
+from mi_core.report.model.report import Remark
+from mi_core.report.words.numbers import plain
+from pipelines.attack.results import result_of, settings_of
+from pipelines.config.run_config import RunConfig
+from pipelines.config.sections.data import DataConfig
+from pipelines.config.sections.encoders import EndpointConfig
+from pipelines.config.sections.sources import NOISE
+from pipelines.data.draw.splits import Splits
+from pipelines.data.read.samples import IMAGES
+from pipelines.data.run import faults_of_lists
+from pipelines.encoders.stored import describe
+from pipelines.plan.rules.controls import passed_over, references_of
+from pipelines.plan.rules.roles import is_membership_unknown, population_roles, reference_roles, roles_fitted_on_target
+from pipelines.report.parts.finished import FinishedRun
+from pipelines.report.parts.verdict import shard_effect
+
+
+def remarks(run: FinishedRun) -> tuple[Remark, ...]:
+    """What was done to images on the way from file to pixels, and to how many, by source."""
+    noted = [one for one in Splits.load(run.first.path).rejected if one.noted and one.key == IMAGES]
+    return tuple(Remark(source=one.source, remark=one.reason, n=one.lost) for one in noted)
+
+
+def caveats(run: FinishedRun) -> list[str]:
+    """What a reader of the report should know; the most serious first."""
+    told = [
+        "Intervals cover the choice of audited images. Only the spread over seeds shows how much another training run "
+        "of the same encoder would differ.",
+    ]
+    if run.config.data.near_duplicates is None:
+        told.append(
+            "Only images with identical pixels count as duplicates; near-duplicates across roles may remain "
+            "(data.near_duplicates={} looks for them)."
+        )
+    told += conditions_in_words(part_as_json(remarks(run)))
+    told += _of_shards(run)
+    told += _of_drawn(run)
+    told += [f"{line[0].upper()}{line[1:]}." for line in faults_of_lists(Splits.load(run.first.path))]
+    if len(run.config.seeds) == 1:
+        told.append("One seed: the spread over splits and training runs is not known.")
+    told += of_fits(run.config)
+    noisy = {name for name, role in run.config.data.roles.items() if _is_noise(run.config.data, role.source_name)}
+    if any(noisy & {*reference_roles(run.config, attack), *population_roles(attack)} for attack in run.config.attacks):
+        told.append(
+            "Some attacks learned what a non-member is from images of random pixels. Encoders treat noise unlike any "
+            "image, trained on or not, so their thresholds and accuracies may be far off, even below guessing."
+        )
+    for name in run.config.encoders:
+        record = describe(run.first, name).record
+        templated = record.templated_captions
+        if templated is None:
+            told.append(f"Where images had no caption, {name} was trained on captions made from class names.")
+        elif templated:
+            told.append(
+                f"{templated} of the {record.images} captions that {name} was trained on were made "
+                "from class names and attributes, not written by people."
+            )
+        attacked = any(attack.target == name for attack in run.config.attacks)
+        if attacked and record.consistency and not record.consistency["works"]:
+            told.insert(0, f"The encoder {name}: {fault_in_words(record.consistency)}")
+        noise = record.answers.get("noise", {})
+        if Answers(noise).noisy:
+            told.append(noise_caveat(name, noise))
+    uncontrolled = {
+        f"{task.judge.attack.attack} on {task.target_output}: {result_of(task)['control_not_applicable']}"
+        for task in run.tasks()
+        if "control_not_applicable" in result_of(task)
+    }
+    told += [f"No reference for {one}." for one in sorted(uncontrolled)]
+    told += of_references(run.config)
+    if is_membership_unknown(run.config):
+        told.append(SAME_SOURCE)
+    if len(run.config.attacks) * len(run.config.queries.outputs) > 1:
+        told.append(
+            "The verdict uses only the attack marked “primary”. The AUCs of the other rows are information, not "
+            "corrected for multiple testing."
+        )
+    return told
+
+
+def of_fits(config: RunConfig) -> list[str]:
+    """That images which an attack is fitted on are not judged, where there are such."""
+    if any(roles_fitted_on_target(config, attack) for attack in config.attacks):
+        return ["Some attacks learned from images whose use is known. They were judged on the other images only."]
+    return []
+
+
+def of_references(config: RunConfig) -> list[str]:
+    """Attacks whose reference is another encoder than for other attacks, or none, because of what that one lacks."""
+    told = []
+    for attack in config.attacks:
+        if (passed := passed_over(config, attack)) is not None:
+            chosen = ", ".join(references_of(config, attack))
+            words = " ".join(filter(None, (attack.attack, settings_of(attack, config.attacks), "on", attack.target)))
+            start = f"The reference of {words} is {chosen}" if chosen else f"No reference for {words}"
+            told.append(f"{start}: {' '.join(passed)}.")
+    return list(dict.fromkeys(told))
+
+
+def _of_drawn(run: FinishedRun) -> list[str]:
+    """That metrics are of some of the scored samples, where these are very many."""
+    for result in map(result_of, run.tasks()):
+        metrics, scored = result.get("metrics", {}), result.get("scored", 0)
+        judged = metrics.get("n_member", 0) + metrics.get("n_nonmember", 0)
+        if metrics and judged < scored:
+            return [
+                f"Metrics are of {judged:,} of {scored:,} scored samples, which a hash of their ids draws; that "
+                "moves an AUC far less than its interval. Scores and single answers are of all."
+            ]
+    return []
+
+
+def _of_shards(run: FinishedRun) -> list[str]:
+    """That only some shards were read, and what this means."""
+    place = run.first
+    rules = Splits.load(place.path).rules
+    if rules is None or not rules.shards:
+        return []
+    read = ", ".join(f"{few:,} of {every:,} of {name}" for name, (few, every) in rules.shards.items())
+    effect = shard_effect(run)
+    if effect is None:
+        means = "The config says that samples stand in shards at random (data.shuffled)."
+    else:
+        means = (
+            "Samples of a shard may be alike, so intervals count shards, not samples. The variance of the primary AUC "
+            f"is {plain(effect, 2)} times that of independent samples (Kish's design effect). Few shards widen "
+            "intervals further."
+        )
+    return [f"Some shards were read, drawn by a hash of their names: {read}. Intervals hold for all shards. {means}"]
+
+
+def _is_noise(data: DataConfig, source: str) -> bool:
+    parent = data.roles.get(source)
+    name = source if parent is None else parent.source_name
+    return data.sources[name].kind == NOISE
+
+
+def not_tested(run: FinishedRun) -> list[str]:
+    """Attacks, outputs and defenses that the run left out."""
+    names, _ = _left_out(run)
+    missing = [f"attacks: {', '.join(names)}"] if names else []
+    outputs = [f"the {output} output" for output in _outputs(run) if output not in run.config.queries.outputs]
+    return [*missing, *outputs, *([] if run.config.defenses else ["what a defense would hide, and at what price"])]
+
+
+def not_applying(run: FinishedRun) -> list[str]:
+    """Attacks that the target is not the kind of encoder for."""
+    _, useless = _left_out(run)
+    return [f"{', '.join(names)}: {reason}" for reason, names in useless.items()]
+
+
+def _left_out(run: FinishedRun) -> tuple[list[str], dict[str, list[str]]]:
+    tried = {attack.attack for attack in run.config.attacks}
+    target = run.config.encoders[run.config.attacks[0].target]
+    text = OBJECTIVES[target.objective].target == "caption"
+    weights = not isinstance(target, EndpointConfig)
+    return left_out(tried, _outputs(run), text=text, weights=weights)
+
+
+def _outputs(run: FinishedRun) -> tuple[str, ...]:
+    """Outputs of the first attack's target."""
+    return describe(run.first, run.config.attacks[0].target).record.outputs

@@ -1,0 +1,229 @@
+"""The verdict of a run, and what its scores prove where candidates and controls are exchangeable."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from mi_core.images import thumbnail
+from mi_core.metrics.by_class import ClassResult, by_class
+from mi_core.metrics.delong import design_effect
+from mi_core.querying.sanity import fault_in_words
+from mi_core.report import build
+from mi_core.report.build import Groups, SeedTest, SetTest, verdict_part
+from mi_core.report.model.as_json import part_from_json
+from mi_core.report.model.attacks import ClassRow
+from mi_core.report.model.evidence import Evidence, SampleAnswers, TopSample
+from mi_core.report.model.judgement import VerdictPart
+from mi_core.report.pooling import class_rows
+from mi_core.validity.verdict import LOT, Validity, judge
+from pipelines.attack.answers.candidates import flagged_ids, forget_samples, of_samples
+from pipelines.attack.answers.evidence import one_sided, test_of
+from pipelines.attack.blind import blind_path, telling_path
+from pipelines.attack.results import Task, result_of, settings_of
+from pipelines.attack.score import ONE_PART
+from pipelines.attack.scores import groups_in, judged, rows_of, units_of
+from pipelines.attack.semantic import groups_of, semantic_auc
+from pipelines.config.roles import CALIBRATION_ROLE
+from pipelines.config.sections.data import DataConfig
+from pipelines.data.draw.images import read_samples
+from pipelines.data.draw.splits import Splits
+from pipelines.encoders.stored import describe, tried_path
+from pipelines.errors import UserError
+from pipelines.files import storage
+from pipelines.plan.items import Beside
+from pipelines.plan.rules.roles import is_membership_unknown
+from pipelines.report.parts.finished import FinishedRun
+from pipelines.run.folder import SeedFolder
+from pipelines.run.ray_session import mapped_or_here
+from pipelines.run.registration import attempts, is_after_looking, lines_of
+
+_BY_CLASS = 1_000_000  # samples of which results by class are computed
+
+
+def verdict(run: FinishedRun) -> VerdictPart | None:
+    """The verdict on the primary attack at the last checkpoint; None where the attack does not apply.
+
+    Where the attacked encoder does not work, a ``warning`` says so.
+    """
+    primaries = run.primaries()
+    if any("not_applicable" in result_of(task) for task in run.tasks() if task.judge.primary):
+        return None
+    per_seed = {task.judge.seed: _judge(run, task) for task in primaries}
+    target = primaries[0].judge.attack.target
+    fault = next(filter(None, (recognition_fault(task.folder, target) for task in primaries)), "")
+    return verdict_part(per_seed, overlap=run.overlap, fault=f"The encoder {target}: {fault}" if fault else "")
+
+
+def recognition_fault(folder: SeedFolder, encoder: str) -> str:
+    """What is wrong with an encoder from elsewhere that does not recognise images; empty where it does."""
+    shown = describe(folder, encoder).record.consistency
+    return fault_in_words(shown) if shown else ""
+
+
+def _judge(run: FinishedRun, primary: Task) -> Validity:
+    paired = paired_scores(primary)
+    ids, by = paired["id"].tolist(), primary.judge.by
+    return judge(
+        paired["score"],
+        paired["blind"],
+        paired.get("control"),
+        paired["member"],
+        paired["group"] if "group" in paired else groups_of(primary.folder, ids),
+        by=by,
+        p_value=_lot_p_value(primary) if by == LOT else None,
+        semantic_auc=semantic_auc(primary.folder, ids),
+        trained=any(is_working(primary.folder, other) for other in primary.judge.score.beside),
+        factor=run.config.validity.factor,
+        works=not recognition_fault(primary.folder, primary.judge.attack.target),
+        registered=not is_after_looking(lines_of(run.folder)),
+    )
+
+
+def is_working(folder: SeedFolder, reference: Beside) -> bool:
+    """Whether a reference is a trained encoder and, where that was tried out, recognises images."""
+    name = reference.reading.encoder.name
+    tried = storage.read_json_or(tried_path(folder, name), describe(folder, name).record.consistency or {})
+    return reference.trained and bool(tried.get("works", True))
+
+
+def _lot_p_value(task: Task) -> float | None:
+    """The p-value of the randomisation test, from the scores, or of very many its limit; None: all are equal."""
+    table = judged(task, ("score", "member", "group"))
+    member = np.asarray(table["member"])
+    test = test_of(task, np.asarray(table["score"]), member, one_sided(groups_in(table), member))
+    found = {} if test is None else test.as_json()
+    return None if test is None else float(found.get("permutation_p", found["welch_p"]))
+
+
+def paired_scores(task: Task) -> dict[str, np.ndarray]:
+    """Scores of an attack and of its checks on the samples that the blind classifier saw, by the columns' names."""
+    seen = storage.read_table(blind_path(task.folder))
+    blind_of = dict(zip(seen["id"].to_pylist(), seen["score"].to_pylist(), strict=True))
+    table = rows_of(task, blind_of)
+    kept = ("id", "score", "member", "control", "group")
+    found = {name: np.asarray(table[name]) for name in kept if name in table.column_names}
+    return found | {"blind": np.array([blind_of[name] for name in table["id"].to_pylist()])}
+
+
+def evidence(run: FinishedRun, judged_part: VerdictPart) -> Evidence | None:
+    """What the scores say beyond the verdict: of the candidates as a whole, of single ones, and at most.
+
+    None: the primary attack was not tested in every seed.
+    """
+    tests = list(_tests(run))
+    if sum(test.primary for _, test in tests) < len(run.planned):
+        return None
+    roles = [role for role in (CALIBRATION_ROLE,) if role in run.config.data.roles]
+    shown = build.evidence(
+        judged_part,
+        _groups(run),
+        [test for _, test in tests],
+        overlap=run.overlap,
+        known_overlap=run.overlap_of(roles),
+        planned=attempts(lines_of(run.folder))[1],
+    )
+    if shown.withheld_because is not None:
+        for _, folder in run.planned:
+            forget_samples(folder)
+    single = build.single_tests(shown, [test for _, test in tests])
+    return replace(shown, samples=tuple(_single(run, task, test) for task, test in tests if test in single))
+
+
+def _tests(run: FinishedRun) -> Iterator[tuple[Task, SeedTest]]:
+    """What each attack at its last checkpoint says of the candidates as a set."""
+    for task in run.tasks():
+        result = result_of(task)
+        if task.judge.last and "evidence" in result:
+            yield (
+                task,
+                SeedTest(
+                    **{name: result[name] for name in ("attack", "target", "output", "reference", "seed")},
+                    settings=settings_of(task.judge.attack, run.config.attacks) or None,
+                    primary=task.judge.primary,
+                    result=part_from_json(SetTest, result["evidence"]),
+                ),
+            )
+
+
+def _groups(run: FinishedRun) -> Groups:
+    """The groups that are judged; bursts are looked for among those that the config does not group."""
+    primary, grouped = run.primaries()[0], run.config.data.grouped
+    units, bursts = units_of(primary), None
+    if not grouped and primary.judge.by != LOT:
+        bursts = groups_of(run.first, paired_scores(primary)["id"].tolist())
+    return Groups(units.counts, units.worths, storage.read_json(telling_path(run.first)), grouped, bursts)
+
+
+def _single(run: FinishedRun, task: Task, test: SeedTest) -> SampleAnswers:
+    """Answers for single candidates, which are written too."""
+    share, bound = test.result.best_share
+    answers = of_samples(task, share, run.config.validity.fdr, bound=bound)
+    return part_from_json(SampleAnswers, {"seed": task.folder.seed, **answers})
+
+
+def shard_effect(run: FinishedRun) -> float | None:
+    """How many times as large the variance of the primary AUC is because images of a shard are alike.
+
+    None: a shard does not count as one. See `mi_core.metrics.delong.design_effect`.
+    """
+    primary = run.primaries()[0]
+    if not run.config.data.by_shard or "not_applicable" in result_of(primary):
+        return None
+    table = judged(primary, ("score", "member", "group"))
+    return design_effect(*(np.asarray(table[name]) for name in ("score", "member", "group")))
+
+
+def classes(run: FinishedRun) -> tuple[ClassRow, ...]:
+    """The primary attack at its last checkpoint by class, the class with the highest AUC first; means over seeds."""
+    of_seeds: dict[int, list[ClassResult]] = {}
+    for primary in run.primaries():
+        result = result_of(primary)
+        if "not_applicable" in result:
+            return ()
+        table = judged(primary, ("class", "score", "member", "group"), _BY_CLASS)
+        numbers = np.asarray(table["class"].fill_null(-1))
+        score, member = np.asarray(table["score"], dtype=np.float64), np.asarray(table["member"])
+        of_class = by_class(score, member, numbers, result["metrics"]["threshold"], groups_in(table))
+        for number, result_of_class in of_class.items():
+            of_seeds.setdefault(number, []).append(result_of_class)
+    names = run.config.data.attributes[run.config.data.label].names if run.config.data.label else ()
+    overlap = run.overlap
+    return class_rows(of_seeds, names, overlap=overlap, asked=is_membership_unknown(run.config))
+
+
+def flagged(run: FinishedRun, answers: Sequence[SampleAnswers]) -> list[str]:
+    """Ids of the flagged candidates of the first seed, as `flagged_ids`."""
+    return flagged_ids(run.first) if answers else []
+
+
+def thumbnails(run: FinishedRun, answers: Sequence[SampleAnswers]) -> dict[str, bytes]:
+    """PNG files of the candidates that a report shows, by id; none where the images are gone."""
+    top = [row for of_seed in answers[:1] for row in of_seed.top]
+    if not top:
+        return {}
+    splits = Splits.load(run.first.path)
+    places = dict.fromkeys(map(_place_of, top))
+    given = [
+        (run.config.data, splits.at([place]), run.audited[:1], [row.id for row in top if _place_of(row) == place])
+        for place in places
+    ]
+    try:
+        if splits.count(run.audited) > ONE_PART:  # in tasks, where shards are long to read
+            read = mapped_or_here(_thumbnails, given, "shards", "images of the highest scores")
+        else:
+            read = [_thumbnails(*some) for some in given]
+    except UserError:
+        return {}
+    return {name: image for some in read for name, image in some.items()}
+
+
+def _place_of(row: TopSample) -> tuple[str, str]:
+    """Source and shard of a candidate."""
+    return row.id.partition("/")[0], row.shard or ""
+
+
+def _thumbnails(data: DataConfig, splits: Splits, roles: Sequence[str], ids: Sequence[str]) -> dict[str, bytes]:
+    return {name: thumbnail(image) for name, _, image in read_samples(data, splits, roles, ids)}
