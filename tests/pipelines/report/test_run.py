@@ -7,7 +7,6 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from pipelines.report.finished import FinishedRun
 
 from mi_core.metrics.intervals import rate
 from pipelines.attack.inference import inference_path, inferred
@@ -20,6 +19,7 @@ from pipelines.plan.load import parse
 from pipelines.plan.resolve import resolve, roles_in_config
 from pipelines.plan.rules.utility import utility_roles
 from pipelines.report import run as report
+from pipelines.report.parts.finished import FinishedRun
 from pipelines.run.folder import RunFolder
 from pipelines.tune import trial
 from tests.conftest import small_config
