@@ -134,7 +134,7 @@ def judged(inside: Pool, candidates: Rows, outside: Pool, controls: Rows, *, mad
     else:
         scores, embeddings = both("references"), stacked("embeddings")
         unseen = np.ones(scores.shape, dtype=bool)
-    scales = [Scale.of(row[mine]) for row, mine in zip(scores, unseen, strict=True)]
+    scales = [Scale.fit(row[mine]) for row, mine in zip(scores, unseen, strict=True)]
     control = mean_of_unseen(list(scores), list(~unseen), scales)
     groups = find_bursts(embeddings, member)
     quick = judge(both("target"), None, control, member, groups, trained=True)

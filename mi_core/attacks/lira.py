@@ -77,7 +77,7 @@ class LiRA(ShadowsAttack):
     Parameters = LiRAParameters
 
     def _fit(self, features: Features, member: npt.NDArray[np.bool_]) -> State:
-        rows, values = Rows.of(features.ids), self.statistic(features)
+        rows, values = Rows.from_ids(features.ids), self.statistic(features)
         sides = {
             side: self._side(values[places], rows.sample[places], len(rows.names))
             for side, places in {"in": member, "out": ~member}.items()

@@ -92,7 +92,7 @@ class MemorisationAttack(Attack):
             super()._check_needs(features)
 
     def _fit(self, features: Features, member: npt.NDArray[np.bool_]) -> State:
-        rows = Rows.of(features.ids)
+        rows = Rows.from_ids(features.ids)
         shape = (len(rows.shadows), len(rows.names))
         if len(rows.sample) != shape[0] * shape[1]:
             raise ConfigError(f"{self.name} needs every sample by every shadow")
@@ -111,7 +111,7 @@ class MemorisationAttack(Attack):
         if ALIGNMENT in features.values or not self.populated:
             return self.statistic(features)
         population = cast(Features, features.population)
-        others = Rows.of(population.ids)
+        others = Rows.from_ids(population.ids)
         if not np.array_equal(rows.shadows, others.shadows):
             raise ConfigError(f"{self.name}: the population needs features by every shadow, and by no other encoder")
         found = np.empty(len(features))

@@ -107,7 +107,7 @@ class RMIA(ShadowsAttack):
 
     def _fit(self, features: Features, member: npt.NDArray[np.bool_]) -> State:
         population = cast(Features, features.population)
-        rows, others = Rows.of(features.ids), Rows.of(population.ids)
+        rows, others = Rows.from_ids(features.ids), Rows.from_ids(population.ids)
         if not np.array_equal(rows.shadows, others.shadows):
             raise ConfigError("rmia: the population needs features by every shadow, and by no other encoder")
         levels = self.statistic(population)

@@ -43,7 +43,7 @@ class Rows:
     shadows: npt.NDArray[np.str_]
 
     @classmethod
-    def of(cls, ids: npt.NDArray[np.str_]) -> Rows:
+    def from_ids(cls, ids: npt.NDArray[np.str_]) -> Rows:
         """Read off ids that `shadow_row` made."""
         parts = [name.rpartition("#") for name in ids]
         names, sample = np.unique(np.array([part[0] for part in parts], dtype=np.str_), return_inverse=True)

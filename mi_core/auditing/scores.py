@@ -95,7 +95,7 @@ def scores_of(asked: Asked, beside: Sequence[Beside], samples: Samples, seen: Bo
         control=None if control is None else control[judged],
         calibrated=None
         if control is None
-        else Calibration.of(scores[known], control[known])(scores[judged], control[judged]),
+        else Calibration.fit(scores[known], control[known])(scores[judged], control[judged]),
         semantic=among_judged(_semantic(asked.embeddings, samples, seen, seed)) if beside else None,
         groups=None if groups is None else among_judged(groups, -1),
         telling=telling(summaries, (*FILE_FEATURES, *pixel_names(3)), member),
@@ -114,7 +114,7 @@ def _beside(features: Mapping[str, Features], beside: Sequence[Beside], known: B
     scores = [_fitted(features[mine.name], known, seed).score(features[mine.name]) for mine in beside]
     seen = [mine.seen for mine in beside]
     alone = len(beside) == 1
-    scales = [Scale() if alone else Scale.of(own[~mine & ~known]) for own, mine in zip(scores, seen, strict=True)]
+    scales = [Scale() if alone else Scale.fit(own[~mine & ~known]) for own, mine in zip(scores, seen, strict=True)]
     return mean_of_unseen(scores, seen, scales)
 
 

@@ -108,7 +108,8 @@ def auc(scores: FloatArray, member: BoolArray, groups: _Integers | None = None) 
         groups: (N,) integers, equal for samples that depend on each other; without them all are independent.
 
     Raises:
-        ShapeError, ConfigError, NumericError: as `placements` and, with groups, `mi_core.metrics.intervals.Groups.of`.
+        ShapeError, ConfigError, NumericError: as `placements` and, with groups,
+            `mi_core.metrics.intervals.Groups.from_codes`.
 
     Example:
         >>> estimate = auc(np.arange(20.0), np.arange(20) >= 10)
@@ -118,7 +119,7 @@ def auc(scores: FloatArray, member: BoolArray, groups: _Integers | None = None) 
     placed = placements(scores, member)
     if groups is None:
         return _auc(*placed)
-    grouped = Groups.of(groups, member)
+    grouped = Groups.from_codes(groups, member)
     return clustered_auc(float(placed[0].mean()), _influence(*placed, grouped), grouped.sizes)
 
 
@@ -141,7 +142,7 @@ def design_effect(scores: FloatArray, member: BoolArray, groups: _Integers) -> f
         19.0
     """
     placed = placements(scores, member)
-    grouped = Groups.of(groups, member)
+    grouped = Groups.from_codes(groups, member)
     alone = sum(float(row.var(ddof=1)) / len(row) for row in placed)
     return ratio_of_variances(_influence(*placed, grouped), grouped.sizes, alone)
 
@@ -212,7 +213,7 @@ def auc_contrasts(
         aucs = [_auc(*one) for one in placed]
         covariance = sum(np.cov(np.stack([one[side] for one in placed])) / len(placed[0][side]) for side in (0, 1))
     else:
-        grouped = Groups.of(groups, member)
+        grouped = Groups.from_codes(groups, member)
         influences = [_influence(*one, grouped) for one in placed]
         values = [float(inside.mean()) for inside, _ in placed]
         aucs = [clustered_auc(value, own, grouped.sizes) for value, own in zip(values, influences, strict=True)]

@@ -166,7 +166,7 @@ class Groups:
     sizes: GroupSizes
 
     @classmethod
-    def of(cls, groups: npt.NDArray[np.integer[Any]], member: BoolArray) -> Groups:
+    def from_codes(cls, groups: npt.NDArray[np.integer[Any]], member: BoolArray) -> Groups:
         """The groups under any integers.
 
         Args:

@@ -58,7 +58,7 @@ def accuracy(scores: FloatArray, member: BoolArray, threshold: float, groups: _I
 
     Raises:
         ShapeError, ConfigError, NumericError: as `mi_core.metrics.delong.split_scores` and, with groups,
-            `mi_core.metrics.intervals.Groups.of`; ConfigError also for a threshold that is NaN or infinite.
+            `mi_core.metrics.intervals.Groups.from_codes`; ConfigError also for a threshold that is NaN or infinite.
 
     Example:
         >>> accuracy(np.array([0.9, 0.2, 0.6, 0.1]), np.array([True, True, False, False]), 0.5).value
@@ -128,7 +128,8 @@ def tpr_at_fpr(
         covers too little (92.9 % with 500 samples of each class in groups of 1 to 10, 94.8 % with 8,000).
 
     Raises:
-        ShapeError, NumericError: as `mi_core.metrics.delong.split_scores` and `mi_core.metrics.intervals.Groups.of`.
+        ShapeError, NumericError: as `mi_core.metrics.delong.split_scores` and
+            `mi_core.metrics.intervals.Groups.from_codes`.
         ConfigError: as there, or fpr is not within (0, 1], or resamples are below 1.
 
     Example:
@@ -140,7 +141,7 @@ def tpr_at_fpr(
     members, nonmembers = split_scores(scores, member)
     check_range("fpr", fpr, 0.0, 1.0, open_low=True)
     check_range("resamples", resamples, 1)
-    grouped = None if groups is None else Groups.of(groups, member)
+    grouped = None if groups is None else Groups.from_codes(groups, member)
     n_member, n_nonmember = len(members), len(nonmembers)
     carrying = n_nonmember if grouped is None else int(worth_of(grouped.sizes.counts[1]))
     allowed = allowed_alarms(fpr, n_nonmember)
@@ -226,7 +227,7 @@ def _called(scores: FloatArray, member: BoolArray, threshold: float) -> BoolArra
 def _share(hits: BoolArray, counted: BoolArray, member: BoolArray, groups: _Integers | None) -> Estimate:
     if groups is None:
         return rate(int(hits.sum()), int(counted.sum()))
-    return clustered_rate(hits, counted, Groups.of(groups, member))
+    return clustered_rate(hits, counted, Groups.from_codes(groups, member))
 
 
 def _drawn_by_sample(

@@ -169,7 +169,7 @@ def weight_contrasts(
     """
     parts = [_weighed(np.asarray(one, dtype=np.float64), member) for one in scores]
     values, influences = np.array([value for value, _ in parts]), np.stack([own for _, own in parts])
-    grouped = None if groups is None else Groups.of(groups, member)
+    grouped = None if groups is None else Groups.from_codes(groups, member)
     estimates = []
     for row, level in wanted:
         weights = np.asarray(row, dtype=np.float64)

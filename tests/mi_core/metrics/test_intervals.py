@@ -29,7 +29,7 @@ def test_bad_counts(arguments: tuple[int, int], expected: str) -> None:
 
 def pairs_of(count: int) -> Groups:
     """``count`` groups of 2, half of them of members."""
-    return Groups.of(np.arange(2 * count) // 2 + 7, np.arange(2 * count) < count)
+    return Groups.from_codes(np.arange(2 * count) // 2 + 7, np.arange(2 * count) < count)
 
 
 def test_degrees_of_freedom_count_large_groups() -> None:
@@ -43,7 +43,7 @@ def test_degrees_of_freedom_count_large_groups() -> None:
     expected = 3 * (sums**2).sum() ** 2 / (sums**4).sum() - 2
     assert sizes.degrees(weights, sums) == pytest.approx(max(1, expected)) != sizes.degrees(weights)
     assert sizes.degrees(weights, np.resize([2.0, -2.0], 30)) == sizes.degrees(weights)
-    one_large = Groups.of(np.array([0] * 94 + [1, 2, 3] * 2), np.arange(100) % 2 == 0).sizes
+    one_large = Groups.from_codes(np.array([0] * 94 + [1, 2, 3] * 2), np.arange(100) % 2 == 0).sizes
     assert one_large.degrees(one_large.counts.sum(axis=0)) == 1
     assert worth_of(one_large.counts.sum(axis=0)) == pytest.approx(100**2 / (94**2 + 3 * 2**2))
 
@@ -59,14 +59,14 @@ def test_clustered_rate_is_that_of_korn_and_graubard() -> None:
     effect = by_group / (60 / 59 * share * (1 - share) / 60)
     assert effect > 1.3
     effective = 60 / effect * (t.ppf(0.975, 59) / t.ppf(0.975, 13)) ** 2
-    found = clustered_rate(hits, member, Groups.of(codes, member))
+    found = clustered_rate(hits, member, Groups.from_codes(codes, member))
     assert (found.value, found.n) == (share, 60)
     assert (found.low, found.high) == pytest.approx(clopper_pearson(share * effective, effective))
 
 
 def test_a_design_effect_below_one_is_none() -> None:
     member, hits = np.arange(120) < 60, np.arange(120) % 2 == 0
-    found = clustered_rate(hits, np.ones(120, dtype=bool), Groups.of(np.arange(120) // 4, member))  # all groups alike
+    found = clustered_rate(hits, np.ones(120, dtype=bool), Groups.from_codes(np.arange(120) // 4, member))
     alone = rate(60, 120)
     assert found.low <= alone.low < 0.5 < alone.high <= found.high
     assert found.low == pytest.approx(alone.low, abs=0.01)
@@ -88,11 +88,11 @@ def test_the_quantile_is_that_of_t() -> None:
 def test_bad_groups() -> None:
     member = np.arange(6) < 3
     with pytest.raises(ShapeError, match="groups has shape"):
-        Groups.of(np.arange(5), member)
+        Groups.from_codes(np.arange(5), member)
     with pytest.raises(ConfigError, match="dtype float64, allowed: integers"):
-        Groups.of(np.zeros(6), member)
+        Groups.from_codes(np.zeros(6), member)
     with pytest.raises(ShapeError, match="the non-members are of 1"):
-        Groups.of(np.array([0, 1, 2, 3, 3, 3]), member)
+        Groups.from_codes(np.array([0, 1, 2, 3, 3, 3]), member)
     nothing = np.zeros(80, dtype=bool)
     with pytest.raises(ConfigError, match="n = 0"):
         clustered_rate(nothing, nothing, pairs_of(40))
