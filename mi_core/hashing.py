@@ -37,6 +37,22 @@ def digests128(parts: Sequence[str | int], names: Iterable[str]) -> npt.NDArray[
     return _digests(parts, names, 2)
 
 
+def sample_digests(pixels: Iterable[bytes], ids: Iterable[str]) -> list[bytes]:
+    """The SHA-256 of the pixels' hash and the id of every sample, 32 bytes each."""
+    return [hashlib.sha256(shown + name.encode()).digest() for shown, name in zip(pixels, ids, strict=True)]
+
+
+def sum_of_digests(digests: Iterable[bytes]) -> bytes:
+    """Which samples some are: the sum of their digests modulo 2 ** 256, whatever their order and however divided.
+
+    Example:
+        >>> one, two, three = sample_digests([b"x", b"y", b"z"], ["a", "b", "c"])
+        >>> sum_of_digests([three, sum_of_digests([two, one])]) == sum_of_digests([one, two, three])
+        True
+    """
+    return (sum(int.from_bytes(one, "little") for one in digests) % 2**256).to_bytes(32, "little")
+
+
 def _digests(parts: Sequence[str | int], names: Iterable[str], words: int) -> npt.NDArray[np.uint64]:
     begun = hashlib.blake2b(digest_size=8 * words)
     for part in parts:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
 
 import numpy as np
 import numpy.typing as npt
 
 from mi_core.auditing.images import Item, error_in_words
 from mi_core.checks import ConfigError
-from mi_core.hashing import digests64
+from mi_core.hashing import digests64, sample_digests, sum_of_digests
 from mi_core.image_files import ImageError
 from mi_core.images import Decoder, decode, decode_and_hash
 from mi_core.validity.file_features import file_features, pixel_features
@@ -88,10 +88,9 @@ class Samples:
         return np.array([side == CANDIDATES for side in self.sides])
 
     def digest(self, rows: npt.NDArray[np.bool_]) -> str:
-        """Which samples some rows are, by ids and pixels, whatever their order: the digest of a role, 64 hex digits."""
-        pairs = [pair for pair, chosen in zip(zip(self.hashes, self.ids, strict=True), rows, strict=True) if chosen]
-        each = [hashlib.sha256(bytes.fromhex(sha) + name.encode()).digest() for sha, name in pairs]
-        return (sum(int.from_bytes(one, "little") for one in each) % 2**256).to_bytes(32, "little").hex()
+        """Which samples some rows are, by ids and pixels: the digest of a role, 64 hex digits."""
+        digests = sample_digests(map(bytes.fromhex, self.hashes), self.ids)
+        return sum_of_digests(compress(digests, rows)).hex()
 
     def first(self, count: int, seed: int) -> npt.NDArray[np.bool_]:
         """(N,) which are among the first ``count`` of their side by a seeded hash of the pixels."""
