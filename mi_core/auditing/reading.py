@@ -16,21 +16,12 @@ from mi_core.hashing import digests64, sample_digests, sum_of_digests
 from mi_core.image_files import ImageError
 from mi_core.images import Decoder, decode, decode_and_hash
 from mi_core.validity.file_features import file_features, pixel_features
-from mi_core.validity.near_duplicates import (
-    LEAST_SIDE,
-    TOO_SMALL,
-    clusters,
-    confirmed,
-    marks,
-    near_pairs,
-    usual_distance,
-)
+from mi_core.validity.near_duplicates import LEAST_SIDE, TOO_SMALL, first_copies, marks, near_pairs, usual_distance
 
 CANDIDATES, CONTROLS = "candidates", "controls"
 KNOWN = 0.3  # share of the controls that fixes the threshold
 MAX_REJECTED = 0.01  # share of images that cannot be used, as a config has it
 _SHOWN = 5  # of them, in a message
-_LEAST = 0.92  # correlation of near-copies
 _Pixels = npt.NDArray[np.uint8]
 
 
@@ -176,9 +167,11 @@ def read(
             why = f"; {lost[0].key}: {lost[0].reason}" if lost else ""
             raise ConfigError(f"no image of {side} can be used{why}")
     _check_rejected(lost, sum(map(len, given.values())), max_rejected)
-    near = _near_copies(np.array(hashes, dtype=np.uint64), np.stack(levels)) if near_duplicates else np.empty(0)
-    gone = set(near.tolist())
-    left = [row for row in range(len(kept)) if row not in gone]
+    first = np.arange(len(kept))
+    if near_duplicates:
+        pairs = near_pairs(np.array(hashes, dtype=np.uint64), distance=usual_distance(len(kept)))
+        first = first_copies(pairs, np.stack(levels))
+    left = np.flatnonzero(first == np.arange(len(kept))).tolist()
     rows = sorted(left, key=lambda row: (sides[kept[row][0]], kept[row][1]))
     return Samples(
         [kept[row][2] for row in rows],
@@ -187,7 +180,7 @@ def read(
         np.stack(summaries)[rows],
         lost,
         copies,
-        len(gone),
+        len(kept) - len(left),
         remarks,
         decoder,
     )
@@ -199,16 +192,6 @@ def _check_rejected(rejected: Sequence[Rejected], count: int, allowed: float) ->
         raise ConfigError(
             f"{len(rejected)} of {count} images cannot be used, more than max_rejected = {allowed:.2%} allows: {named}"
         )
-
-
-def _near_copies(hashes: npt.NDArray[np.uint64], levels: npt.NDArray[np.uint8]) -> npt.NDArray[np.intp]:
-    """Rows that are near-copies of an earlier row."""
-    pairs = near_pairs(hashes, distance=usual_distance(len(hashes)))
-    if not len(pairs):
-        return np.empty(0, dtype=np.intp)
-    group = clusters(len(hashes), confirmed(pairs, levels, least=_LEAST))
-    _, first = np.unique(group, return_index=True)
-    return np.flatnonzero(first[group] != np.arange(len(hashes)))
 
 
 def decoded(samples: Samples, size: int) -> Iterator[tuple[slice, _Pixels]]:
