@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from mi_core.auditing.images import Item, error_in_words
 from mi_core.checks import ConfigError
-from mi_core.hashing import digests64, sample_digests, sum_of_digests
+from mi_core.hashing import FIRST, PART, digests64, sample_digests, sum_of_digests
 from mi_core.image_files import ImageError
 from mi_core.images import Decoder, decode, decode_and_hash
 from mi_core.validity.file_features import file_features, pixel_features
@@ -85,7 +85,7 @@ class Samples:
 
     def first(self, count: int, seed: int) -> npt.NDArray[np.bool_]:
         """(N,) which are among the first ``count`` of their side by a seeded hash of the pixels."""
-        ranks, chosen = digests64((seed, "first"), self.hashes), np.zeros(len(self.items), dtype=bool)
+        ranks, chosen = digests64((seed, FIRST), self.hashes), np.zeros(len(self.items), dtype=bool)
         for side in (self.candidate, ~self.candidate):
             rows = np.flatnonzero(side)
             chosen[rows[np.argsort(ranks[rows], kind="stable")[:count]]] = True
@@ -93,7 +93,7 @@ class Samples:
 
     def known(self, seed: int) -> npt.NDArray[np.bool_]:
         """(N,) controls that fix the threshold: a share of `KNOWN` by the hash of their pixels."""
-        shares = digests64((seed, "part"), self.hashes).astype(np.float64) / 2.0**64
+        shares = digests64((seed, PART), self.hashes).astype(np.float64) / 2.0**64
         return ~self.candidate & (shares < KNOWN)
 
 

@@ -18,7 +18,7 @@ from mi_core.auditing.config_text import FAMILY, reference_settings
 from mi_core.augmentations.simclr import SimCLRAugmentation
 from mi_core.checks import ConfigError
 from mi_core.encoders.checkpoint import Encoder, fingerprint
-from mi_core.hashing import digest64, digests64
+from mi_core.hashing import digest64, digests64, half_of, half_purpose
 from mi_core.records import BoolArray
 from mi_core.training.data import ResidentImages, by_content
 from mi_core.training.loop import Pretrainer, PretrainingParameters, audited_encoder
@@ -38,21 +38,6 @@ class Made:
     seen: BoolArray
 
 
-def half_of(hashes: Sequence[str], index: int, seed: int, nonce: str) -> BoolArray:
-    """Which of N images one of the encoders is trained on: (N,) bool; halves 2k and 2k + 1 make up the whole.
-
-    Args:
-        hashes: of the images' pixels, hexadecimal.
-        index: of the encoder.
-        seed: of the audit.
-        nonce: of its queries, so that nobody can foresee the halves.
-    """
-    order = np.argsort(digests64((seed, f"half {index // 2} {nonce}"), hashes), kind="stable")
-    middle, chosen = (len(order) + 1) // 2, np.zeros(len(order), dtype=bool)
-    chosen[order[middle:] if index % 2 else order[:middle]] = True
-    return chosen
-
-
 def make_references(
     images: npt.NDArray[np.uint8],
     hashes: Sequence[str],
@@ -67,7 +52,7 @@ def make_references(
     Args:
         images: (N, C, S, S) of both sides.
         hashes: of their pixels.
-        seed, nonce: as `half_of`.
+        seed, nonce: of the audit, by which halves are drawn.
         device: where they are trained.
         progress: called after every epoch.
 
@@ -85,7 +70,8 @@ def make_references(
     made = []
     for index in range(count):
         name = f"{FAMILY}-{index}"
-        own, seen = digest64(seed, "encoder", name), half_of(hashes, index, seed, nonce)
+        own = digest64(seed, "encoder", name)
+        seen = half_of(digests64((seed, half_purpose(index, nonce)), hashes), index, "both sides")
         half = torch.from_numpy(images[seen])
         order, names = by_content(half)
         half = half[order]
