@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import TypeVar
 
 import numpy as np
@@ -73,7 +74,7 @@ def scores_of(asked: Asked, beside: Sequence[Beside], samples: Samples, seen: Bo
     """
     known, candidate = samples.known(seed), samples.candidate
     judged, features = ~known, asked.features["target"]
-    member, summaries = candidate[seen], samples.summaries[seen]
+    member, summaries, hashes = candidate[seen], samples.summaries[seen], list(compress(samples.hashes, seen))
 
     def among_judged(values: npt.NDArray[_Number], absent: int = 0) -> npt.NDArray[_Number]:
         every = np.full(len(seen), absent, dtype=values.dtype)
@@ -96,7 +97,7 @@ def scores_of(asked: Asked, beside: Sequence[Beside], samples: Samples, seen: Bo
         calibrated=None
         if control is None
         else Calibration.fit(scores[known], control[known])(scores[judged], control[judged]),
-        semantic=among_judged(_semantic(asked.embeddings, samples, seen, seed)) if beside else None,
+        semantic=among_judged(semantic_scores(asked.embeddings, member, hashes, seed=seed)) if beside else None,
         groups=None if groups is None else among_judged(groups, -1),
         telling=telling(summaries, (*FILE_FEATURES, *pixel_names(3)), member),
     )
@@ -116,14 +117,3 @@ def _beside(features: Mapping[str, Features], beside: Sequence[Beside], known: B
     alone = len(beside) == 1
     scales = [Scale() if alone else Scale.fit(own[~mine & ~known]) for own, mine in zip(scores, seen, strict=True)]
     return mean_of_unseen(scores, seen, scales)
-
-
-def _semantic(
-    embeddings: npt.NDArray[np.float32], samples: Samples, seen: BoolArray, seed: int
-) -> npt.NDArray[np.float64]:
-    """Scores (M,) of a classifier on the embeddings (M, D) of the M seen images by all references."""
-    rows = np.flatnonzero(seen)
-    order = np.argsort(np.array(samples.hashes)[rows])
-    scores = np.zeros(len(rows))
-    scores[order] = semantic_scores(embeddings[order], samples.candidate[rows[order]], seed=seed)
-    return scores

@@ -211,10 +211,10 @@ def test_only_what_the_classifiers_see_is_kept_and_it_is_what_they_saw_of_all(mo
     np.testing.assert_array_equal(pixels, one_by_one[seen])
     np.testing.assert_array_equal(summaries, all_summaries[seen])
     np.testing.assert_array_equal(member, all_member[seen])
-    (embeddings, _), (all_embeddings, _) = given["semantic_scores"]
-    assert embeddings.shape == (120, 32)
-    by_hash = np.argsort(samples.hashes)
-    np.testing.assert_array_equal(embeddings, all_embeddings[seen[by_hash]])
+    (embeddings, _, hashes), (all_embeddings, _, all_hashes) = given["semantic_scores"]
+    assert embeddings.shape == (120, 32) and all_hashes == samples.hashes
+    np.testing.assert_array_equal(embeddings, all_embeddings[seen])
+    np.testing.assert_array_equal(hashes, np.array(all_hashes)[seen])
 
 
 @pytest.mark.parametrize("notebook", [True, False])
