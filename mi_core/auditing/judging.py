@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import platform
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +23,7 @@ from mi_core.encoders.remote.encoder import Endpoint
 from mi_core.images import conditions_in_words
 from mi_core.metrics.membership import evaluate
 from mi_core.nonce import GIVEN, SYSTEM
+from mi_core.provenance import now, versions
 from mi_core.querying.sanity import consistency_in_words, fault_in_words
 from mi_core.report.build import (
     SAME_SOURCE,
@@ -63,7 +60,6 @@ from mi_core.report.pooling import pool_seeds
 from mi_core.report.words.wording import answer
 from mi_core.validity.candidates import CandidateAnswers, answers_of
 
-_PACKAGES = ("encoder-audit", "torch", "torchvision", "numpy", "scikit-learn", "pillow")
 _TARGET = "target"
 
 
@@ -200,11 +196,11 @@ def _report(
     return Report(
         schema_version=SCHEMA_VERSION,
         name="audit",
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        created=now(),
         config_sha256=hashlib.sha256(yaml_of(config).encode()).hexdigest(),
         config=config,
         membership="asked",
-        versions=_versions(),
+        versions=versions(),
         command="mi_core.audit(...)",
         data=data,
         encoders={
@@ -275,15 +271,6 @@ def _reference(reference: Beside) -> EncoderPart:
         return _encoder(reference.model, reference.consistency)
     told = {name: part for name, part in reference_settings().items() if name in ("objective", "backbone", "epochs")}
     return EncoderPart(**told, train_on="half of candidates and controls, by lot", fingerprint=reference.fingerprint)
-
-
-def _versions() -> dict[str, str]:
-    """Those of Python and of the packages that are installed."""
-    told = {"python": platform.python_version()}
-    for name in _PACKAGES:
-        with suppress(PackageNotFoundError):
-            told[name] = version(name)
-    return told
 
 
 def _config(measured: Measured) -> tuple[dict[str, Any], tuple[str, ...]]:

@@ -25,6 +25,7 @@ from mi_core.checks import ConfigError, ShapeError
 from mi_core.encoders.checkpoint import fingerprint, weights_bytes
 from mi_core.encoders.remote.encoder import Endpoint
 from mi_core.hashing import digest64
+from mi_core.provenance import now
 from mi_core.querying.sanity import (
     VIEWS,
     Agreement,
@@ -50,7 +51,6 @@ from pipelines.files.digest import digest
 from pipelines.plan.checks import check_adopted
 from pipelines.plan.resolve import resolve, roles_in_config
 from pipelines.plan.roles import audited_roles
-from pipelines.run.folder import now
 from pipelines.run.once import Once
 from pipelines.run.points import Run
 from pipelines.run.ray_session import mapped
