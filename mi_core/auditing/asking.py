@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from mi_core.attacks.mean_cosine import MeanCosine
 from mi_core.auditing.config_text import FAMILY, reference_settings
 from mi_core.auditing.models import Model
-from mi_core.auditing.reading import CANDIDATES, Samples, decoded
+from mi_core.auditing.reading import Samples, decoded
 from mi_core.auditing.references import Made, make_references
 from mi_core.augmentations.simclr import SimCLRAugmentation
 from mi_core.augmentations.views import make_views
@@ -25,17 +25,15 @@ from mi_core.encoders.checkpoint import Encoder
 from mi_core.encoders.folding import for_queries
 from mi_core.features import Measure
 from mi_core.features.embedding import Embedding
-from mi_core.hashing import digests64
 from mi_core.querying.extractor import Extractor
 from mi_core.querying.plan import QueryPlan
 from mi_core.querying.precision import precision_on
-from mi_core.querying.sanity import view_consistency
+from mi_core.querying.sanity import PROBED, view_consistency
 from mi_core.records import BoolArray, Features
 from mi_core.streams import pixel_streams
 from mi_core.validity.file_features import shrunken
 
 CHUNK = 256  # images that are decoded and queried together
-PROBED = 256  # images on which an encoder is tried out
 EMBEDDING = Embedding()  # what the classifier on embeddings reads
 
 
@@ -130,15 +128,15 @@ class Setup:
     def consistency(self, target: Model, samples: Samples) -> dict[str, Any]:
         """Whether the encoder recognises images in two different views."""
         ids = samples.ids
-        rows = sorted(range(len(ids)), key=lambda row: (not ids[row].startswith(CANDIDATES), ids[row]))[:PROBED]
+        rows = np.array(sorted(range(len(ids)), key=ids.__getitem__)[:PROBED])
         return self._try_out(target.encoder, target.reference, samples, rows)
 
     @torch.inference_mode()
     def _try_out(
-        self, encoder: Encoder, fresh: Encoder | None, samples: Samples, rows: Sequence[int]
+        self, encoder: Encoder, fresh: Encoder | None, samples: Samples, rows: npt.NDArray[np.intp]
     ) -> dict[str, Any]:
         """Whether an encoder recognises some images."""
-        chosen = samples.at(rows)
+        chosen = samples.at(rows.tolist())
         images = torch.from_numpy(np.concatenate([pixels for _, pixels in decoded(chosen, CHUNK)]))
         return view_consistency(
             encoder.to(self.device),
@@ -171,16 +169,11 @@ class Setup:
 
     def _tried(self, made: Made, model: Model | None, samples: Samples) -> Beside:
         outputs = made.encoder.outputs
-        works = self._try_out(made.encoder, made.fresh, samples, self._first(~made.seen, samples))
+        rows = samples.first(PROBED, self.seed)
+        works = self._try_out(made.encoder, made.fresh, samples, rows[~made.seen[rows]][:PROBED])
         return Beside(
             **vars(made), output=self.output if self.output in outputs else outputs[0], consistency=works, model=model
         )
-
-    def _first(self, wanted: np.ndarray, samples: Samples) -> list[int]:
-        """Rows of the first wanted images by a hash of their pixels."""
-        ranks = digests64((self.seed, "first"), samples.hashes)
-        rows = np.flatnonzero(wanted)
-        return [int(row) for row in rows[np.argsort(ranks[rows], kind="stable")[:PROBED]]]
 
     def grid(self, samples: Samples) -> tuple[np.ndarray, np.ndarray]:
         """The first candidates (N, C, S, S) and their views (N, V, C, S, S), uint8."""
@@ -207,28 +200,16 @@ class _Rows:
         self.filled += len(rows)
 
 
-class Bar:
-    """A progress bar, or nothing."""
+class Bar(Progress):
+    """A progress bar, where it is wanted and can be shown: in a terminal, or in a notebook with ipywidgets."""
 
-    def __init__(self, shown: Progress | None) -> None:
-        self.shown = shown
+    def __init__(self, wanted: bool) -> None:
+        console = Console(stderr=True)
+        able = find_spec("ipywidgets") is not None if console.is_jupyter else console.is_terminal
+        columns = TextColumn("{task.description:>20}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+        super().__init__(*columns, console=console, transient=True, disable=not (wanted and able))
 
-    def begin(self, title: str, total: int) -> Any:
+    def begin(self, title: str, total: int) -> Callable[..., None]:
         """Begin a task; returns a function that counts."""
-        if self.shown is None:
-            return lambda count=1: None
-        bar, task = self.shown, self.shown.add_task(title, total=total)
-        return lambda count=1: bar.advance(task, count)
-
-
-@contextmanager
-def shown_bar(wanted: bool) -> Iterator[Bar]:
-    """A progress bar where it is wanted and can be shown: in a terminal, or in a notebook with ipywidgets."""
-    console = Console(stderr=True)
-    able = find_spec("ipywidgets") is not None if console.is_jupyter else console.is_terminal
-    if not (wanted and able):
-        yield Bar(None)
-        return
-    columns = TextColumn("{task.description:>20}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=console, transient=True) as shown:
-        yield Bar(shown)
+        task = self.add_task(title, total=total)
+        return lambda count=1: self.advance(task, count)

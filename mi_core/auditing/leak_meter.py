@@ -18,7 +18,7 @@ from torch import nn
 
 from mi_core.auditing.arguments import checked, recipe_of
 from mi_core.auditing.images import Item, items_of
-from mi_core.auditing.models import device_of
+from mi_core.auditing.models import device_of, evaluating
 from mi_core.augmentations.views import make_views
 from mi_core.checks import ConfigError, ShapeError, check_range
 from mi_core.features.pairwise_similarity import pairwise_similarity
@@ -191,16 +191,12 @@ class LeakMeter:
     @torch.no_grad()
     def _scores(self, rows: slice) -> list[np.ndarray]:
         """Mean similarity of the views of some images of each side."""
-        modes = [(part, part.training) for part in self.model.modules()]
-        self.model.eval()
-        try:
+        with evaluating(self.model):
+            self.model.eval()
             return [
-                np.concatenate([self._of(*batch) for batch in zip(*_batches(images, streams, rows), strict=True)])
+                np.concatenate([*map(self._of, images[rows].split(_BATCH), streams[rows].split(_BATCH))])
                 for images, streams in zip(self.images, self.streams, strict=True)
             ]
-        finally:
-            for part, training in modes:
-                part.training = training
 
     def _of(self, images: torch.Tensor, streams: torch.Tensor) -> np.ndarray:
         place = device_of(self.model)
@@ -220,10 +216,6 @@ def _some(items: list[Item], most: int, seed: int, name: str) -> list[Item]:
         raise ConfigError(f"{name} has {len(items)} images; give at least {LEAST}")
     order = np.random.default_rng(seed).permutation(len(items))[:most]
     return [items[row] for row in order.tolist()]
-
-
-def _batches(images: torch.Tensor, streams: torch.Tensor, rows: slice) -> tuple[Any, Any]:
-    return images[rows].split(_BATCH), streams[rows].split(_BATCH)
 
 
 def _lightning() -> Any:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import hashlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -167,6 +168,17 @@ def tried_out(model: Model, side: int) -> Model:
     if not isinstance(model.encoder, Endpoint):
         return model
     return replace(model, answers=check_answers(model.encoder, 3, side))
+
+
+@contextmanager
+def evaluating(*models: Any) -> Iterator[None]:
+    """Networks are in evaluation mode for the duration of the block, or as it puts them, and then as they were."""
+    modes = [(part, part.training) for one in models if isinstance(one, nn.Module) for part in one.modules()]
+    try:
+        yield
+    finally:
+        for part, training in modes:
+            part.training = training
 
 
 def is_address(model: Any) -> bool:

@@ -15,7 +15,8 @@ from mi_core.checks import ConfigError
 from mi_core.hashing import FIRST, PART, digests64, sample_digests, sum_of_digests
 from mi_core.image_files import ImageError
 from mi_core.images import Decoder, decode, decode_and_hash
-from mi_core.validity.file_features import file_features, pixel_features
+from mi_core.report.model.report import RejectedSample
+from mi_core.validity.file_features import summary
 from mi_core.validity.near_duplicates import LEAST_SIDE, TOO_SMALL, first_copies, marks, near_pairs, usual_distance
 
 CANDIDATES, CONTROLS = "candidates", "controls"
@@ -23,15 +24,6 @@ KNOWN = 0.3  # share of the controls that fixes the threshold
 MAX_REJECTED = 0.01  # share of images that cannot be used, as a config has it
 _SHOWN = 5  # of them, in a message
 _Pixels = npt.NDArray[np.uint8]
-
-
-@dataclass(frozen=True)
-class Rejected:
-    """An image that was left out, and why."""
-
-    side: str
-    key: str
-    reason: str
 
 
 @dataclass(frozen=True)
@@ -52,7 +44,7 @@ class Samples:
     sides: Sequence[str]
     hashes: Sequence[str]
     summaries: npt.NDArray[np.float64]
-    rejected: Sequence[Rejected]
+    rejected: Sequence[RejectedSample]
     copies: int
     near_copies: int
     remarks: Mapping[str, Mapping[str, int]]
@@ -83,13 +75,10 @@ class Samples:
         digests = sample_digests(map(bytes.fromhex, self.hashes), self.ids)
         return sum_of_digests(compress(digests, rows)).hex()
 
-    def first(self, count: int, seed: int) -> npt.NDArray[np.bool_]:
-        """(N,) which are among the first ``count`` of their side by a seeded hash of the pixels."""
-        ranks, chosen = digests64((seed, FIRST), self.hashes), np.zeros(len(self.items), dtype=bool)
-        for side in (self.candidate, ~self.candidate):
-            rows = np.flatnonzero(side)
-            chosen[rows[np.argsort(ranks[rows], kind="stable")[:count]]] = True
-        return chosen
+    def first(self, count: int, seed: int) -> npt.NDArray[np.intp]:
+        """Rows of the first ``count`` of each side by a seeded hash of the pixels, candidates before controls."""
+        order = np.argsort(digests64((seed, FIRST), self.hashes), kind="stable")
+        return np.concatenate([order[side[order]][:count] for side in (self.candidate, ~self.candidate)])
 
     def known(self, seed: int) -> npt.NDArray[np.bool_]:
         """(N,) controls that fix the threshold: a share of `KNOWN` by the hash of their pixels."""
@@ -124,13 +113,13 @@ def read(
     """
     kept: list[tuple[str, int, Item, str]] = []  # in the order in which the first of some copies stays
     seen: dict[str, str] = {}
-    rejected: list[tuple[int, Rejected]] = []
+    rejected: list[RejectedSample] = []
     summaries, hashes, levels = [], [], []
     copies = 0
     remarks: dict[str, Counter[str]] = {side: Counter() for side in given}
     for side, items in given.items():
-        ranks = digests64((seed, "role", side), [item.key for item in items])
-        for place in np.argsort(ranks, kind="stable").tolist():
+        lost: dict[int, RejectedSample] = {}
+        for place in np.argsort(digests64((seed, "role", side), [item.key for item in items]), kind="stable").tolist():
             item = items[place]
             try:
                 if item.fault:
@@ -138,7 +127,7 @@ def read(
                 data = item.data()
                 pixels, sha, shorter, done = decode_and_hash(data, decoder)
             except Exception as error:  # noqa: BLE001 - whatever a data set of the user raises
-                rejected.append((place, Rejected(side, item.key, error_in_words(error))))
+                lost[place] = RejectedSample(source=side, shard=side, key=item.key, reason=error_in_words(error))
                 continue
             finally:
                 tick()
@@ -146,8 +135,7 @@ def read(
             if near_duplicates and shorter < LEAST_SIDE:
                 remarks[side].update([TOO_SMALL])
             if sha in seen:
-                first = seen[sha].partition("/")[0]
-                if first != side:
+                if seen[sha].partition("/")[0] != side:
                     raise ConfigError(
                         f"{seen[sha]} and {side}/{item.key} have the same pixels; an image cannot be candidate and "
                         "control: remove it from one side"
@@ -156,39 +144,37 @@ def read(
                 continue
             seen[sha] = f"{side}/{item.key}"
             kept.append((side, place, item, sha))
-            summaries.append(np.concatenate([file_features(data), pixel_features(pixels)]))
+            summaries.append(summary(data, pixels))
             mark, level = marks(pixels, shorter)
             hashes.append(mark)
             levels.append(np.frombuffer(level, dtype=np.uint8))
-    sides = {side: number for number, side in enumerate(given)}
-    lost = [bad for _, bad in sorted(rejected, key=lambda one: (sides[one[1].side], one[0]))]
-    for side in given:
-        if not any(one == side for one, *_ in kept):
-            why = f"; {lost[0].key}: {lost[0].reason}" if lost else ""
+        rejected += [lost[place] for place in sorted(lost)]
+        if not kept or kept[-1][0] != side:
+            why = f"; {rejected[0].key}: {rejected[0].reason}" if rejected else ""
             raise ConfigError(f"no image of {side} can be used{why}")
-    _check_rejected(lost, sum(map(len, given.values())), max_rejected)
-    first = np.arange(len(kept))
+    _check_rejected(rejected, sum(map(len, given.values())), max_rejected)
+    stays = np.ones(len(kept), dtype=bool)
     if near_duplicates:
         pairs = near_pairs(np.array(hashes, dtype=np.uint64), distance=usual_distance(len(kept)))
-        first = first_copies(pairs, np.stack(levels))
-    left = np.flatnonzero(first == np.arange(len(kept))).tolist()
-    rows = sorted(left, key=lambda row: (sides[kept[row][0]], kept[row][1]))
+        stays = first_copies(pairs, np.stack(levels)) == np.arange(len(kept))
+    sides = list(given)
+    rows = sorted(np.flatnonzero(stays).tolist(), key=lambda row: (sides.index(kept[row][0]), kept[row][1]))
     return Samples(
         [kept[row][2] for row in rows],
         [kept[row][0] for row in rows],
         [kept[row][3] for row in rows],
         np.stack(summaries)[rows],
-        lost,
+        rejected,
         copies,
-        len(kept) - len(left),
+        len(kept) - len(rows),
         remarks,
         decoder,
     )
 
 
-def _check_rejected(rejected: Sequence[Rejected], count: int, allowed: float) -> None:
+def _check_rejected(rejected: Sequence[RejectedSample], count: int, allowed: float) -> None:
     if len(rejected) > allowed * count:
-        named = "; ".join(f"{bad.side}/{bad.key}: {bad.reason}" for bad in rejected[:_SHOWN])
+        named = "; ".join(f"{bad.source}/{bad.key}: {bad.reason}" for bad in rejected[:_SHOWN])
         raise ConfigError(
             f"{len(rejected)} of {count} images cannot be used, more than max_rejected = {allowed:.2%} allows: {named}"
         )

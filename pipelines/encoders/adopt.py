@@ -26,13 +26,7 @@ from mi_core.encoders.checkpoint import fingerprint, weights_bytes
 from mi_core.encoders.remote.encoder import Endpoint
 from mi_core.hashing import digest64
 from mi_core.provenance import now
-from mi_core.querying.sanity import (
-    VIEWS,
-    Agreement,
-    agreement,
-    consistency_in_words,
-    unit_lengths,
-)
+from mi_core.querying.sanity import PROBED, VIEWS, Agreement, agreement, consistency_in_words, unit_lengths
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.data import DataConfig
 from pipelines.config.sections.encoders import EndpointConfig, LoadedConfig
@@ -42,7 +36,7 @@ from pipelines.data.draw.splits import Splits
 from pipelines.data.plans import Planned
 from pipelines.encoders import preprocessing, probe_ledger
 from pipelines.encoders.access import Access, access_to, secrets_of
-from pipelines.encoders.probes import PROBED, TRIED, Probe, weights_consistency
+from pipelines.encoders.probes import TRIED, Probe, weights_consistency
 from pipelines.encoders.record import EncoderRecord
 from pipelines.encoders.stored import ANSWERS, EncoderJob, describe, write_record, write_weights
 from pipelines.errors import UserError

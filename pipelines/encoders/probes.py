@@ -17,7 +17,6 @@ from pipelines.config.sections.data import DataConfig
 from pipelines.config.sections.encoders import EndpointConfig, LoadedConfig
 from pipelines.data.draw.images import Loaded
 
-PROBED = 256  # images on which an encoder is tried out
 TRIED = 64  # images in a first look, before anything runs
 
 

@@ -24,7 +24,7 @@ from torch import nn
 
 from mi_core import audit
 from mi_core.auditing import scores
-from mi_core.auditing.asking import shown_bar
+from mi_core.auditing.asking import Bar
 from mi_core.auditing.found import Found
 from mi_core.auditing.images import Item, items_of
 from mi_core.auditing.reading import CANDIDATES, CONTROLS, read
@@ -204,7 +204,7 @@ def test_only_what_the_classifiers_see_is_kept_and_it_is_what_they_saw_of_all(mo
     found_in(references=references)
     (summaries, pixels, member), (all_summaries, all_pixels, all_member) = given["blind_scores"]
     samples = read({CANDIDATES: items_of(IMAGES[:100], ""), CONTROLS: items_of(IMAGES[100:], "")}, Decoder(SIDE), 0)
-    seen = samples.first(60, 0)
+    seen = np.isin(np.arange(len(samples.items)), samples.first(60, 0))
     one_by_one = np.stack([shrunken(decode(item.data(), Decoder(SIDE))) for item in samples.items])
     assert (len(pixels), len(all_pixels)) == (120, len(samples.items))
     np.testing.assert_array_equal(all_pixels, one_by_one)
@@ -231,7 +231,7 @@ def test_where_no_bar_can_be_shown_all_is_quiet(
         monkeypatch.setattr("builtins.get_ipython", ZMQInteractiveShell, raising=False)
         monkeypatch.setitem(sys.modules, "ipywidgets", None)
     assert Console().is_jupyter == notebook
-    with shown_bar(True) as bar:
+    with Bar(True) as bar:
         tick = bar.begin("reading", 2)
         tick()
         tick()
@@ -242,7 +242,7 @@ def test_where_no_bar_can_be_shown_all_is_quiet(
 def test_a_terminal_shows_a_bar(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
-    with shown_bar(True) as bar:
+    with Bar(True) as bar:
         bar.begin("reading", 2)()
     assert "reading" in capsys.readouterr().err
 
