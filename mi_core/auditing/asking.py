@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -17,11 +16,10 @@ from mi_core.attacks.mean_cosine import MeanCosine
 from mi_core.auditing.config_text import FAMILY, reference_settings
 from mi_core.auditing.models import Model
 from mi_core.auditing.reading import Samples, decoded
-from mi_core.auditing.references import Made, make_references
+from mi_core.auditing.references import Reference, make_references
 from mi_core.augmentations.simclr import SimCLRAugmentation
 from mi_core.augmentations.views import make_views
 from mi_core.encoders.averaging import averaged
-from mi_core.encoders.checkpoint import Encoder
 from mi_core.encoders.folding import for_queries
 from mi_core.features import Measure
 from mi_core.features.embedding import Embedding
@@ -35,21 +33,6 @@ from mi_core.validity.file_features import shrunken
 
 CHUNK = 256  # images that are decoded and queried together
 EMBEDDING = Embedding()  # what the classifier on embeddings reads
-
-
-@dataclass(frozen=True)
-class Beside(Made):
-    """A reference encoder that was tried out.
-
-    Args:
-        output: that is read.
-        consistency: whether it recognises images.
-        model: as the user gave it; None: it was made here.
-    """
-
-    output: str
-    consistency: Mapping[str, Any]
-    model: Model | None
 
 
 @dataclass(frozen=True)
@@ -79,7 +62,7 @@ class Setup:
     device: torch.device
     bar: Bar
 
-    def ask(self, target: Model, beside: Sequence[Beside], samples: Samples, seen: BoolArray) -> Asked:
+    def ask(self, target: Model, beside: Sequence[Reference], samples: Samples, seen: BoolArray) -> Asked:
         """Ask all encoders about all images.
 
         Args:
@@ -88,7 +71,7 @@ class Setup:
             seen: (N,) which images the classifiers see. Of the others neither pixels (up to 12 kB an image) nor
                 embeddings are kept.
         """
-        encoders = {"target": target.encoder, **{one.name: one.encoder for one in beside}}
+        encoders = {"target": target.encoder, **{one.name: one.model.encoder for one in beside}}
         outputs = {"target": self.output, **{one.name: one.output for one in beside}}
         ready = {name: averaged(for_queries(one, self.device), 1) for name, one in encoders.items()}
         (measure,) = MeanCosine(seed=self.seed).needs
@@ -128,36 +111,30 @@ class Setup:
     def consistency(self, target: Model, samples: Samples) -> dict[str, Any]:
         """Whether the encoder recognises images in two different views."""
         ids = samples.ids
-        rows = np.array(sorted(range(len(ids)), key=ids.__getitem__)[:PROBED])
-        return self._try_out(target.encoder, target.reference, samples, rows)
+        return self._try_out(target, samples, sorted(range(len(ids)), key=ids.__getitem__)[:PROBED])
 
     @torch.inference_mode()
-    def _try_out(
-        self, encoder: Encoder, fresh: Encoder | None, samples: Samples, rows: npt.NDArray[np.intp]
-    ) -> dict[str, Any]:
+    def _try_out(self, model: Model, samples: Samples, rows: Sequence[int]) -> dict[str, Any]:
         """Whether an encoder recognises some images."""
-        chosen = samples.at(rows.tolist())
-        images = torch.from_numpy(np.concatenate([pixels for _, pixels in decoded(chosen, CHUNK)]))
+        images = torch.from_numpy(np.concatenate([pixels for _, pixels in decoded(samples.at(rows), CHUNK)]))
         return view_consistency(
-            encoder.to(self.device),
-            None if fresh is None else fresh.to(self.device),
+            model.encoder.to(self.device),
+            None if model.reference is None else model.reference.to(self.device),
             images,
             pixel_streams("", self.seed, "probe", images),
             self.recipe,
             device=self.device,
         )
 
-    def references(self, given: Sequence[Model] | None, samples: Samples) -> list[Beside]:
+    def references(self, given: Sequence[Model] | None, samples: Samples) -> list[Reference]:
         """The references that the user gave; None: those trained here on halves of the images."""
         if given is None:
-            return [self._tried(made, None, samples) for made in self._made(samples)]
+            return [self._tried(made, samples) for made in self._made(samples)]
         nothing = np.zeros(len(samples.items), dtype=bool)
-        return [
-            self._tried(Made(f"{FAMILY}-{number}", one.encoder, one.fingerprint, one.reference, nothing), one, samples)
-            for number, one in enumerate(given)
-        ]
+        named = [Reference(f"{FAMILY}-{number}", model, nothing, given=True) for number, model in enumerate(given)]
+        return [self._tried(reference, samples) for reference in named]
 
-    def _made(self, samples: Samples) -> list[Made]:
+    def _made(self, samples: Samples) -> list[Reference]:
         planned = reference_settings()
         tick = self.bar.begin("training references", planned["halves"] * planned["epochs"])
         images = _Rows(len(samples.items))
@@ -167,13 +144,11 @@ class Setup:
             images.array, samples.hashes, seed=self.seed, nonce=self.nonce, device=self.device, progress=tick
         )
 
-    def _tried(self, made: Made, model: Model | None, samples: Samples) -> Beside:
-        outputs = made.encoder.outputs
-        rows = samples.first(PROBED, self.seed)
-        works = self._try_out(made.encoder, made.fresh, samples, rows[~made.seen[rows]][:PROBED])
-        return Beside(
-            **vars(made), output=self.output if self.output in outputs else outputs[0], consistency=works, model=model
-        )
+    def _tried(self, reference: Reference, samples: Samples) -> Reference:
+        rows, outputs = samples.first(PROBED, self.seed), reference.model.encoder.outputs
+        works = self._try_out(reference.model, samples, rows[~reference.seen[rows]][:PROBED].tolist())
+        output = self.output if self.output in outputs else outputs[0]
+        return replace(reference, output=output, consistency=works)
 
     def grid(self, samples: Samples) -> tuple[np.ndarray, np.ndarray]:
         """The first candidates (N, C, S, S) and their views (N, V, C, S, S), uint8."""

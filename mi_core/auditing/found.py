@@ -161,9 +161,8 @@ class Found:
 
     @property
     def _keys(self) -> list[str]:
-        """Keys of the candidates, in the order of their scores."""
-        samples = self._samples
-        return [item.key for item, side in zip(samples.items, samples.sides, strict=True) if side == CANDIDATES]
+        """Keys of all images, the candidates first, in the order of their scores."""
+        return [item.key for item in self._samples.items]
 
     def _flagged_ids(self) -> list[str]:
         return [f"{CANDIDATES}/{key}" for key in self.flagged()]

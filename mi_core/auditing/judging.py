@@ -13,11 +13,11 @@ import numpy as np
 from mi_core.adoption.soundness import QUERIES, noise_caveat
 from mi_core.attacks import left_out
 from mi_core.attacks.mean_cosine import MeanCosine
-from mi_core.auditing.asking import Beside
 from mi_core.auditing.config_text import FAMILY, MISSING, audit_settings, reference_settings, yaml_of
 from mi_core.auditing.found import Found
 from mi_core.auditing.models import Model
 from mi_core.auditing.reading import CANDIDATES, CONTROLS, Samples
+from mi_core.auditing.references import Reference
 from mi_core.auditing.scores import Scores
 from mi_core.encoders.remote.encoder import Endpoint
 from mi_core.images import conditions_in_words
@@ -50,7 +50,6 @@ from mi_core.report.model.report import (
     QueriesPart,
     QueryEntry,
     Registration,
-    RejectedSample,
     RejectedTotal,
     Remark,
     Report,
@@ -102,7 +101,7 @@ class Measured:
     samples: Samples
     scores: Scores
     target: Model
-    beside: Sequence[Beside]
+    beside: Sequence[Reference]
     consistency: Mapping[str, Any]
     given: Mapping[str, Any]
     options: Options
@@ -151,7 +150,7 @@ def _evidence(measured: Measured, verdict: VerdictPart) -> tuple[Evidence, Candi
         return shown, None
     share, _ = single[0].result.best_share
     answers = answers_of(scores.calibrated, member, share, fdr=fdr, seed=seed)
-    ids = [name for name, side in zip(measured.samples.ids, measured.samples.sides, strict=True) if side == CANDIDATES]
+    ids = measured.samples.ids  # candidates first
     numbers = ("score", "p_value", "q_value", "posterior")
     top = [
         TopSample(id=ids[row], shard=CANDIDATES, **{name: float(getattr(answers, name)[row]) for name in numbers})
@@ -190,9 +189,7 @@ def _report(
         [method.name], encoder.outputs, text=encoder.text is not None, weights=measured.target.open
     )
     data = _data(samples, options.seed)
-    rejected = tuple(
-        RejectedSample(source=bad.side, shard=bad.side, key=bad.key, reason=bad.reason) for bad in samples.rejected
-    )
+    rejected = tuple(samples.rejected)
     return Report(
         schema_version=SCHEMA_VERSION,
         name="audit",
@@ -205,7 +202,10 @@ def _report(
         data=data,
         encoders={
             _TARGET: _encoder(measured.target, measured.consistency),
-            **{reference.name: _reference(reference) for reference in measured.beside},
+            **{
+                one.name: _encoder(one.model, one.consistency) if one.given else one.model.part
+                for one in measured.beside
+            },
         },
         attacks=attacks,
         pooled=pool_seeds(attacks),
@@ -262,15 +262,7 @@ def _data(samples: Samples, seed: int) -> DataPart:
 
 
 def _encoder(model: Model, consistency: Mapping[str, Any]) -> EncoderPart:
-    told = {name: getattr(model, name) for name in ("load", "weights", "layout", "preprocessing", "fingerprint")}
-    return EncoderPart(**told, consistency=consistency_in_words(consistency), answers=model.answers.words() or None)
-
-
-def _reference(reference: Beside) -> EncoderPart:
-    if reference.model is not None:
-        return _encoder(reference.model, reference.consistency)
-    told = {name: part for name, part in reference_settings().items() if name in ("objective", "backbone", "epochs")}
-    return EncoderPart(**told, train_on="half of candidates and controls, by lot", fingerprint=reference.fingerprint)
+    return replace(model.part, consistency=consistency_in_words(consistency), answers=model.answers.words() or None)
 
 
 def _config(measured: Measured) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -286,12 +278,12 @@ def _config(measured: Measured) -> tuple[dict[str, Any], tuple[str, ...]]:
 
     def named(model: Model, name: str) -> Mapping[str, Any]:
         if model.settings is None:
-            remarks.append(f"{MISSING}: the module and function of {name}, which was given as {model.load}")
+            remarks.append(f"{MISSING}: the module and function of {name}, which was given as {model.part.load}")
             return {"load": f"python:{MISSING}:{MISSING}", "trust_code": True}
         return model.settings
 
     target = named(measured.target, "the encoder")
-    given = {reference.name: named(reference.model, reference.name) for reference in measured.beside if reference.model}
+    given = {one.name: named(one.model, one.name) for one in measured.beside if one.given}
     made = {FAMILY: reference_settings(options.data.get("image_size"))} if measured.beside and not given else {}
     names = ("objective", "augmentation", "data", "output", "views", "fdr", "factor", "nonce", "seed")
     chosen = {name: getattr(options, name) for name in names}

@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from mi_core.attacks.mean_cosine import MeanCosine
-from mi_core.auditing.asking import Asked, Beside
+from mi_core.auditing.asking import Asked
 from mi_core.auditing.reading import Samples
+from mi_core.auditing.references import Reference
 from mi_core.metrics.delong import auc
 from mi_core.records import BoolArray, Features, FloatArray, LabelledFeatures
 from mi_core.validity.blind import blind_scores, semantic_scores, telling
@@ -62,7 +63,7 @@ class Scores:
         return judge(self.score[seen], self.blind[seen], control, self.member[seen], groups, **settled)
 
 
-def scores_of(asked: Asked, beside: Sequence[Beside], samples: Samples, seen: BoolArray, seed: int) -> Scores:
+def scores_of(asked: Asked, beside: Sequence[Reference], samples: Samples, seen: BoolArray, seed: int) -> Scores:
     """Score the images that fixed no threshold.
 
     Args:
@@ -110,7 +111,7 @@ def _fitted(features: Features, known: BoolArray, seed: int) -> MeanCosine:
     return method
 
 
-def _beside(features: Mapping[str, Features], beside: Sequence[Beside], known: BoolArray, seed: int) -> FloatArray:
+def _beside(features: Mapping[str, Features], beside: Sequence[Reference], known: BoolArray, seed: int) -> FloatArray:
     """The mean score (N,) of every image over the references that did not see it, on one scale."""
     scores = [_fitted(features[mine.name], known, seed).score(features[mine.name]) for mine in beside]
     seen = [mine.seen for mine in beside]

@@ -161,8 +161,8 @@ def try_out(config: RunConfig, splits: Splits, seed: int) -> Iterator[tuple[str,
             yield name, f"{layout}, {words}, outputs {outputs}; {worth}"
         elif isinstance(encoder, EndpointConfig):
             secrets_of(name, encoder.parameters())
-            adapter, outputs = encoder.parameters().adapter, ", ".join(encoder.outputs)
-            yield name, f"embeddings as {adapter} answers hold them, not queried here, outputs {outputs}"
+            layout, outputs = encoder.parameters().words()["layout"], ", ".join(encoder.outputs)
+            yield name, f"{layout}, not queried here, outputs {outputs}"
 
 
 @dataclass(frozen=True)
@@ -301,11 +301,11 @@ def _adopt_endpoint(job: Adoption, config: EndpointConfig, access: Access | None
         raise UserError(f"encoders.{job.name}.endpoint: {error}") from error
     storage.write_atomic(f"{job.folder.encoder(job.name)}/{ANSWERS}", data)
     marks = [] if Answers(noise).noisy else [hashlib.sha256(data).hexdigest()]
-    side = f"{parameters.size} px" if parameters.size else "any size"
+    words = parameters.words()
     return {
-        "layout": f"embeddings as {parameters.adapter} answers hold them",
+        "layout": words["layout"],
         "outputs": parameters.outputs,
-        "preprocessing_words": f"{side}, PNG of 8 bits, stored without loss",
+        "preprocessing_words": words["preprocessing"],
         "consistency": shown,
         "answers": {
             "widths": {output: rows.shape[1] for output, rows in first.items()},
@@ -323,9 +323,7 @@ def origin(config: LoadedConfig | EndpointConfig, record: EncoderRecord) -> dict
         pinned = "".join(f", {part} {value}" for part, value in record.source.items())
         source = {"load": config.load, "weights": f"{config.weights or 'its own'}{pinned}"}
     else:
-        own = config.parameters()
-        model = "" if own.model is None else f", model {own.model}"
-        source = {"load": f"{own.url}{model}", "weights": own.weights_tag or "as served"}
+        source = config.parameters().words()
     return source | {
         "layout": record.layout,
         **_accounts(record),
