@@ -22,7 +22,7 @@ from mi_core.report.figures.images import ViewGrid
 from mi_core.report.model.evidence import CandidateTest
 from mi_core.report.model.report import Report, report_as_json
 from mi_core.report.page.html import render_html
-from mi_core.validity.candidates import CandidateAnswers
+from mi_core.validity.candidates import NUMBERS, CandidateAnswers
 from mi_core.validity.conformal import benjamini_hochberg
 from mi_core.validity.verdict import Validity
 
@@ -107,8 +107,7 @@ class Found:
         keys, own = self._keys, self._answers
         if own is None:
             return [{"key": keys[row], "score": float(scores[row])} for row in np.argsort(-scores).tolist()]
-        columns = ("score", "p_value", "q_value", "posterior")
-        return [{"key": keys[row], **{name: float(getattr(own, name)[row]) for name in columns}} for row in own.order]
+        return [{"key": keys[row], **{name: float(getattr(own, name)[row]) for name in NUMBERS}} for row in own.order]
 
     @cached_property
     def html(self) -> str:

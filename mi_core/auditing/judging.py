@@ -57,7 +57,7 @@ from mi_core.report.model.report import (
 )
 from mi_core.report.pooling import pool_seeds
 from mi_core.report.words.wording import answer
-from mi_core.validity.candidates import CandidateAnswers, answers_of
+from mi_core.validity.candidates import NUMBERS, CandidateAnswers, answers_of
 
 _TARGET = "target"
 
@@ -151,9 +151,8 @@ def _evidence(measured: Measured, verdict: VerdictPart) -> tuple[Evidence, Candi
     share, _ = single[0].result.best_share
     answers = answers_of(scores.calibrated, member, share, fdr=fdr, seed=seed)
     ids = measured.samples.ids  # candidates first
-    numbers = ("score", "p_value", "q_value", "posterior")
     top = [
-        TopSample(id=ids[row], shard=CANDIDATES, **{name: float(getattr(answers, name)[row]) for name in numbers})
+        TopSample(id=ids[row], shard=CANDIDATES, **{name: float(getattr(answers, name)[row]) for name in NUMBERS})
         for row in answers.order[:TOP].tolist()
     ]
     told = sample_answers(
