@@ -20,6 +20,7 @@ from mi_core.auditing.references import Reference, make_references
 from mi_core.augmentations.simclr import SimCLRAugmentation
 from mi_core.augmentations.views import make_views
 from mi_core.encoders.averaging import averaged
+from mi_core.encoders.checkpoint import Encoder
 from mi_core.encoders.folding import for_queries
 from mi_core.features import Measure
 from mi_core.features.embedding import Embedding
@@ -78,14 +79,14 @@ class Setup:
         parts: dict[str, list[np.ndarray]] = {name: [] for name in ready}
         small = _Rows(int(seen.sum()))
         embeddings = _Rows(int(seen.sum()))
+        together: dict[tuple[str, int | None, tuple[Measure, ...]], dict[str, Encoder]] = {}
+        for name, one in ready.items():
+            needs = (measure,) if name == "target" else (measure, EMBEDDING)
+            together.setdefault((outputs[name], one.size, needs), {})[name] = one
+        precision = precision_on(self.device.type, "auto")
         extractors = [
-            Extractor(
-                {name: one for name, one in ready.items() if place == (outputs[name], one.size, name == "target")},
-                self._plan((measure,) if place[2] else (measure, EMBEDDING), place[0]),
-                self.recipe,
-                self.device,
-            )
-            for place in dict.fromkeys((outputs[name], one.size, name == "target") for name, one in ready.items())
+            Extractor(some, QueryPlan(needs, (output,), self.views, precision=precision), self.recipe, self.device)
+            for (output, _, needs), some in together.items()
         ]
         ids = samples.ids
         tick = self.bar.begin("asking the encoders", len(ids))
@@ -104,9 +105,6 @@ class Setup:
         each = np.array(ids)
         features = {name: Features(each, {measure.name: np.concatenate(values)}) for name, values in parts.items()}
         return Asked(features, small.array, embeddings.array)
-
-    def _plan(self, needs: tuple[Measure, ...], output: str) -> QueryPlan:
-        return QueryPlan(needs, (output,), self.views, precision=precision_on(self.device.type, "auto"))
 
     def consistency(self, target: Model, samples: Samples) -> dict[str, Any]:
         """Whether the encoder recognises images in two different views."""

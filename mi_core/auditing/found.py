@@ -112,7 +112,8 @@ class Found:
     @cached_property
     def html(self) -> str:
         """The report as one HTML page."""
-        return render_html(self._report, self._figures(), self._thumbnails(), self._flagged_ids())
+        flagged = [f"{CANDIDATES}/{key}" for key in self.flagged()]
+        return render_html(self._report, self._figures(), self._thumbnails(), flagged)
 
     def save(self, path: str | Path) -> None:
         """Write the report: as a page to a file called ``.html``, as report.json to one called ``.json``.
@@ -163,22 +164,10 @@ class Found:
         """Keys of all images, the candidates first, in the order of their scores."""
         return [item.key for item in self._samples.items]
 
-    def _flagged_ids(self) -> list[str]:
-        return [f"{CANDIDATES}/{key}" for key in self.flagged()]
-
     def _figures(self) -> dict[str, Drawing]:
         (attack,), scores = self._report.attacks, self._scores
-        curve = AttackScores(
-            attack.attack,
-            attack.target,
-            attack.output,
-            attack.reference,
-            attack.seed,
-            scores.score,
-            scores.member,
-            scores.threshold,
-            scores.statistic,
-        )
+        identity = attack.attack, attack.target, attack.output, attack.reference, attack.seed
+        curve = AttackScores(*identity, scores.score, scores.member, scores.threshold, scores.statistic)
         return draw_figures(self._report, FigureData(scores=(curve,), views=ViewGrid(*self._grid)))
 
     def _thumbnails(self) -> dict[str, bytes]:

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -96,9 +97,7 @@ class LeakMeter:
         budget: float | None = None,
         seed: int = 0,
     ) -> None:
-        plain = checked(
-            size=size, mean=mean, std=std, views=views, seed=seed, objective=objective, augmentation=augmentation
-        )
+        plain = checked(**locals())
         size, mean, std, views, seed = (plain[name] for name in ("size", "mean", "std", "views", "seed"))
         check_range("most", most, LEAST)
         check_range("share", share, 0, 1, open_low=True)
@@ -220,12 +219,9 @@ def _some(items: list[Item], most: int, seed: int, name: str) -> list[Item]:
 
 def _lightning() -> Any:
     """The package of Lightning that the program uses, or that is installed."""
-    for name in ("lightning.pytorch", "pytorch_lightning"):
-        if name in sys.modules:
-            return sys.modules[name]
-    for name in ("lightning.pytorch", "pytorch_lightning"):
+    for name in sorted(("lightning.pytorch", "pytorch_lightning"), key=lambda name: name not in sys.modules):
         try:
-            return __import__(name, fromlist=["Callback"])
+            return import_module(name)
         except ImportError:
             continue
     raise ConfigError("Lightning is not installed; install lightning, or call LeakMeter.step() after every epoch")

@@ -10,6 +10,7 @@ from itertools import compress
 import numpy as np
 import numpy.typing as npt
 
+from mi_core.auditing.config_text import KNOWN
 from mi_core.auditing.images import Item, error_in_words
 from mi_core.checks import ConfigError
 from mi_core.hashing import FIRST, PART, digests64, sample_digests, sum_of_digests
@@ -20,7 +21,6 @@ from mi_core.validity.file_features import summary
 from mi_core.validity.near_duplicates import LEAST_SIDE, TOO_SMALL, first_copies, marks, near_pairs, usual_distance
 
 CANDIDATES, CONTROLS = "candidates", "controls"
-KNOWN = 0.3  # share of the controls that fixes the threshold
 MAX_REJECTED = 0.01  # share of images that cannot be used, as a config has it
 _SHOWN = 5  # of them, in a message
 _Pixels = npt.NDArray[np.uint8]
