@@ -119,19 +119,9 @@ def judged(measured: Measured) -> Found:
     caveats = (noise_caveat(_TARGET, answers.noise),) if answers.noisy else ()
     config, remarks = _config(measured)
     report = _report(measured, verdict, shown, caveats, config)
-    said = answer(report)
-    return Found(
-        said.headline,
-        (*said.lines, *caveats),
-        validity,
-        options.fdr,
-        report,
-        yaml_of(config, remarks),
-        single,
-        measured.samples,
-        scores,
-        measured.grid,
-    )
+    said, text = answer(report), yaml_of(config, remarks)
+    kept = measured.samples, scores, measured.grid
+    return Found(said.headline, (*said.lines, *caveats), validity, options.fdr, report, text, single, *kept)
 
 
 def _evidence(measured: Measured, verdict: VerdictPart) -> tuple[Evidence, CandidateAnswers | None]:
@@ -184,9 +174,8 @@ def _report(
     metrics = evaluate(scores.score, scores.member, scores.threshold, seed=options.seed).as_json()
     entry = _identity(options) | {"epoch": 0} | metrics | {"queries": spent, "seconds": 0.0, "primary": True}
     attacks = (attack_result(entry, asked=True),)
-    missing, useless = left_out(
-        [method.name], encoder.outputs, text=encoder.text is not None, weights=measured.target.open
-    )
+    has_text, is_open = encoder.text is not None, measured.target.open
+    missing, useless = left_out([method.name], encoder.outputs, text=has_text, weights=is_open)
     data = _data(samples, options.seed)
     rejected = tuple(samples.rejected)
     return Report(
@@ -226,8 +215,8 @@ def _report(
         rejected_count=len(rejected),
         rejected_total=RejectedTotal(samples=len(rejected), shards=0, estimated=False) if rejected else None,
         caveats=(SAME_SOURCE, *caveats, *conditions_in_words(part_as_json(data.remarks))),
-        not_tested=(f"attacks: {', '.join(missing)}", "what a defense would hide, and at what price"),
-        not_applying=tuple(f"{', '.join(names)}: {reason}" for reason, names in useless.items()),
+        not_tested=(*missing, "what a defense would hide, and at what price"),
+        not_applying=tuple(useless),
     )
 
 

@@ -111,7 +111,7 @@ def read(
         ConfigError: a candidate and a control are the same image, a side has no usable image, or too many images
             cannot be used.
     """
-    kept: list[tuple[str, int, Item, str]] = []  # in the order in which the first of some copies stays
+    kept: list[tuple[Item, str, str, int]] = []  # in the order in which the first of some copies stays
     seen: dict[str, str] = {}
     rejected: list[RejectedSample] = []
     summaries, hashes, levels = [], [], []
@@ -143,13 +143,13 @@ def read(
                 copies += 1
                 continue
             seen[sha] = f"{side}/{item.key}"
-            kept.append((side, place, item, sha))
+            kept.append((item, side, sha, place))
             summaries.append(summary(data, pixels))
             mark, level = marks(pixels, shorter)
             hashes.append(mark)
             levels.append(np.frombuffer(level, dtype=np.uint8))
         rejected += [lost[place] for place in sorted(lost)]
-        if not kept or kept[-1][0] != side:
+        if not kept or kept[-1][1] != side:
             why = f"; {rejected[0].key}: {rejected[0].reason}" if rejected else ""
             raise ConfigError(f"no image of {side} can be used{why}")
     _check_rejected(rejected, sum(map(len, given.values())), max_rejected)
@@ -157,19 +157,11 @@ def read(
     if near_duplicates:
         pairs = near_pairs(np.array(hashes, dtype=np.uint64), distance=usual_distance(len(kept)))
         stays = first_copies(pairs, np.stack(levels)) == np.arange(len(kept))
-    sides = list(given)
-    rows = sorted(np.flatnonzero(stays).tolist(), key=lambda row: (sides.index(kept[row][0]), kept[row][1]))
-    return Samples(
-        [kept[row][2] for row in rows],
-        [kept[row][0] for row in rows],
-        [kept[row][3] for row in rows],
-        np.stack(summaries)[rows],
-        rejected,
-        copies,
-        len(kept) - len(rows),
-        remarks,
-        decoder,
-    )
+    order = list(given)
+    rows = sorted(np.flatnonzero(stays).tolist(), key=lambda row: (order.index(kept[row][1]), kept[row][3]))
+    items, sides, shas, _ = map(list, zip(*(kept[row] for row in rows), strict=True))
+    gone = len(kept) - len(rows)
+    return Samples(items, sides, shas, np.stack(summaries)[rows], rejected, copies, gone, remarks, decoder)
 
 
 def _check_rejected(rejected: Sequence[RejectedSample], count: int, allowed: float) -> None:

@@ -27,7 +27,7 @@ class Coded:
     codes: npt.NDArray[np.int32]
 
     @classmethod
-    def of(cls, column: pa.ChunkedArray) -> Coded:
+    def from_column(cls, column: pa.ChunkedArray) -> Coded:
         """Code a column; texts are numbered in order of first appearance."""
         coded = column.combine_chunks().dictionary_encode()
         return cls(coded.dictionary.to_pylist(), np.asarray(coded.indices))

@@ -179,7 +179,7 @@ class Rules:
         roles = _Named(len(samples))
         if dropped is not None:
             rows, part_only = np.asarray(dropped["row"]), np.asarray(dropped["part"])
-            of_list = Coded.of(dropped["role"]) if "role" in dropped.column_names else Coded([""], 0 * rows)
+            of_list = Coded.from_column(dropped["role"]) if "role" in dropped.column_names else Coded([""], 0 * rows)
             there[rows[~part_only]] = False
             parted[rows[~of_list.among(self.lists)[of_list.codes]]] = False
             for role in self.lists:

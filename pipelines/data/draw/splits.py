@@ -62,7 +62,7 @@ class Splits:
     given: pa.Table | None = field(default=None, repr=False, compare=False)
 
     @classmethod
-    def of(cls, table: pa.Table, roles: Sequence[str], folder: str = "") -> Splits:
+    def from_table(cls, table: pa.Table, roles: Sequence[str], folder: str = "") -> Splits:
         """The splits of some samples. ``table``: as `table`, sorted by source and key."""
         shards = [SUMS.empty_table()]
         for source in pc.unique(table["source"]).to_pylist():
@@ -111,7 +111,7 @@ class Splits:
         if "of" in known:
             return cls.load(follow(folder, known["of"]))
         if known["rules"] is None:
-            return cls.of(storage.read_table(f"{folder}/splits/{GIVEN}"), list(known["counts"]), folder)
+            return cls.from_table(storage.read_table(f"{folder}/splits/{GIVEN}"), list(known["counts"]), folder)
         return cls(
             tuple(known["counts"]),
             Sums(storage.read_table(f"{folder}/splits/{SUMMED}")),
@@ -283,7 +283,7 @@ class Splits:
         else:
             ranks = pixel_ranks(seed, half_purpose(index, nonce), self.table["sha256"].take(pa.array(rows)))
         chosen = rows[half_of(ranks, index, ", ".join(roles))]
-        return replace(Splits.of(self.table.take(pa.array(chosen)), self.roles, self.folder), rules=self.rules)
+        return replace(Splits.from_table(self.table.take(pa.array(chosen)), self.roles, self.folder), rules=self.rules)
 
     def fold(self, roles: Iterable[str], name: str, seed: int) -> set[str]:
         """Ids of one fold of each role: ``search`` and ``final`` are halves by a seeded hash, ``all`` is both."""
@@ -352,7 +352,7 @@ class Splits:
 def having(rows: pa.Table, roles: Iterable[str]) -> npt.NDArray[np.bool_]:
     """Which of some samples are in some roles or parts."""
     wanted = list(roles)
-    role, part = Coded.of(rows["role"]), Coded.of(rows["part"])
+    role, part = Coded.from_column(rows["role"]), Coded.from_column(rows["part"])
     having: npt.NDArray[np.bool_] = role.among(wanted)[role.codes] | part.among(wanted)[part.codes]
     return having
 

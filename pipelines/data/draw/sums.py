@@ -40,7 +40,7 @@ def sums_of(rows: pa.Table, source: str, item: str, path: str = "", dropped: int
         path: of the scan's file, in the scan's folder.
         dropped: rows of the scan's file that have no role or no part for another reason than their hash.
     """
-    role, part = Coded.of(rows["role"]), Coded.of(rows["part"])
+    role, part = Coded.from_column(rows["role"]), Coded.from_column(rows["part"])
     digests = sample_digests(rows["sha256"].to_pylist(), ids_of(rows))
     kind = role.codes.astype(np.int64) * (len(part.values) + 1) + part.codes
     entries = []
@@ -76,7 +76,7 @@ class Sums:
     @cached_property
     def _of(self) -> dict[tuple[str, str], tuple[int, int]]:
         """First row and end of every shard."""
-        source, item = Coded.of(self.table["source"]), Coded.of(self.table["item"])
+        source, item = Coded.from_column(self.table["source"]), Coded.from_column(self.table["item"])
         place = source.codes.astype(np.int64) * (len(item.values) + 1) + item.codes
         starts = [0, *(np.flatnonzero(np.diff(place)) + 1).tolist()] if len(place) else []
         names = [(source.values[source.codes[start]], item.values[item.codes[start]]) for start in starts]
@@ -84,7 +84,8 @@ class Sums:
 
     @cached_property
     def _columns(self) -> tuple[Coded, Coded, npt.NDArray[np.int64]]:
-        return Coded.of(self.table["role"]), Coded.of(self.table["part"]), np.asarray(self.table["count"])
+        role, part = (Coded.from_column(self.table[name]) for name in ("role", "part"))
+        return role, part, np.asarray(self.table["count"])
 
     @property
     def shards(self) -> Iterator[tuple[str, str]]:

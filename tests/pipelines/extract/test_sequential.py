@@ -195,7 +195,7 @@ def test_the_truth_about_the_target_changes_no_rule(finished: Path, tmp_path: Pa
         "role",
         pa.array([swapped.get(role, role) for role in drawn.table["role"].to_pylist()]),
     )
-    Splits.of(given, drawn.roles).save(place.path)
+    Splits.from_table(given, drawn.roles).save(place.path)
     assert set(Splits.load(place.path).ids(["target-member"])) == set(drawn.ids(["target-nonmember"]))
     followed = [json.loads(rule) for rule in rules(finished).values()]
     assert len(followed) == 4
