@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any
@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from mi_core.attacks.mean_cosine import MeanCosine
 from mi_core.auditing.config_text import FAMILY, reference_settings
 from mi_core.auditing.models import Model
-from mi_core.auditing.reading import Samples, decoded
+from mi_core.auditing.reading import Samples
 from mi_core.auditing.references import Reference, make_references
 from mi_core.augmentations.simclr import SimCLRAugmentation
 from mi_core.augmentations.views import make_views
@@ -53,13 +53,27 @@ class Asked:
 
 @dataclass(frozen=True)
 class Setup:
-    """How the encoders are asked."""
+    """The settings of an audit, as `mi_core.audit` takes them, but for these.
 
+    Args:
+        recipe: of the views.
+        data: as `config_text.audit_settings` takes it.
+        nonce_given: whether the user gave the nonce.
+        device: where the encoders are.
+        bar: shows how far the audit is.
+    """
+
+    objective: str
+    augmentation: Mapping[str, Any]
     recipe: SimCLRAugmentation
+    data: Mapping[str, Any]
     output: str
     views: int
+    fdr: float
+    factor: float
     seed: int
     nonce: str
+    nonce_given: bool
     device: torch.device
     bar: Bar
 
@@ -90,7 +104,7 @@ class Setup:
         ]
         ids = samples.ids
         tick = self.bar.begin("asking the encoders", len(ids))
-        for rows, pixels in decoded(samples, CHUNK):
+        for rows, pixels in samples.chunks(CHUNK):
             names, images, shown = ids[rows], torch.from_numpy(pixels), seen[rows]
             streams = pixel_streams(self.nonce, self.seed, "query", images)
             found = {}
@@ -114,7 +128,7 @@ class Setup:
     @torch.inference_mode()
     def _try_out(self, model: Model, samples: Samples, rows: Sequence[int]) -> dict[str, Any]:
         """Whether an encoder recognises some images."""
-        images = torch.from_numpy(np.concatenate([pixels for _, pixels in decoded(samples.at(rows), CHUNK)]))
+        images = torch.from_numpy(samples.pixels(rows))
         return view_consistency(
             model.encoder.to(self.device),
             None if model.reference is None else model.reference.to(self.device),
@@ -136,7 +150,7 @@ class Setup:
         planned = reference_settings()
         tick = self.bar.begin("training references", planned["halves"] * planned["epochs"])
         images = _Rows(len(samples.items))
-        for _, pixels in decoded(samples, CHUNK):
+        for _, pixels in samples.chunks(CHUNK):
             images.add(pixels)
         return make_references(
             images.array, samples.hashes, seed=self.seed, nonce=self.nonce, device=self.device, progress=tick
@@ -150,9 +164,8 @@ class Setup:
 
     def grid(self, samples: Samples) -> tuple[np.ndarray, np.ndarray]:
         """The first candidates (N, C, S, S) and their views (N, V, C, S, S), uint8."""
-        ids = samples.ids
-        chosen = samples.at(sorted(np.flatnonzero(samples.candidate).tolist(), key=ids.__getitem__)[:4])
-        images = np.concatenate([pixels for _, pixels in decoded(chosen, CHUNK)])
+        rows = sorted(np.flatnonzero(samples.candidate).tolist(), key=samples.ids.__getitem__)[:4]
+        images = samples.pixels(rows)
         shown = torch.from_numpy(images)
         drawn = make_views(shown, pixel_streams(self.nonce, self.seed, "query", shown), self.recipe, views=self.views)
         return images, (drawn * 255).round().to(torch.uint8).numpy()

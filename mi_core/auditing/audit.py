@@ -17,7 +17,7 @@ from mi_core.auditing.arguments import checked, recipe_of
 from mi_core.auditing.asking import Bar, Setup
 from mi_core.auditing.found import Found
 from mi_core.auditing.images import items_of
-from mi_core.auditing.judging import Measured, Options, judged
+from mi_core.auditing.judging import Measured, judged
 from mi_core.auditing.models import Preparation, device_of, evaluating, given_reference, model_of, tried_out
 from mi_core.auditing.reading import CANDIDATES, CONTROLS, MAX_REJECTED, Samples, read
 from mi_core.auditing.scores import scores_of
@@ -142,20 +142,18 @@ def audit(
         samples = read(given, decoder, seed, tick, max_rejected=max_rejected, near_duplicates=near_duplicates)
         _check_numbers(samples, seed)
         target, *given_ones = (tried_out(one, decoder.image_size) for one in (target, *given_ones))
+        told |= {} if max_rejected == MAX_REJECTED else {"max_rejected": max_rejected}
+        told |= {} if near_duplicates else {"near_duplicates": None}
+        chosen = objective, augmentation or {}, recipe, told, output, views, fdr, factor, seed
         drawn = new_nonce() if nonce is None else nonce
-        setup = Setup(recipe, output, views, seed, drawn, device_of(model), bar)
+        setup = Setup(*chosen, drawn, nonce is not None, device_of(model), bar)
         shown = setup.consistency(target, samples)
         beside = setup.references(given_ones if quick or references is not None else None, samples)
         seen = np.zeros(len(samples.items), dtype=bool)
         seen[samples.first(BLIND, seed)] = True
         scores = scores_of(setup.ask(target, beside, samples, seen), beside, samples, seen, seed)
-        told |= {} if max_rejected == MAX_REJECTED else {"max_rejected": max_rejected}
-        told |= {} if near_duplicates else {"near_duplicates": None}
-        options = Options(
-            objective, augmentation or {}, output, views, told, fdr, factor, seed, drawn, nonce is not None
-        )
         sources = {CANDIDATES: candidates, CONTROLS: controls}
-        return judged(Measured(samples, scores, target, beside, shown, sources, options, setup.grid(samples)))
+        return judged(Measured(samples, scores, target, beside, shown, sources, setup, setup.grid(samples)))
 
 
 def _check_numbers(samples: Samples, seed: int) -> None:

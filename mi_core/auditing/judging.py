@@ -13,6 +13,7 @@ import numpy as np
 from mi_core.adoption.soundness import QUERIES, noise_caveat
 from mi_core.attacks import left_out
 from mi_core.attacks.mean_cosine import MeanCosine
+from mi_core.auditing.asking import Setup
 from mi_core.auditing.config_text import FAMILY, MISSING, audit_settings, reference_settings, yaml_of
 from mi_core.auditing.found import Found
 from mi_core.auditing.models import Model
@@ -63,27 +64,6 @@ _TARGET = "target"
 
 
 @dataclass(frozen=True)
-class Options:
-    """Arguments of an audit that its config holds: as `mi_core.audit` takes them, but for two.
-
-    Args:
-        data: as `config_text.audit_settings` takes it.
-        nonce_given: whether the user gave the nonce.
-    """
-
-    objective: str
-    augmentation: Mapping[str, Any]
-    output: str
-    views: int
-    data: Mapping[str, Any]
-    fdr: float
-    factor: float
-    seed: int
-    nonce: str
-    nonce_given: bool
-
-
-@dataclass(frozen=True)
 class Measured:
     """What an audit measured.
 
@@ -94,7 +74,7 @@ class Measured:
         beside: the reference encoders.
         consistency: whether the target recognises images.
         given: the candidates and controls as the user gave them.
-        options: of the audit.
+        setup: of the audit.
         grid: some images and their views, for the report.
     """
 
@@ -104,36 +84,36 @@ class Measured:
     beside: Sequence[Reference]
     consistency: Mapping[str, Any]
     given: Mapping[str, Any]
-    options: Options
+    setup: Setup
     grid: tuple[np.ndarray, np.ndarray]
 
 
 def judged(measured: Measured) -> Found:
     """The result of an audit."""
-    scores, options, answers = measured.scores, measured.options, measured.target.answers
+    scores, setup, answers = measured.scores, measured.setup, measured.target.answers
     fault = fault_in_words(measured.consistency)
     trained = any(reference.consistency["works"] for reference in measured.beside)
-    validity = scores.validity(trained=trained, works=not fault, factor=options.factor)
-    verdict = verdict_part({options.seed: validity}, fault=f"The encoder {_TARGET}: {fault}" if fault else "")
+    validity = scores.validity(trained=trained, works=not fault, factor=setup.factor)
+    verdict = verdict_part({setup.seed: validity}, fault=f"The encoder {_TARGET}: {fault}" if fault else "")
     shown, single = _evidence(measured, verdict)
     caveats = (noise_caveat(_TARGET, answers.noise),) if answers.noisy else ()
     config, remarks = _config(measured)
     report = _report(measured, verdict, shown, caveats, config)
     said, text = answer(report), yaml_of(config, remarks)
     kept = measured.samples, scores, measured.grid
-    return Found(said.headline, (*said.lines, *caveats), validity, options.fdr, report, text, single, *kept)
+    return Found(said.headline, (*said.lines, *caveats), validity, setup.fdr, report, text, single, *kept)
 
 
 def _evidence(measured: Measured, verdict: VerdictPart) -> tuple[Evidence, CandidateAnswers | None]:
     """What the scores say of all candidates and of single ones; nothing where a check tells the groups apart."""
-    scores, options = measured.scores, measured.options
-    member, seed, fdr = scores.member, options.seed, options.fdr
+    scores, setup = measured.scores, measured.setup
+    member, seed, fdr = scores.member, setup.seed, setup.fdr
     counts = int(member.sum()), int((~member).sum())
     groups = Groups(counts, counts, scores.telling, bursts=scores.groups)
     tests = []
     if verdict.withheld_because is None:
         result = SetTest.from_scores(scores.score, scores.control, member, seed=seed)
-        tests = [SeedTest(**_identity(options), primary=True, result=result)]
+        tests = [SeedTest(**_identity(setup), primary=True, result=result)]
     shown = evidence(verdict, groups, tests)
     single = single_tests(shown, tests)
     if not single or scores.calibrated is None:
@@ -157,26 +137,26 @@ def _evidence(measured: Measured, verdict: VerdictPart) -> tuple[Evidence, Candi
     return replace(shown, samples=(told,)), answers
 
 
-def _identity(options: Options) -> dict[str, Any]:
+def _identity(setup: Setup) -> dict[str, Any]:
     """What tells the attack from others."""
-    told = {"attack": MeanCosine.name, "target": _TARGET, "output": options.output, "reference": "nonmembers"}
-    return told | {"seed": options.seed}
+    told = {"attack": MeanCosine.name, "target": _TARGET, "output": setup.output, "reference": "nonmembers"}
+    return told | {"seed": setup.seed}
 
 
 def _report(
     measured: Measured, verdict: VerdictPart, shown: Evidence, caveats: Sequence[str], config: Mapping[str, Any]
 ) -> Report:
     """The content of report.json."""
-    samples, scores, options = measured.samples, measured.scores, measured.options
-    method, encoder = MeanCosine(seed=options.seed), measured.target.encoder
-    each = method.queries_per_sample(options.views)
+    samples, scores, setup = measured.samples, measured.scores, measured.setup
+    method, encoder = MeanCosine(seed=setup.seed), measured.target.encoder
+    each = method.queries_per_sample(setup.views)
     spent = {"per_sample": each, "attack_training": each * scores.known, "evaluation": each * len(scores.score)}
-    metrics = evaluate(scores.score, scores.member, scores.threshold, seed=options.seed).as_json()
-    entry = _identity(options) | {"epoch": 0} | metrics | {"queries": spent, "seconds": 0.0, "primary": True}
+    metrics = evaluate(scores.score, scores.member, scores.threshold, seed=setup.seed).as_json()
+    entry = _identity(setup) | {"epoch": 0} | metrics | {"queries": spent, "seconds": 0.0, "primary": True}
     attacks = (attack_result(entry, asked=True),)
     has_text, is_open = encoder.text is not None, measured.target.open
     missing, useless = left_out([method.name], encoder.outputs, text=has_text, weights=is_open)
-    data = _data(samples, options.seed)
+    data = _data(samples, setup.seed)
     rejected = tuple(samples.rejected)
     return Report(
         schema_version=SCHEMA_VERSION,
@@ -205,9 +185,7 @@ def _report(
                 queries_per_sample=each,
             )
         },
-        registration=Registration(
-            nonce=NonceOrigin(origin=GIVEN if options.nonce_given else SYSTEM, value=options.nonce)
-        ),
+        registration=Registration(nonce=NonceOrigin(origin=GIVEN if setup.nonce_given else SYSTEM, value=setup.nonce)),
         validity=verdict,
         evidence=shown,
         queries=_queries(measured, each),
@@ -229,7 +207,7 @@ def _queries(measured: Measured, each: int) -> QueriesPart:
     tried = shown["queries"] + isinstance(measured.target.encoder, Endpoint) * QUERIES
     sent.append((_TARGET, "trying out the encoder", shown["encoder"]["n"], tried))
     return queries_part(
-        QueryEntry(encoder=name, role=role, seed=measured.options.seed, images=images, queries=queries)
+        QueryEntry(encoder=name, role=role, seed=measured.setup.seed, images=images, queries=queries)
         for name, role, images, queries in sent
     )
 
@@ -255,7 +233,7 @@ def _encoder(model: Model, consistency: Mapping[str, Any]) -> EncoderPart:
 
 def _config(measured: Measured) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Settings of a config that repeats the audit, and remarks on what it cannot name."""
-    options, remarks = measured.options, []
+    setup, remarks = measured.setup, []
     sources = {}
     for side in (CANDIDATES, CONTROLS):
         images = measured.given[side]
@@ -272,7 +250,7 @@ def _config(measured: Measured) -> tuple[dict[str, Any], tuple[str, ...]]:
 
     target = named(measured.target, "the encoder")
     given = {one.name: named(one.model, one.name) for one in measured.beside if one.given}
-    made = {FAMILY: reference_settings(options.data.get("image_size"))} if measured.beside and not given else {}
+    made = {FAMILY: reference_settings(setup.data.get("image_size"))} if measured.beside and not given else {}
     names = ("objective", "augmentation", "data", "output", "views", "fdr", "factor", "nonce", "seed")
-    chosen = {name: getattr(options, name) for name in names}
+    chosen = {name: getattr(setup, name) for name in names}
     return audit_settings(target, given or made, sources, **chosen), tuple(remarks)

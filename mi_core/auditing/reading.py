@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import compress
 
 import numpy as np
@@ -23,7 +23,6 @@ from mi_core.validity.near_duplicates import LEAST_SIDE, TOO_SMALL, first_copies
 CANDIDATES, CONTROLS = "candidates", "controls"
 MAX_REJECTED = 0.01  # share of images that cannot be used, as a config has it
 _SHOWN = 5  # of them, in a message
-_Pixels = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
@@ -55,15 +54,15 @@ class Samples:
         """``side/key`` of each."""
         return [f"{side}/{item.key}" for side, item in zip(self.sides, self.items, strict=True)]
 
-    def at(self, rows: Sequence[int]) -> Samples:
-        """Some of them."""
-        return replace(
-            self,
-            items=[self.items[row] for row in rows],
-            sides=[self.sides[row] for row in rows],
-            hashes=[self.hashes[row] for row in rows],
-            summaries=self.summaries[rows],
-        )
+    def pixels(self, rows: Iterable[int]) -> npt.NDArray[np.uint8]:
+        """The pixels (B, C, S, S) of some of them."""
+        return np.stack([decode(self.items[row].data(), self.decoder) for row in rows])
+
+    def chunks(self, size: int) -> Iterator[tuple[slice, npt.NDArray[np.uint8]]]:
+        """The pixels of all, ``size`` images at a time, with their rows."""
+        for start in range(0, len(self.items), size):
+            stop = min(start + size, len(self.items))
+            yield slice(start, stop), self.pixels(range(start, stop))
 
     @property
     def candidate(self) -> npt.NDArray[np.bool_]:
@@ -170,10 +169,3 @@ def _check_rejected(rejected: Sequence[RejectedSample], count: int, allowed: flo
         raise ConfigError(
             f"{len(rejected)} of {count} images cannot be used, more than max_rejected = {allowed:.2%} allows: {named}"
         )
-
-
-def decoded(samples: Samples, size: int) -> Iterator[tuple[slice, _Pixels]]:
-    """The pixels (B, C, S, S) of the images, ``size`` at a time, with their rows."""
-    for start in range(0, len(samples.items), size):
-        rows = slice(start, start + size)
-        yield rows, np.stack([decode(item.data(), samples.decoder) for item in samples.items[rows]])
