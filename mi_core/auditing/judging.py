@@ -26,19 +26,7 @@ from mi_core.metrics.membership import evaluate
 from mi_core.nonce import GIVEN, SYSTEM
 from mi_core.provenance import now, versions
 from mi_core.querying.sanity import consistency_in_words, fault_in_words
-from mi_core.report.build import (
-    SAME_SOURCE,
-    TOP,
-    Groups,
-    SeedTest,
-    SetTest,
-    attack_result,
-    evidence,
-    queries_part,
-    sample_answers,
-    single_tests,
-    verdict_part,
-)
+from mi_core.report import build
 from mi_core.report.model.as_json import part_as_json
 from mi_core.report.model.attacks import MethodPart
 from mi_core.report.model.encoders import EncoderPart
@@ -94,7 +82,7 @@ def judged(measured: Measured) -> Found:
     fault = fault_in_words(measured.consistency)
     trained = any(reference.consistency["works"] for reference in measured.beside)
     validity = scores.validity(trained=trained, works=not fault, factor=setup.factor)
-    verdict = verdict_part({setup.seed: validity}, fault=f"The encoder {_TARGET}: {fault}" if fault else "")
+    verdict = build.verdict_part({setup.seed: validity}, fault=f"The encoder {_TARGET}: {fault}" if fault else "")
     shown, single = _evidence(measured, verdict)
     caveats = (noise_caveat(_TARGET, answers.noise),) if answers.noisy else ()
     config, remarks = _config(measured)
@@ -109,13 +97,13 @@ def _evidence(measured: Measured, verdict: VerdictPart) -> tuple[Evidence, Candi
     scores, setup = measured.scores, measured.setup
     member, seed, fdr = scores.member, setup.seed, setup.fdr
     counts = int(member.sum()), int((~member).sum())
-    groups = Groups(counts, counts, scores.telling, bursts=scores.groups)
+    groups = build.Groups(counts, counts, scores.telling, bursts=scores.groups)
     tests = []
     if verdict.withheld_because is None:
-        result = SetTest.from_scores(scores.score, scores.control, member, seed=seed)
-        tests = [SeedTest(**_identity(setup), primary=True, result=result)]
-    shown = evidence(verdict, groups, tests)
-    single = single_tests(shown, tests)
+        result = build.SetTest.from_scores(scores.score, scores.control, member, seed=seed)
+        tests = [build.SeedTest(**_identity(setup), primary=True, result=result)]
+    shown = build.evidence(verdict, groups, tests)
+    single = build.single_tests(shown, tests)
     if not single or scores.calibrated is None:
         return shown, None
     share, _ = single[0].result.best_share
@@ -123,9 +111,9 @@ def _evidence(measured: Measured, verdict: VerdictPart) -> tuple[Evidence, Candi
     ids = measured.samples.ids  # candidates first
     top = [
         TopSample(id=ids[row], shard=CANDIDATES, **{name: float(getattr(answers, name)[row]) for name in NUMBERS})
-        for row in answers.order[:TOP].tolist()
+        for row in answers.order[: build.TOP].tolist()
     ]
-    told = sample_answers(
+    told = build.sample_answers(
         single[0],
         candidates=counts[0],
         controls=answers.controls,
@@ -153,7 +141,7 @@ def _report(
     spent = {"per_sample": each, "attack_training": each * scores.known, "evaluation": each * len(scores.score)}
     metrics = evaluate(scores.score, scores.member, scores.threshold, seed=setup.seed).as_json()
     entry = _identity(setup) | {"epoch": 0} | metrics | {"queries": spent, "seconds": 0.0, "primary": True}
-    attacks = (attack_result(entry, asked=True),)
+    attacks = (build.attack_result(entry, asked=True),)
     has_text, is_open = encoder.text is not None, measured.target.open
     missing, useless = left_out([method.name], encoder.outputs, text=has_text, weights=is_open)
     data = _data(samples, setup.seed)
@@ -192,7 +180,7 @@ def _report(
         rejected=rejected,
         rejected_count=len(rejected),
         rejected_total=RejectedTotal(samples=len(rejected), shards=0, estimated=False) if rejected else None,
-        caveats=(SAME_SOURCE, *caveats, *conditions_in_words(part_as_json(data.remarks))),
+        caveats=(build.SAME_SOURCE, *caveats, *conditions_in_words(part_as_json(data.remarks))),
         not_tested=(*missing, "what a defense would hide, and at what price"),
         not_applying=tuple(useless),
     )
@@ -206,7 +194,7 @@ def _queries(measured: Measured, each: int) -> QueriesPart:
     sent = [(name, side, count, per * count) for name, per in per_image.items() for side, count in sides.items()]
     tried = shown["queries"] + isinstance(measured.target.encoder, Endpoint) * QUERIES
     sent.append((_TARGET, "trying out the encoder", shown["encoder"]["n"], tried))
-    return queries_part(
+    return build.queries_part(
         QueryEntry(encoder=name, role=role, seed=measured.setup.seed, images=images, queries=queries)
         for name, role, images, queries in sent
     )

@@ -116,14 +116,14 @@ def model_of(model: Any, how: Preparation, name: str = "model") -> Model:
     if not callable(model):
         raise ConfigError(f"{name} is a {type(model).__name__}; give a network, a function, a name or an address")
     is_network = isinstance(model, nn.Module)
-    kind, called = "network" if is_network else "function", type(model).__name__
-    called = called if is_network else getattr(model, "__name__", called)
+    kind, called = "network" if is_network else "function", getattr(model, "__name__", type(model).__name__)
     how.check_used(f"a Python {kind}", "mean", "std", name=name)
     encoder, answers = _of_code(model, how)
+    told = [f"{name} {', '.join(f'{one:.4g}' for one in values)}" for name, values in how.normalisation.items()]
     part = EncoderPart(
         load=f"the Python {kind} {called}",
         **_AS_GIVEN,
-        preprocessing=_preprocessing_in_words(how),
+        preprocessing=f"{how.image_size} px, {'; '.join(told) or 'pixels in [0, 1] without normalisation'}",
         fingerprint=fingerprint(model) if is_network else hashlib.sha256(repr(called).encode()).hexdigest(),
     )
     return Model(encoder, part, reference=_reset(model, how) if is_network else None, open=is_network, answers=answers)
@@ -218,14 +218,6 @@ def reinitialised(network: nn.Module) -> nn.Module:
 
 
 _AS_GIVEN: dict[str, Any] = {"weights": "as given", "layout": "a Python object"}
-
-
-def _preprocessing_in_words(how: Preparation) -> str:
-    """How images reach a network or function."""
-    given = "; ".join(
-        f"{name} {', '.join(f'{one:.4g}' for one in values)}" for name, values in how.normalisation.items()
-    )
-    return f"{how.image_size} px, {given or 'pixels in [0, 1] without normalisation'}"
 
 
 def device_of(model: Any) -> torch.device:
