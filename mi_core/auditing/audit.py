@@ -24,9 +24,9 @@ from mi_core.auditing.scores import scores_of
 from mi_core.checks import ConfigError
 from mi_core.images import Decoder
 from mi_core.nonce import new_nonce
+from mi_core.validity.blind import CLASSIFIED
 from mi_core.validity.verdict import FACTOR
 
-BLIND = 10_000  # images of a side that the blind classifier sees, at most
 LEAST = 100
 """Controls to ask for. 30 % of them, drawn one by one, fix the threshold; a false-positive rate of 5 % takes 19.
 Of 100 controls fewer are drawn in one case of 200, of 64 in 43 of 100."""
@@ -150,7 +150,7 @@ def audit(
         shown = setup.consistency(target, samples)
         beside = setup.references(given_ones if quick or references is not None else None, samples)
         seen = np.zeros(len(samples.items), dtype=bool)
-        seen[samples.first(BLIND, seed)] = True
+        seen[samples.first(CLASSIFIED, seed)] = True
         scores = scores_of(setup.ask(target, beside, samples, seen), beside, samples, seen, seed)
         sources = {CANDIDATES: candidates, CONTROLS: controls}
         return judged(Measured(samples, scores, target, beside, shown, sources, setup, setup.grid(samples)))

@@ -179,7 +179,7 @@ def test_groups_that_differ_prove_nothing() -> None:
 
 def test_the_blind_classifier_sees_no_more_of_a_side_than_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """The three AUCs of the verdict are of the images that it saw; the flags are of all."""
-    monkeypatch.setattr("mi_core.auditing.audit.BLIND", 60)
+    monkeypatch.setattr("mi_core.auditing.audit.CLASSIFIED", 60)
     found = found_in()
     assert found.validity.blind_auc is not None
     assert found.validity.attack_auc.n == found.validity.blind_auc.n <= 120
@@ -197,10 +197,10 @@ def test_only_what_the_classifiers_see_is_kept_and_it_is_what_they_saw_of_all(mo
             return real(*arguments, **settings)
 
         monkeypatch.setattr(scores, name, recorded)
-    monkeypatch.setattr("mi_core.auditing.audit.BLIND", 60)
+    monkeypatch.setattr("mi_core.auditing.audit.CLASSIFIED", 60)
     references = [network(1), network(2)]
     found_in(references=references)
-    monkeypatch.setattr("mi_core.auditing.audit.BLIND", len(IMAGES))
+    monkeypatch.setattr("mi_core.auditing.audit.CLASSIFIED", len(IMAGES))
     found_in(references=references)
     (summaries, pixels, member), (all_summaries, all_pixels, all_member) = given["blind_scores"]
     samples = read({CANDIDATES: items_of(IMAGES[:100], ""), CONTROLS: items_of(IMAGES[100:], "")}, Decoder(SIDE), 0)
