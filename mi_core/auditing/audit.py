@@ -115,7 +115,7 @@ def audit(
         ShapeError: the encoder does not answer with one row per image.
         NumericError: an embedding is not finite; the message names the images.
     """
-    plain = checked(**locals())
+    plain = checked(**locals())  # nothing but the arguments so far
     size, views, mean, std, seed = (plain[name] for name in ("size", "views", "mean", "std", "seed"))
     fdr, max_rejected, factor = (plain[name] for name in ("fdr", "max_rejected", "factor"))
     if quick and references is not None:

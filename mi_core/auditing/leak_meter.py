@@ -97,7 +97,7 @@ class LeakMeter:
         budget: float | None = None,
         seed: int = 0,
     ) -> None:
-        plain = checked(**locals())
+        plain = checked(**locals())  # nothing but the arguments so far
         size, mean, std, views, seed = (plain[name] for name in ("size", "mean", "std", "views", "seed"))
         check_range("most", most, LEAST)
         check_range("share", share, 0, 1, open_low=True)
