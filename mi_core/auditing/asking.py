@@ -141,20 +141,17 @@ class Setup:
     def references(self, given: Sequence[Model] | None, samples: Samples) -> list[Reference]:
         """The references that the user gave; None: those trained here on halves of the images."""
         if given is None:
-            return [self._tried(made, samples) for made in self._made(samples)]
-        nothing = np.zeros(len(samples.items), dtype=bool)
-        named = [Reference(f"{FAMILY}-{number}", model, nothing, given=True) for number, model in enumerate(given)]
+            planned = reference_settings()
+            tick = self.bar.begin("training references", planned["halves"] * planned["epochs"])
+            images = _Rows(len(samples.items))
+            for _, pixels in samples.chunks(CHUNK):
+                images.add(pixels)
+            how: dict[str, Any] = {"seed": self.seed, "nonce": self.nonce, "device": self.device, "progress": tick}
+            named = make_references(images.array, samples.hashes, **how)
+        else:
+            nothing = np.zeros(len(samples.items), dtype=bool)
+            named = [Reference(f"{FAMILY}-{number}", model, nothing, given=True) for number, model in enumerate(given)]
         return [self._tried(reference, samples) for reference in named]
-
-    def _made(self, samples: Samples) -> list[Reference]:
-        planned = reference_settings()
-        tick = self.bar.begin("training references", planned["halves"] * planned["epochs"])
-        images = _Rows(len(samples.items))
-        for _, pixels in samples.chunks(CHUNK):
-            images.add(pixels)
-        return make_references(
-            images.array, samples.hashes, seed=self.seed, nonce=self.nonce, device=self.device, progress=tick
-        )
 
     def _tried(self, reference: Reference, samples: Samples) -> Reference:
         rows, outputs = samples.first(PROBED, self.seed), reference.model.encoder.outputs

@@ -157,12 +157,11 @@ def audit(
 
 
 def _check_numbers(samples: Samples, seed: int) -> None:
-    candidate, known = samples.candidate, samples.known(seed)
-    controls = int((~candidate).sum())
-    if int(known.sum()) < 19 or controls - int(known.sum()) < 5:
+    known, controls = int(samples.known(seed).sum()), int((~samples.candidate).sum())
+    if known < 19 or controls - known < 5:
         raise ConfigError(
-            f"{controls} controls are left, of which {int(known.sum())} would fix the threshold; that takes 19, so "
-            f"give at least {LEAST} controls"
+            f"{controls} controls are left, of which {known} would fix the threshold; that takes 19, so give at least "
+            f"{LEAST} controls"
         )
-    if int(candidate.sum()) < 5:
-        raise ConfigError(f"{int(candidate.sum())} candidates are left; give at least 5")
+    if (candidates := len(samples.items) - controls) < 5:
+        raise ConfigError(f"{candidates} candidates are left; give at least 5")
