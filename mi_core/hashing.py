@@ -8,6 +8,12 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from mi_core.checks import ConfigError
+from mi_core.records import BoolArray
+
+FIRST, PART = "first", "part"
+"""Purposes of hashes of pixels: by one the first images of a role are taken, by the other a part of it is drawn."""
+
 
 def digest64(*parts: str | int) -> int:
     """An unsigned 64-bit hash of a tuple of texts and integers; no two different tuples share their encoding.
@@ -35,6 +41,54 @@ def digests64(parts: Sequence[str | int], names: Iterable[str]) -> npt.NDArray[n
 def digests128(parts: Sequence[str | int], names: Iterable[str]) -> npt.NDArray[np.uint64]:
     """As `digests64`, of 128 bits, which tell billions of names apart: (N, 2)."""
     return _digests(parts, names, 2)
+
+
+def half_purpose(index: int, nonce: str) -> str:
+    """The purpose of hashes of pixels by which halves 2k and 2k + 1 are drawn; without the nonce nobody knows it."""
+    return f"half {index // 2} {nonce}"
+
+
+def half_of(ranks: npt.NDArray[np.uint64], index: int, name: str) -> BoolArray:
+    """Which of N samples are in the half with the lower ranks, for an odd ``index`` with the higher ones: (N,).
+
+    Args:
+        ranks: (N,) equal for samples that stay together; they are cut next to the middle.
+        index: of the half; halves 2k and 2k + 1 make up the whole.
+        name: of the samples, for the error.
+
+    Raises:
+        ConfigError: all samples belong together.
+
+    Example:
+        >>> ranks = np.array([2, 1, 3, 2, 2], np.uint64)
+        >>> half_of(ranks, 0, "x").tolist(), half_of(ranks[:3], 1, "x").tolist()
+        ([True, True, False, True, True], [False, False, True])
+    """
+    order = np.argsort(ranks, kind="stable")
+    between = np.flatnonzero(np.diff(ranks[order])) + 1
+    if not len(between) and len(ranks) > 1:
+        told = f"all {len(ranks)} images of {name} belong to one group of data.group_by"
+        raise ConfigError(f"{told} and cannot be halved")
+    middle = int(between[np.abs(between - (len(ranks) + 1) // 2).argmin()]) if len(between) else len(ranks)
+    chosen = np.zeros(len(ranks), dtype=bool)
+    chosen[order[middle:] if index % 2 else order[:middle]] = True
+    return chosen
+
+
+def sample_digests(pixels: Iterable[bytes], ids: Iterable[str]) -> list[bytes]:
+    """The SHA-256 of the pixels' hash and the id of every sample, 32 bytes each."""
+    return [hashlib.sha256(shown + name.encode()).digest() for shown, name in zip(pixels, ids, strict=True)]
+
+
+def sum_of_digests(digests: Iterable[bytes]) -> bytes:
+    """Which samples some are: the sum of their digests modulo 2 ** 256, whatever their order and however divided.
+
+    Example:
+        >>> one, two, three = sample_digests([b"x", b"y", b"z"], ["a", "b", "c"])
+        >>> sum_of_digests([three, sum_of_digests([two, one])]) == sum_of_digests([one, two, three])
+        True
+    """
+    return (sum(int.from_bytes(one, "little") for one in digests) % 2**256).to_bytes(32, "little")
 
 
 def _digests(parts: Sequence[str | int], names: Iterable[str], words: int) -> npt.NDArray[np.uint64]:

@@ -104,6 +104,29 @@ OTHER_PICTURES = frozenset(
 _MANY_FRAMES = ("PNG", "WEBP", "GIF", "TIFF", "AVIF")  # further frames of a JPEG or HEIC are depth and previews
 
 
+def suffix_in(name: str) -> str:
+    """The suffix of a file by its name or path, in lower case and without the dot; empty: it has none."""
+    base = name.rpartition("/")[2]
+    return base.rpartition(".")[2].lower() if "." in base else ""
+
+
+def sort_files(names: Iterable[str], head: Callable[[str], bytes]) -> tuple[list[str], dict[str, str]]:
+    """The images among the files of a folder, and why other pictures are lost, by name.
+
+    A picture in a format that is not opened is no loss where an image of the same name stands beside it. ``head`` gives
+    the first `HEAD` bytes of a file; those without a suffix are looked into.
+
+    Example:
+        >>> sort_files(["a.png", "a.psd", "b.psd", "c.txt", "d"], lambda name: b"BM0000" + bytes(4))
+        (['a.png', 'd'], {'b.psd': '.psd pictures cannot be read; convert it to PNG or JPEG'})
+    """
+    kinds = {name: suffix_in(name) for name in names}
+    images = [name for name, kind in kinds.items() if kind in SUFFIXES or (not kind and format_of(head(name)))]
+    twins = {name.rpartition(".")[0] for name in images}
+    lost = [name for name, kind in kinds.items() if kind in OTHER_PICTURES and name.rpartition(".")[0] not in twins]
+    return images, {name: f".{kinds[name]} pictures cannot be read; convert it to PNG or JPEG" for name in lost}
+
+
 def format_of(head: bytes) -> str | None:
     """The format, a key of `FORMATS`, that a file's first `HEAD` bytes show; None: it is no image of these."""
     return next((name for name, kind in FORMATS.items() if re.match(kind.magic, head, re.DOTALL)), None)

@@ -128,13 +128,13 @@ def judged(inside: Pool, candidates: Rows, outside: Pool, controls: Rows, *, mad
         for row, (_, sha) in zip(order.tolist(), names, strict=True):
             hashes[row] = sha
         own = make_references(images.numpy(), hashes, seed=0, nonce="audit", device=torch.device("cpu"))
-        scores = np.stack([consistency(one.encoder, images, "audit") for one in own])
+        scores = np.stack([consistency(one.model.encoder, images, "audit") for one in own])
         unseen = ~np.stack([one.seen for one in own])
-        embeddings = np.concatenate([embedded(one.encoder, images) for one in own], axis=1)
+        embeddings = np.concatenate([embedded(one.model.encoder, images) for one in own], axis=1)
     else:
         scores, embeddings = both("references"), stacked("embeddings")
         unseen = np.ones(scores.shape, dtype=bool)
-    scales = [Scale.of(row[mine]) for row, mine in zip(scores, unseen, strict=True)]
+    scales = [Scale.fit(row[mine]) for row, mine in zip(scores, unseen, strict=True)]
     control = mean_of_unseen(list(scores), list(~unseen), scales)
     groups = find_bursts(embeddings, member)
     quick = judge(both("target"), None, control, member, groups, trained=True)

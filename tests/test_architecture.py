@@ -19,7 +19,10 @@ ROOMS = (
 )
 DOORS = {stage: stage for stage in ("pretrain", "extract", "attack", "tune", "report", "audit")} | {"cli": ""}
 """Rooms that ``python -m`` enters, and the command that each stands for."""
-FOUNDATION = {"checks", "confidential", "folds", "hashing", "records", "mlp", "nonce", "philox", "runtime", "streams"}
+FOUNDATION = {
+    *("checks", "confidential", "folds", "hashing", "records", "mlp", "nonce", "philox", "provenance"),
+    *("runtime", "streams"),
+}
 # What a folder or module of mi_core may import besides the foundation and itself.
 MI_CORE = {
     "checks": set(),
@@ -32,6 +35,7 @@ MI_CORE = {
     "mlp": set(),
     "streams": set(),
     "nonce": set(),
+    "provenance": set(),
     "image_files": set(),
     "images": {"image_files"},
     "augmentations": set(),

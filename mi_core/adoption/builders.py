@@ -14,7 +14,7 @@ from torch import nn
 
 from mi_core.adoption.clip_weights import activation_note, convert_open_clip
 from mi_core.adoption.layouts.heads import State
-from mi_core.adoption.model_folder import Definition, json_of, unpacked
+from mi_core.adoption.model_folder import Definition, folder_kind, json_of, unpacked
 from mi_core.adoption.published import (
     PUBLISHED,
     Preprocessing,
@@ -26,10 +26,12 @@ from mi_core.adoption.published import (
     torchvision_weights,
 )
 from mi_core.adoption.transformers_models import is_of_captions, preprocessing_of, split_model, weights_of
+from mi_core.adoption.weight_sources import Read, definition_of
 from mi_core.checks import ConfigError
 from mi_core.encoders import build_backbone
 from mi_core.encoders.clip import split_tower
 
+USUAL_SIDE = 224  # of images, where nobody says it
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
@@ -215,6 +217,29 @@ def folder_preprocessing(kind: str, files: Definition) -> Preprocessing:
 def of_captions(load: str, files: Definition) -> bool:
     """Whether a named encoder was trained on images and their captions, as CLIP and SigLIP are."""
     return load.startswith("open_clip:") or (load.startswith("transformers:") and is_of_captions(files))
+
+
+def usual_settings(load: str, weights: str | None, size: int | None, read: Read) -> tuple[bool, dict[str, Any]]:
+    """Whether an encoder learned from captions, and how images reach it, as the data section of a config says that.
+
+    Args:
+        load: its name; empty, or no name: it has none.
+        weights, read: as `weight_sources.read_weights_of`.
+        size: side of the images; None: the published one, else `USUAL_SIDE`.
+
+    Returns:
+        The second is empty where a config knows it by the name.
+
+    Raises:
+        ConfigError: there is no such folder or model.
+    """
+    files, folder = definition_of(load, weights, read), folder_kind(load)
+    captioned = of_captions(load, files)
+    if size is not None:
+        return captioned, {"image_size": size}
+    if folder is not None:
+        return captioned, folder_preprocessing(folder, files).decoding()
+    return captioned, {} if load.partition(":")[0] in PUBLISHED else {"image_size": USUAL_SIDE}
 
 
 FOLDERS: dict[str, Callable[[Definition], Built]] = {

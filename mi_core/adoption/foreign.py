@@ -21,7 +21,7 @@ from mi_core.adoption.layouts import Layout, inner, recognise
 from mi_core.adoption.layouts.files import Weights, read_weights
 from mi_core.adoption.layouts.heads import State, head_module
 from mi_core.adoption.layouts.looks import look_at
-from mi_core.adoption.model_folder import Definition, definition, definition_mark, folder_kind
+from mi_core.adoption.model_folder import Definition, definition, definition_mark, folder_kind, without_weights
 from mi_core.adoption.published import PUBLISHED, Preprocessing, check_file
 from mi_core.adoption.soundness import Answers, check_answers, check_weights
 from mi_core.checks import ConfigError, check_choice
@@ -113,6 +113,21 @@ def adopt(
     if adopted.momentum is not None:
         check_weights(adopted.momentum, "the momentum copy's ")
     return replace(adopted, answers=check_answers(adopted.encoder, channels, image_size))
+
+
+def untrained(
+    load: str, adopted: Adopted, *, channels: int, image_size: int, preprocessing: Mapping[str, Any]
+) -> Encoder | None:
+    """The same network as an adopted encoder with fresh weights, for a test that it works; None: it is code of others.
+
+    Args:
+        load, channels, image_size, preprocessing: as for `adopt`.
+        adopted: what that returned.
+    """
+    if load.partition(":")[0] in CODE:
+        return None
+    bare, side = without_weights(adopted.files), adopted.encoder.size or image_size
+    return adopt(load, bare, channels=channels, image_size=side, preprocessing=preprocessing, fresh=0).encoder
 
 
 def _adopt_weights(

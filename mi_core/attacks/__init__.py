@@ -61,8 +61,8 @@ ATTACKS: dict[str, type[Attack]] = {
 
 def left_out(
     tried: Collection[str], outputs: Collection[str], *, text: bool, weights: bool = True
-) -> tuple[list[str], dict[str, list[str]]]:
-    """The attacks that were not tried: those that could run, and those that do not apply, by the reason.
+) -> tuple[list[str], list[str]]:
+    """What a report says of attacks that were not tried: of those that could run, and of those that do not apply.
 
     Args:
         tried: names of attacks.
@@ -72,8 +72,8 @@ def left_out(
 
     Example:
         >>> missing, useless = left_out([], ["backbone", "projection"], text=False)
-        >>> "lpla" in missing, useless["the encoder has no text tower"]
-        (True, ['clip-cosine', 'clip-weak-supervision', 'clipmem'])
+        >>> "lpla" in missing[0], [line for line in useless if line.startswith("clip")]
+        (True, ['clip-cosine, clip-weak-supervision, clipmem: the encoder has no text tower'])
     """
     missing: list[str] = []
     useless: dict[str, list[str]] = {}
@@ -89,4 +89,5 @@ def left_out(
             useless.setdefault(f"the encoder gives no {' or '.join(method.outputs)}", []).append(name)
         else:
             missing.append(name)
-    return missing, useless
+    told = [f"{', '.join(names)}: {reason}" for reason, names in useless.items()]
+    return [f"attacks: {', '.join(missing)}"] if missing else [], told

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any
 
@@ -16,8 +15,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from mi_core.attacks.mean_cosine import MeanCosine
 from mi_core.auditing.config_text import FAMILY, reference_settings
 from mi_core.auditing.models import Model
-from mi_core.auditing.reading import CANDIDATES, Samples, decoded
-from mi_core.auditing.references import Made, make_references
+from mi_core.auditing.reading import Samples
+from mi_core.auditing.references import Reference, make_references
 from mi_core.augmentations.simclr import SimCLRAugmentation
 from mi_core.augmentations.views import make_views
 from mi_core.encoders.averaging import averaged
@@ -25,33 +24,16 @@ from mi_core.encoders.checkpoint import Encoder
 from mi_core.encoders.folding import for_queries
 from mi_core.features import Measure
 from mi_core.features.embedding import Embedding
-from mi_core.hashing import digests64
 from mi_core.querying.extractor import Extractor
 from mi_core.querying.plan import QueryPlan
 from mi_core.querying.precision import precision_on
-from mi_core.querying.sanity import view_consistency
+from mi_core.querying.sanity import PROBED, view_consistency
 from mi_core.records import BoolArray, Features
 from mi_core.streams import pixel_streams
 from mi_core.validity.file_features import shrunken
 
 CHUNK = 256  # images that are decoded and queried together
-PROBED = 256  # images on which an encoder is tried out
 EMBEDDING = Embedding()  # what the classifier on embeddings reads
-
-
-@dataclass(frozen=True)
-class Beside(Made):
-    """A reference encoder that was tried out.
-
-    Args:
-        output: that is read.
-        consistency: whether it recognises images.
-        model: as the user gave it; None: it was made here.
-    """
-
-    output: str
-    consistency: Mapping[str, Any]
-    model: Model | None
 
 
 @dataclass(frozen=True)
@@ -71,17 +53,31 @@ class Asked:
 
 @dataclass(frozen=True)
 class Setup:
-    """How the encoders are asked."""
+    """The settings of an audit, as `mi_core.audit` takes them, but for these.
 
+    Args:
+        recipe: of the views.
+        data: as `config_text.audit_settings` takes it.
+        nonce_given: whether the user gave the nonce.
+        device: where the encoders are.
+        bar: shows how far the audit is.
+    """
+
+    objective: str
+    augmentation: Mapping[str, Any]
     recipe: SimCLRAugmentation
+    data: Mapping[str, Any]
     output: str
     views: int
+    fdr: float
+    factor: float
     seed: int
     nonce: str
+    nonce_given: bool
     device: torch.device
     bar: Bar
 
-    def ask(self, target: Model, beside: Sequence[Beside], samples: Samples, seen: BoolArray) -> Asked:
+    def ask(self, target: Model, beside: Sequence[Reference], samples: Samples, seen: BoolArray) -> Asked:
         """Ask all encoders about all images.
 
         Args:
@@ -90,25 +86,25 @@ class Setup:
             seen: (N,) which images the classifiers see. Of the others neither pixels (up to 12 kB an image) nor
                 embeddings are kept.
         """
-        encoders = {"target": target.encoder, **{one.name: one.encoder for one in beside}}
+        encoders = {"target": target.encoder, **{one.name: one.model.encoder for one in beside}}
         outputs = {"target": self.output, **{one.name: one.output for one in beside}}
         ready = {name: averaged(for_queries(one, self.device), 1) for name, one in encoders.items()}
         (measure,) = MeanCosine(seed=self.seed).needs
         parts: dict[str, list[np.ndarray]] = {name: [] for name in ready}
         small = _Rows(int(seen.sum()))
         embeddings = _Rows(int(seen.sum()))
+        together: dict[tuple[str, int | None, tuple[Measure, ...]], dict[str, Encoder]] = {}
+        for name, one in ready.items():
+            needs = (measure,) if name == "target" else (measure, EMBEDDING)
+            together.setdefault((outputs[name], one.size, needs), {})[name] = one
+        precision = precision_on(self.device.type, "auto")
         extractors = [
-            Extractor(
-                {name: one for name, one in ready.items() if place == (outputs[name], one.size, name == "target")},
-                self._plan((measure,) if place[2] else (measure, EMBEDDING), place[0]),
-                self.recipe,
-                self.device,
-            )
-            for place in dict.fromkeys((outputs[name], one.size, name == "target") for name, one in ready.items())
+            Extractor(some, QueryPlan(needs, (output,), self.views, precision=precision), self.recipe, self.device)
+            for (output, _, needs), some in together.items()
         ]
         ids = samples.ids
         tick = self.bar.begin("asking the encoders", len(ids))
-        for rows, pixels in decoded(samples, CHUNK):
+        for rows, pixels in samples.chunks(CHUNK):
             names, images, shown = ids[rows], torch.from_numpy(pixels), seen[rows]
             streams = pixel_streams(self.nonce, self.seed, "query", images)
             found = {}
@@ -124,69 +120,49 @@ class Setup:
         features = {name: Features(each, {measure.name: np.concatenate(values)}) for name, values in parts.items()}
         return Asked(features, small.array, embeddings.array)
 
-    def _plan(self, needs: tuple[Measure, ...], output: str) -> QueryPlan:
-        return QueryPlan(needs, (output,), self.views, precision=precision_on(self.device.type, "auto"))
-
     def consistency(self, target: Model, samples: Samples) -> dict[str, Any]:
         """Whether the encoder recognises images in two different views."""
         ids = samples.ids
-        rows = sorted(range(len(ids)), key=lambda row: (not ids[row].startswith(CANDIDATES), ids[row]))[:PROBED]
-        return self._try_out(target.encoder, target.reference, samples, rows)
+        return self._try_out(target, samples, sorted(range(len(ids)), key=ids.__getitem__)[:PROBED])
 
     @torch.inference_mode()
-    def _try_out(
-        self, encoder: Encoder, fresh: Encoder | None, samples: Samples, rows: Sequence[int]
-    ) -> dict[str, Any]:
+    def _try_out(self, model: Model, samples: Samples, rows: Sequence[int]) -> dict[str, Any]:
         """Whether an encoder recognises some images."""
-        chosen = samples.at(rows)
-        images = torch.from_numpy(np.concatenate([pixels for _, pixels in decoded(chosen, CHUNK)]))
+        images = torch.from_numpy(samples.pixels(rows))
         return view_consistency(
-            encoder.to(self.device),
-            None if fresh is None else fresh.to(self.device),
+            model.encoder.to(self.device),
+            None if model.reference is None else model.reference.to(self.device),
             images,
             pixel_streams("", self.seed, "probe", images),
             self.recipe,
             device=self.device,
         )
 
-    def references(self, given: Sequence[Model] | None, samples: Samples) -> list[Beside]:
+    def references(self, given: Sequence[Model] | None, samples: Samples) -> list[Reference]:
         """The references that the user gave; None: those trained here on halves of the images."""
         if given is None:
-            return [self._tried(made, None, samples) for made in self._made(samples)]
-        nothing = np.zeros(len(samples.items), dtype=bool)
-        return [
-            self._tried(Made(f"{FAMILY}-{number}", one.encoder, one.fingerprint, one.reference, nothing), one, samples)
-            for number, one in enumerate(given)
-        ]
+            planned = reference_settings()
+            tick = self.bar.begin("training references", planned["halves"] * planned["epochs"])
+            images = _Rows(len(samples.items))
+            for _, pixels in samples.chunks(CHUNK):
+                images.add(pixels)
+            how: dict[str, Any] = {"seed": self.seed, "nonce": self.nonce, "device": self.device, "progress": tick}
+            named = make_references(images.array, samples.hashes, **how)
+        else:
+            nothing = np.zeros(len(samples.items), dtype=bool)
+            named = [Reference(f"{FAMILY}-{number}", model, nothing, given=True) for number, model in enumerate(given)]
+        return [self._tried(reference, samples) for reference in named]
 
-    def _made(self, samples: Samples) -> list[Made]:
-        planned = reference_settings()
-        tick = self.bar.begin("training references", planned["halves"] * planned["epochs"])
-        images = _Rows(len(samples.items))
-        for _, pixels in decoded(samples, CHUNK):
-            images.add(pixels)
-        return make_references(
-            images.array, samples.hashes, seed=self.seed, nonce=self.nonce, device=self.device, progress=tick
-        )
-
-    def _tried(self, made: Made, model: Model | None, samples: Samples) -> Beside:
-        outputs = made.encoder.outputs
-        works = self._try_out(made.encoder, made.fresh, samples, self._first(~made.seen, samples))
-        return Beside(
-            **vars(made), output=self.output if self.output in outputs else outputs[0], consistency=works, model=model
-        )
-
-    def _first(self, wanted: np.ndarray, samples: Samples) -> list[int]:
-        """Rows of the first wanted images by a hash of their pixels."""
-        ranks = digests64((self.seed, "first"), samples.hashes)
-        rows = np.flatnonzero(wanted)
-        return [int(row) for row in rows[np.argsort(ranks[rows], kind="stable")[:PROBED]]]
+    def _tried(self, reference: Reference, samples: Samples) -> Reference:
+        rows, outputs = samples.first(PROBED, self.seed), reference.model.encoder.outputs
+        works = self._try_out(reference.model, samples, rows[~reference.seen[rows]][:PROBED].tolist())
+        output = self.output if self.output in outputs else outputs[0]
+        return replace(reference, output=output, consistency=works)
 
     def grid(self, samples: Samples) -> tuple[np.ndarray, np.ndarray]:
         """The first candidates (N, C, S, S) and their views (N, V, C, S, S), uint8."""
-        ids = samples.ids
-        chosen = samples.at(sorted(np.flatnonzero(samples.candidate).tolist(), key=ids.__getitem__)[:4])
-        images = np.concatenate([pixels for _, pixels in decoded(chosen, CHUNK)])
+        rows = sorted(np.flatnonzero(samples.candidate).tolist(), key=samples.ids.__getitem__)[:4]
+        images = samples.pixels(rows)
         shown = torch.from_numpy(images)
         drawn = make_views(shown, pixel_streams(self.nonce, self.seed, "query", shown), self.recipe, views=self.views)
         return images, (drawn * 255).round().to(torch.uint8).numpy()
@@ -207,28 +183,16 @@ class _Rows:
         self.filled += len(rows)
 
 
-class Bar:
-    """A progress bar, or nothing."""
+class Bar(Progress):
+    """A progress bar, where it is wanted and can be shown: in a terminal, or in a notebook with ipywidgets."""
 
-    def __init__(self, shown: Progress | None) -> None:
-        self.shown = shown
+    def __init__(self, wanted: bool) -> None:
+        console = Console(stderr=True)
+        able = find_spec("ipywidgets") is not None if console.is_jupyter else console.is_terminal
+        columns = TextColumn("{task.description:>20}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+        super().__init__(*columns, console=console, transient=True, disable=not (wanted and able))
 
-    def begin(self, title: str, total: int) -> Any:
+    def begin(self, title: str, total: int) -> Callable[..., None]:
         """Begin a task; returns a function that counts."""
-        if self.shown is None:
-            return lambda count=1: None
-        bar, task = self.shown, self.shown.add_task(title, total=total)
-        return lambda count=1: bar.advance(task, count)
-
-
-@contextmanager
-def shown_bar(wanted: bool) -> Iterator[Bar]:
-    """A progress bar where it is wanted and can be shown: in a terminal, or in a notebook with ipywidgets."""
-    console = Console(stderr=True)
-    able = find_spec("ipywidgets") is not None if console.is_jupyter else console.is_terminal
-    if not (wanted and able):
-        yield Bar(None)
-        return
-    columns = TextColumn("{task.description:>20}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=console, transient=True) as shown:
-        yield Bar(shown)
+        task = self.add_task(title, total=total)
+        return lambda count=1: self.advance(task, count)

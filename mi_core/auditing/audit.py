@@ -4,34 +4,32 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from torch import nn
 
-from mi_core.adoption.builders import folder_preprocessing, of_captions
-from mi_core.adoption.model_folder import Definition, folder_kind
-from mi_core.adoption.published import PUBLISHED, published
-from mi_core.adoption.weight_sources import definition_of, read_local
+from mi_core.adoption.builders import USUAL_SIDE, usual_settings
+from mi_core.adoption.published import published
+from mi_core.adoption.weight_sources import read_local
 from mi_core.auditing.arguments import checked, recipe_of
-from mi_core.auditing.asking import Setup, shown_bar
+from mi_core.auditing.asking import Bar, Setup
 from mi_core.auditing.found import Found
 from mi_core.auditing.images import items_of
-from mi_core.auditing.judging import Measured, Options, judged
-from mi_core.auditing.models import Preparation, device_of, given_reference, model_of, tried_out
+from mi_core.auditing.judging import Measured, judged
+from mi_core.auditing.models import Preparation, device_of, evaluating, given_reference, model_of, tried_out
 from mi_core.auditing.reading import CANDIDATES, CONTROLS, MAX_REJECTED, Samples, read
 from mi_core.auditing.scores import scores_of
 from mi_core.checks import ConfigError
 from mi_core.images import Decoder
 from mi_core.nonce import new_nonce
+from mi_core.validity.blind import CLASSIFIED
 from mi_core.validity.verdict import FACTOR
 
-BLIND = 10_000  # images of a side that the blind classifier sees, at most
 LEAST = 100
 """Controls to ask for. 30 % of them, drawn one by one, fix the threshold; a false-positive rate of 5 % takes 19.
 Of 100 controls fewer are drawn in one case of 200, of 64 in 43 of 100."""
-_SIZE = 224
 
 
 def audit(
@@ -117,29 +115,7 @@ def audit(
         ShapeError: the encoder does not answer with one row per image.
         NumericError: an embedding is not finite; the message names the images.
     """
-    plain = checked(
-        size=size,
-        decoding=decoding,
-        weights=weights,
-        weights_key=weights_key,
-        quick=quick,
-        objective=objective,
-        augmentation=augmentation,
-        output=output,
-        views=views,
-        mean=mean,
-        std=std,
-        endpoint=endpoint,
-        key=key,
-        trust_code=trust_code,
-        near_duplicates=near_duplicates,
-        fdr=fdr,
-        max_rejected=max_rejected,
-        factor=factor,
-        nonce=nonce,
-        seed=seed,
-        progress=progress,
-    )
+    plain = checked(**locals())  # nothing but the arguments so far
     size, views, mean, std, seed = (plain[name] for name in ("size", "views", "mean", "std", "seed"))
     fdr, max_rejected, factor = (plain[name] for name in ("fdr", "max_rejected", "factor"))
     if quick and references is not None:
@@ -147,16 +123,17 @@ def audit(
     if references is not None and (not isinstance(references, list | nn.ModuleList) or not len(references)):
         raise ConfigError("references are no list of encoders; give one, or quick=True for an audit without any")
     named = model if isinstance(model, str) else ""
-    files = definition_of(named, None if weights is None else str(weights), read_local)
-    captioned = of_captions(named, files)
+    captioned, told = usual_settings(named, None if weights is None else str(weights), size, read_local)
     objective = objective or ("clip" if captioned else "simclr")
     recipe = recipe_of(objective, augmentation or {})
     output = output or ("projection" if captioned else "backbone")
     given = {CANDIDATES: items_of(candidates, CANDIDATES), CONTROLS: items_of(controls, CONTROLS)}
-    told = _decoding(named, size, files) | dict(decoding or {})
-    decoder = _decoder(named, told)
+    told |= decoding or {}
+    publisher = None if "image_size" in told else published(named)
+    way = told if publisher is None else publisher.preprocessing.decoding() | told
+    decoder = Decoder(**way | {"image_size": way["image_size"] or USUAL_SIDE})
     how = Preparation(decoder.image_size, weights, mean, std, endpoint or {}, key, trust_code, seed, weights_key)
-    with _evaluating(model, *(references or ())), shown_bar(progress) as bar:
+    with evaluating(model, *(references or ())), Bar(progress) as bar:
         target = model_of(model, how)
         given_ones = [given_reference(one, how, number) for number, one in enumerate(references or ())]
         if output not in target.encoder.outputs:
@@ -165,64 +142,26 @@ def audit(
         samples = read(given, decoder, seed, tick, max_rejected=max_rejected, near_duplicates=near_duplicates)
         _check_numbers(samples, seed)
         target, *given_ones = (tried_out(one, decoder.image_size) for one in (target, *given_ones))
-        drawn = new_nonce() if nonce is None else nonce
-        setup = Setup(recipe, output, views, seed, drawn, device_of(model), bar)
-        shown = setup.consistency(target, samples)
-        beside = setup.references(given_ones if quick or references is not None else None, samples)
-        seen = samples.first(BLIND, seed)
-        scores = scores_of(setup.ask(target, beside, samples, seen), beside, samples, seen, seed)
         told |= {} if max_rejected == MAX_REJECTED else {"max_rejected": max_rejected}
         told |= {} if near_duplicates else {"near_duplicates": None}
-        options = Options(
-            objective, augmentation or {}, output, views, told, fdr, factor, seed, drawn, nonce is not None
-        )
+        chosen = objective, augmentation or {}, recipe, told, output, views, fdr, factor, seed
+        drawn = new_nonce() if nonce is None else nonce
+        setup = Setup(*chosen, drawn, nonce is not None, device_of(model), bar)
+        shown = setup.consistency(target, samples)
+        beside = setup.references(given_ones if quick or references is not None else None, samples)
+        seen = np.zeros(len(samples.items), dtype=bool)
+        seen[samples.first(CLASSIFIED, seed)] = True
+        scores = scores_of(setup.ask(target, beside, samples, seen), beside, samples, seen, seed)
         sources = {CANDIDATES: candidates, CONTROLS: controls}
-        return judged(Measured(samples, scores, target, beside, shown, sources, options, setup.grid(samples)))
-
-
-def _publishes(named: str) -> bool:
-    """Whether a config knows by the name how images reach an encoder."""
-    return named.partition(":")[0] in PUBLISHED and folder_kind(named) is None
-
-
-def _decoder(named: str, told: Mapping[str, Any]) -> Decoder:
-    """As the publisher of a named encoder decodes, unless a size is given."""
-    how = dict(told)
-    if "image_size" not in how:
-        found = published(named)
-        assert found is not None
-        how = found.preprocessing.decoding() | how
-    return Decoder(**{**how, "image_size": how["image_size"] or _SIZE})
-
-
-def _decoding(named: str, size: int | None, files: Definition) -> dict[str, Any]:
-    """Decoding as a config says it; empty where the encoder's name says it already."""
-    folder = folder_kind(named)
-    if size is not None:
-        return {"image_size": size}
-    if folder is not None:
-        return folder_preprocessing(folder, files).decoding()
-    return {} if _publishes(named) else {"image_size": _SIZE}
+        return judged(Measured(samples, scores, target, beside, shown, sources, setup, setup.grid(samples)))
 
 
 def _check_numbers(samples: Samples, seed: int) -> None:
-    candidate, known = samples.candidate, samples.known(seed)
-    controls = int((~candidate).sum())
-    if int(known.sum()) < 19 or controls - int(known.sum()) < 5:
+    known, controls = int(samples.known(seed).sum()), int((~samples.candidate).sum())
+    if known < 19 or controls - known < 5:
         raise ConfigError(
-            f"{controls} controls are left, of which {int(known.sum())} would fix the threshold; that takes 19, so "
-            f"give at least {LEAST} controls"
+            f"{controls} controls are left, of which {known} would fix the threshold; that takes 19, so give at least "
+            f"{LEAST} controls"
         )
-    if int(candidate.sum()) < 5:
-        raise ConfigError(f"{int(candidate.sum())} candidates are left; give at least 5")
-
-
-@contextmanager
-def _evaluating(*models: Any) -> Iterator[None]:
-    """Networks of the user are in evaluation mode for the duration of the block, and then as they were."""
-    modes = [(part, part.training) for one in models if isinstance(one, nn.Module) for part in one.modules()]
-    try:
-        yield
-    finally:
-        for part, training in modes:
-            part.training = training
+    if (candidates := len(samples.items) - controls) < 5:
+        raise ConfigError(f"{candidates} candidates are left; give at least 5")

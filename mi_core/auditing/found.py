@@ -22,7 +22,7 @@ from mi_core.report.figures.images import ViewGrid
 from mi_core.report.model.evidence import CandidateTest
 from mi_core.report.model.report import Report, report_as_json
 from mi_core.report.page.html import render_html
-from mi_core.validity.candidates import CandidateAnswers
+from mi_core.validity.candidates import NUMBERS, CandidateAnswers
 from mi_core.validity.conformal import benjamini_hochberg
 from mi_core.validity.verdict import Validity
 
@@ -107,13 +107,13 @@ class Found:
         keys, own = self._keys, self._answers
         if own is None:
             return [{"key": keys[row], "score": float(scores[row])} for row in np.argsort(-scores).tolist()]
-        columns = ("score", "p_value", "q_value", "posterior")
-        return [{"key": keys[row], **{name: float(getattr(own, name)[row]) for name in columns}} for row in own.order]
+        return [{"key": keys[row], **{name: float(getattr(own, name)[row]) for name in NUMBERS}} for row in own.order]
 
     @cached_property
     def html(self) -> str:
         """The report as one HTML page."""
-        return render_html(self._report, self._figures(), self._thumbnails(), self._flagged_ids())
+        flagged = [f"{CANDIDATES}/{key}" for key in self.flagged()]
+        return render_html(self._report, self._figures(), self._thumbnails(), flagged)
 
     def save(self, path: str | Path) -> None:
         """Write the report: as a page to a file called ``.html``, as report.json to one called ``.json``.
@@ -161,26 +161,13 @@ class Found:
 
     @property
     def _keys(self) -> list[str]:
-        """Keys of the candidates, in the order of their scores."""
-        samples = self._samples
-        return [item.key for item, side in zip(samples.items, samples.sides, strict=True) if side == CANDIDATES]
-
-    def _flagged_ids(self) -> list[str]:
-        return [f"{CANDIDATES}/{key}" for key in self.flagged()]
+        """Keys of all images, the candidates first, in the order of their scores."""
+        return [item.key for item in self._samples.items]
 
     def _figures(self) -> dict[str, Drawing]:
         (attack,), scores = self._report.attacks, self._scores
-        curve = AttackScores(
-            attack.attack,
-            attack.target,
-            attack.output,
-            attack.reference,
-            attack.seed,
-            scores.score,
-            scores.member,
-            scores.threshold,
-            scores.statistic,
-        )
+        identity = attack.attack, attack.target, attack.output, attack.reference, attack.seed
+        curve = AttackScores(*identity, scores.score, scores.member, scores.threshold, scores.statistic)
         return draw_figures(self._report, FigureData(scores=(curve,), views=ViewGrid(*self._grid)))
 
     def _thumbnails(self) -> dict[str, bytes]:

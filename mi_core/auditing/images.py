@@ -19,7 +19,7 @@ from PIL import Image
 
 from mi_core.checks import ConfigError
 from mi_core.hashing import printable
-from mi_core.image_files import HEAD, ORIENTATION, OTHER_PICTURES, SUFFIXES, ImageError, format_of, orientation_of
+from mi_core.image_files import HEAD, ORIENTATION, SUFFIXES, ImageError, orientation_of, sort_files, suffix_in
 from mi_core.images import eight_bits
 
 _CHANNELS = (1, 2, 3, 4)
@@ -122,15 +122,12 @@ def _of_folder(place: str | os.PathLike[str], name: str) -> list[Item]:
         raise ConfigError(f"{told} {_no_folder(os.fspath(place))}")
     if (folder / "state.json").is_file() or (folder / "dataset_dict.json").is_file():
         raise ConfigError(f"{told} is a folder of the datasets package; give datasets.load_from_disk({str(folder)!r})")
-    files = list(_files(folder))
-    images = [path for path in files if _suffix(path) in SUFFIXES or (not path.suffix and _has_image(path))]
+    names = [path.relative_to(folder).as_posix() for path in _files(folder)]
+    images, lost = sort_files(names, lambda name: _head(folder / name))
     if not images:
         raise ConfigError(f"{told} holds no image ({', '.join(SUFFIXES)})")
-    twins = {path.with_suffix("") for path in images}
-    others = [path for path in files if _suffix(path) in OTHER_PICTURES and path.with_suffix("") not in twins]
-    faults = {path: f".{_suffix(path)} pictures cannot be read; convert it to PNG or JPEG" for path in others}
-    keys = {printable(path.relative_to(folder).as_posix()): path for path in (*images, *others)}
-    return [Item(key, path.read_bytes, faults.get(path, "")) for key, path in sorted(keys.items())]
+    files = sorted((printable(name), name) for name in (*images, *lost))
+    return [Item(key, (folder / name).read_bytes, lost.get(name, "")) for key, name in files]
 
 
 def _no_folder(place: str) -> str:
@@ -139,7 +136,7 @@ def _no_folder(place: str) -> str:
         return "is an address, which Python does not read; the command encoder-audit audit does"
     if any(sign in place for sign in "*?["):
         return "is a pattern; give the list of files: sorted(glob.glob(...))"
-    suffix = _suffix(Path(place))
+    suffix = suffix_in(place)
     if suffix in ("tar", "parquet"):
         reader = "webdataset.WebDataset(...)" if suffix == "tar" else "datasets.Dataset.from_parquet(...)"
         return f"is a shard; give a data set that reads it, such as {reader}, or use the command encoder-audit audit"
@@ -151,30 +148,25 @@ def _files(folder: Path) -> Iterator[Path]:
     pending: list[tuple[Path, frozenset[tuple[int, int]]]] = [(folder, frozenset())]
     while pending:
         place, above = pending.pop()
-        here = above | {_identity(place)}
+        status = place.stat()
+        here = (status.st_dev, status.st_ino)
+        if here in above:
+            continue
         for path in place.iterdir():
             if path.name.startswith("."):
                 continue
-            if not path.is_dir():
+            if path.is_dir():
+                pending.append((path, above | {here}))
+            else:
                 yield path
-            elif _identity(path) not in here:
-                pending.append((path, here))
 
 
-def _identity(path: Path) -> tuple[int, int]:
-    status = path.stat()
-    return status.st_dev, status.st_ino
-
-
-def _suffix(path: Path) -> str:
-    return path.suffix.lower().removeprefix(".")
-
-
-def _has_image(path: Path) -> bool:
-    if not path.is_file():  # a dangling link, or a pipe, which would never end
-        return False
+def _head(path: Path) -> bytes:
+    """The first bytes of a file; none of a dangling link, or of a pipe, which would never end."""
+    if not path.is_file():
+        return b""
     with path.open("rb") as stream:
-        return format_of(stream.read(HEAD)) is not None
+        return stream.read(HEAD)
 
 
 def _of_files(paths: Iterable[Path], name: str) -> list[Item]:

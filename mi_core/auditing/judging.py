@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import platform
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -17,30 +13,20 @@ import numpy as np
 from mi_core.adoption.soundness import QUERIES, noise_caveat
 from mi_core.attacks import left_out
 from mi_core.attacks.mean_cosine import MeanCosine
-from mi_core.auditing.asking import Beside
+from mi_core.auditing.asking import Setup
 from mi_core.auditing.config_text import FAMILY, MISSING, audit_settings, reference_settings, yaml_of
 from mi_core.auditing.found import Found
 from mi_core.auditing.models import Model
 from mi_core.auditing.reading import CANDIDATES, CONTROLS, Samples
+from mi_core.auditing.references import Reference
 from mi_core.auditing.scores import Scores
 from mi_core.encoders.remote.encoder import Endpoint
 from mi_core.images import conditions_in_words
 from mi_core.metrics.membership import evaluate
 from mi_core.nonce import GIVEN, SYSTEM
+from mi_core.provenance import now, versions
 from mi_core.querying.sanity import consistency_in_words, fault_in_words
-from mi_core.report.build import (
-    SAME_SOURCE,
-    TOP,
-    Groups,
-    SeedTest,
-    SetTest,
-    attack_result,
-    evidence,
-    queries_part,
-    sample_answers,
-    single_tests,
-    verdict_part,
-)
+from mi_core.report import build
 from mi_core.report.model.as_json import part_as_json
 from mi_core.report.model.attacks import MethodPart
 from mi_core.report.model.encoders import EncoderPart
@@ -53,7 +39,6 @@ from mi_core.report.model.report import (
     QueriesPart,
     QueryEntry,
     Registration,
-    RejectedSample,
     RejectedTotal,
     Remark,
     Report,
@@ -61,31 +46,9 @@ from mi_core.report.model.report import (
 )
 from mi_core.report.pooling import pool_seeds
 from mi_core.report.words.wording import answer
-from mi_core.validity.candidates import CandidateAnswers, answers_of
+from mi_core.validity.candidates import NUMBERS, CandidateAnswers, answers_of
 
-_PACKAGES = ("encoder-audit", "torch", "torchvision", "numpy", "scikit-learn", "pillow")
 _TARGET = "target"
-
-
-@dataclass(frozen=True)
-class Options:
-    """Arguments of an audit that its config holds: as `mi_core.audit` takes them, but for two.
-
-    Args:
-        data: as `config_text.audit_settings` takes it.
-        nonce_given: whether the user gave the nonce.
-    """
-
-    objective: str
-    augmentation: Mapping[str, Any]
-    output: str
-    views: int
-    data: Mapping[str, Any]
-    fdr: float
-    factor: float
-    seed: int
-    nonce: str
-    nonce_given: bool
 
 
 @dataclass(frozen=True)
@@ -99,69 +62,58 @@ class Measured:
         beside: the reference encoders.
         consistency: whether the target recognises images.
         given: the candidates and controls as the user gave them.
-        options: of the audit.
+        setup: of the audit.
         grid: some images and their views, for the report.
     """
 
     samples: Samples
     scores: Scores
     target: Model
-    beside: Sequence[Beside]
+    beside: Sequence[Reference]
     consistency: Mapping[str, Any]
     given: Mapping[str, Any]
-    options: Options
+    setup: Setup
     grid: tuple[np.ndarray, np.ndarray]
 
 
 def judged(measured: Measured) -> Found:
     """The result of an audit."""
-    scores, options, answers = measured.scores, measured.options, measured.target.answers
+    scores, setup, answers = measured.scores, measured.setup, measured.target.answers
     fault = fault_in_words(measured.consistency)
     trained = any(reference.consistency["works"] for reference in measured.beside)
-    validity = scores.validity(trained=trained, works=not fault, factor=options.factor)
-    verdict = verdict_part({options.seed: validity}, fault=f"The encoder {_TARGET}: {fault}" if fault else "")
+    validity = scores.validity(trained=trained, works=not fault, factor=setup.factor)
+    verdict = build.verdict_part({setup.seed: validity}, fault=f"The encoder {_TARGET}: {fault}" if fault else "")
     shown, single = _evidence(measured, verdict)
     caveats = (noise_caveat(_TARGET, answers.noise),) if answers.noisy else ()
     config, remarks = _config(measured)
     report = _report(measured, verdict, shown, caveats, config)
-    said = answer(report)
-    return Found(
-        said.headline,
-        (*said.lines, *caveats),
-        validity,
-        options.fdr,
-        report,
-        yaml_of(config, remarks),
-        single,
-        measured.samples,
-        scores,
-        measured.grid,
-    )
+    said, text = answer(report), yaml_of(config, remarks)
+    kept = measured.samples, scores, measured.grid
+    return Found(said.headline, (*said.lines, *caveats), validity, setup.fdr, report, text, single, *kept)
 
 
 def _evidence(measured: Measured, verdict: VerdictPart) -> tuple[Evidence, CandidateAnswers | None]:
     """What the scores say of all candidates and of single ones; nothing where a check tells the groups apart."""
-    scores, options = measured.scores, measured.options
-    member, seed, fdr = scores.member, options.seed, options.fdr
+    scores, setup = measured.scores, measured.setup
+    member, seed, fdr = scores.member, setup.seed, setup.fdr
     counts = int(member.sum()), int((~member).sum())
-    groups = Groups(counts, counts, scores.telling, bursts=scores.groups)
+    groups = build.Groups(counts, counts, scores.telling, bursts=scores.groups)
     tests = []
     if verdict.withheld_because is None:
-        result = SetTest.from_scores(scores.score, scores.control, member, seed=seed)
-        tests = [SeedTest(**_identity(options), primary=True, result=result)]
-    shown = evidence(verdict, groups, tests)
-    single = single_tests(shown, tests)
+        result = build.SetTest.from_scores(scores.score, scores.control, member, seed=seed)
+        tests = [build.SeedTest(**_identity(setup), primary=True, result=result)]
+    shown = build.evidence(verdict, groups, tests)
+    single = build.single_tests(shown, tests)
     if not single or scores.calibrated is None:
         return shown, None
     share, _ = single[0].result.best_share
     answers = answers_of(scores.calibrated, member, share, fdr=fdr, seed=seed)
-    ids = [name for name, side in zip(measured.samples.ids, measured.samples.sides, strict=True) if side == CANDIDATES]
-    numbers = ("score", "p_value", "q_value", "posterior")
+    ids = measured.samples.ids  # candidates first
     top = [
-        TopSample(id=ids[row], shard=CANDIDATES, **{name: float(getattr(answers, name)[row]) for name in numbers})
-        for row in answers.order[:TOP].tolist()
+        TopSample(id=ids[row], shard=CANDIDATES, **{name: float(getattr(answers, name)[row]) for name in NUMBERS})
+        for row in answers.order[: build.TOP].tolist()
     ]
-    told = sample_answers(
+    told = build.sample_answers(
         single[0],
         candidates=counts[0],
         controls=answers.controls,
@@ -173,43 +125,43 @@ def _evidence(measured: Measured, verdict: VerdictPart) -> tuple[Evidence, Candi
     return replace(shown, samples=(told,)), answers
 
 
-def _identity(options: Options) -> dict[str, Any]:
+def _identity(setup: Setup) -> dict[str, Any]:
     """What tells the attack from others."""
-    told = {"attack": MeanCosine.name, "target": _TARGET, "output": options.output, "reference": "nonmembers"}
-    return told | {"seed": options.seed}
+    told = {"attack": MeanCosine.name, "target": _TARGET, "output": setup.output, "reference": "nonmembers"}
+    return told | {"seed": setup.seed}
 
 
 def _report(
     measured: Measured, verdict: VerdictPart, shown: Evidence, caveats: Sequence[str], config: Mapping[str, Any]
 ) -> Report:
     """The content of report.json."""
-    samples, scores, options = measured.samples, measured.scores, measured.options
-    method, encoder = MeanCosine(seed=options.seed), measured.target.encoder
-    each = method.queries_per_sample(options.views)
+    samples, scores, setup = measured.samples, measured.scores, measured.setup
+    method, encoder = MeanCosine(seed=setup.seed), measured.target.encoder
+    each = method.queries_per_sample(setup.views)
     spent = {"per_sample": each, "attack_training": each * scores.known, "evaluation": each * len(scores.score)}
-    metrics = evaluate(scores.score, scores.member, scores.threshold, seed=options.seed).as_json()
-    entry = _identity(options) | {"epoch": 0} | metrics | {"queries": spent, "seconds": 0.0, "primary": True}
-    attacks = (attack_result(entry, asked=True),)
-    missing, useless = left_out(
-        [method.name], encoder.outputs, text=encoder.text is not None, weights=measured.target.open
-    )
-    data = _data(samples, options.seed)
-    rejected = tuple(
-        RejectedSample(source=bad.side, shard=bad.side, key=bad.key, reason=bad.reason) for bad in samples.rejected
-    )
+    metrics = evaluate(scores.score, scores.member, scores.threshold, seed=setup.seed).as_json()
+    entry = _identity(setup) | {"epoch": 0} | metrics | {"queries": spent, "seconds": 0.0, "primary": True}
+    attacks = (build.attack_result(entry, asked=True),)
+    has_text, is_open = encoder.text is not None, measured.target.open
+    missing, useless = left_out([method.name], encoder.outputs, text=has_text, weights=is_open)
+    data = _data(samples, setup.seed)
+    rejected = tuple(samples.rejected)
     return Report(
         schema_version=SCHEMA_VERSION,
         name="audit",
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        created=now(),
         config_sha256=hashlib.sha256(yaml_of(config).encode()).hexdigest(),
         config=config,
         membership="asked",
-        versions=_versions(),
+        versions=versions(),
         command="mi_core.audit(...)",
         data=data,
         encoders={
             _TARGET: _encoder(measured.target, measured.consistency),
-            **{reference.name: _reference(reference) for reference in measured.beside},
+            **{
+                one.name: _encoder(one.model, one.consistency) if one.given else one.model.part
+                for one in measured.beside
+            },
         },
         attacks=attacks,
         pooled=pool_seeds(attacks),
@@ -221,18 +173,16 @@ def _report(
                 queries_per_sample=each,
             )
         },
-        registration=Registration(
-            nonce=NonceOrigin(origin=GIVEN if options.nonce_given else SYSTEM, value=options.nonce)
-        ),
+        registration=Registration(nonce=NonceOrigin(origin=GIVEN if setup.nonce_given else SYSTEM, value=setup.nonce)),
         validity=verdict,
         evidence=shown,
         queries=_queries(measured, each),
         rejected=rejected,
         rejected_count=len(rejected),
         rejected_total=RejectedTotal(samples=len(rejected), shards=0, estimated=False) if rejected else None,
-        caveats=(SAME_SOURCE, *caveats, *conditions_in_words(part_as_json(data.remarks))),
-        not_tested=(f"attacks: {', '.join(missing)}", "what a defense would hide, and at what price"),
-        not_applying=tuple(f"{', '.join(names)}: {reason}" for reason, names in useless.items()),
+        caveats=(build.SAME_SOURCE, *caveats, *conditions_in_words(part_as_json(data.remarks))),
+        not_tested=(*missing, "what a defense would hide, and at what price"),
+        not_applying=tuple(useless),
     )
 
 
@@ -244,8 +194,8 @@ def _queries(measured: Measured, each: int) -> QueriesPart:
     sent = [(name, side, count, per * count) for name, per in per_image.items() for side, count in sides.items()]
     tried = shown["queries"] + isinstance(measured.target.encoder, Endpoint) * QUERIES
     sent.append((_TARGET, "trying out the encoder", shown["encoder"]["n"], tried))
-    return queries_part(
-        QueryEntry(encoder=name, role=role, seed=measured.options.seed, images=images, queries=queries)
+    return build.queries_part(
+        QueryEntry(encoder=name, role=role, seed=measured.setup.seed, images=images, queries=queries)
         for name, role, images, queries in sent
     )
 
@@ -266,29 +216,12 @@ def _data(samples: Samples, seed: int) -> DataPart:
 
 
 def _encoder(model: Model, consistency: Mapping[str, Any]) -> EncoderPart:
-    told = {name: getattr(model, name) for name in ("load", "weights", "layout", "preprocessing", "fingerprint")}
-    return EncoderPart(**told, consistency=consistency_in_words(consistency), answers=model.answers.words() or None)
-
-
-def _reference(reference: Beside) -> EncoderPart:
-    if reference.model is not None:
-        return _encoder(reference.model, reference.consistency)
-    told = {name: part for name, part in reference_settings().items() if name in ("objective", "backbone", "epochs")}
-    return EncoderPart(**told, train_on="half of candidates and controls, by lot", fingerprint=reference.fingerprint)
-
-
-def _versions() -> dict[str, str]:
-    """Those of Python and of the packages that are installed."""
-    told = {"python": platform.python_version()}
-    for name in _PACKAGES:
-        with suppress(PackageNotFoundError):
-            told[name] = version(name)
-    return told
+    return replace(model.part, consistency=consistency_in_words(consistency), answers=model.answers.words() or None)
 
 
 def _config(measured: Measured) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Settings of a config that repeats the audit, and remarks on what it cannot name."""
-    options, remarks = measured.options, []
+    setup, remarks = measured.setup, []
     sources = {}
     for side in (CANDIDATES, CONTROLS):
         images = measured.given[side]
@@ -299,13 +232,13 @@ def _config(measured: Measured) -> tuple[dict[str, Any], tuple[str, ...]]:
 
     def named(model: Model, name: str) -> Mapping[str, Any]:
         if model.settings is None:
-            remarks.append(f"{MISSING}: the module and function of {name}, which was given as {model.load}")
+            remarks.append(f"{MISSING}: the module and function of {name}, which was given as {model.part.load}")
             return {"load": f"python:{MISSING}:{MISSING}", "trust_code": True}
         return model.settings
 
     target = named(measured.target, "the encoder")
-    given = {reference.name: named(reference.model, reference.name) for reference in measured.beside if reference.model}
-    made = {FAMILY: reference_settings(options.data.get("image_size"))} if measured.beside and not given else {}
+    given = {one.name: named(one.model, one.name) for one in measured.beside if one.given}
+    made = {FAMILY: reference_settings(setup.data.get("image_size"))} if measured.beside and not given else {}
     names = ("objective", "augmentation", "data", "output", "views", "fdr", "factor", "nonce", "seed")
-    chosen = {name: getattr(options, name) for name in names}
+    chosen = {name: getattr(setup, name) for name in names}
     return audit_settings(target, given or made, sources, **chosen), tuple(remarks)

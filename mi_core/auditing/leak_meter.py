@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from torch import nn
 
 from mi_core.auditing.arguments import checked, recipe_of
 from mi_core.auditing.images import Item, items_of
-from mi_core.auditing.models import device_of
+from mi_core.auditing.models import device_of, evaluating
 from mi_core.augmentations.views import make_views
 from mi_core.checks import ConfigError, ShapeError, check_range
 from mi_core.features.pairwise_similarity import pairwise_similarity
@@ -96,9 +97,7 @@ class LeakMeter:
         budget: float | None = None,
         seed: int = 0,
     ) -> None:
-        plain = checked(
-            size=size, mean=mean, std=std, views=views, seed=seed, objective=objective, augmentation=augmentation
-        )
+        plain = checked(**locals())  # nothing but the arguments so far
         size, mean, std, views, seed = (plain[name] for name in ("size", "mean", "std", "views", "seed"))
         check_range("most", most, LEAST)
         check_range("share", share, 0, 1, open_low=True)
@@ -191,16 +190,12 @@ class LeakMeter:
     @torch.no_grad()
     def _scores(self, rows: slice) -> list[np.ndarray]:
         """Mean similarity of the views of some images of each side."""
-        modes = [(part, part.training) for part in self.model.modules()]
-        self.model.eval()
-        try:
+        with evaluating(self.model):
+            self.model.eval()
             return [
-                np.concatenate([self._of(*batch) for batch in zip(*_batches(images, streams, rows), strict=True)])
+                np.concatenate([*map(self._of, images[rows].split(_BATCH), streams[rows].split(_BATCH))])
                 for images, streams in zip(self.images, self.streams, strict=True)
             ]
-        finally:
-            for part, training in modes:
-                part.training = training
 
     def _of(self, images: torch.Tensor, streams: torch.Tensor) -> np.ndarray:
         place = device_of(self.model)
@@ -222,18 +217,11 @@ def _some(items: list[Item], most: int, seed: int, name: str) -> list[Item]:
     return [items[row] for row in order.tolist()]
 
 
-def _batches(images: torch.Tensor, streams: torch.Tensor, rows: slice) -> tuple[Any, Any]:
-    return images[rows].split(_BATCH), streams[rows].split(_BATCH)
-
-
 def _lightning() -> Any:
     """The package of Lightning that the program uses, or that is installed."""
-    for name in ("lightning.pytorch", "pytorch_lightning"):
-        if name in sys.modules:
-            return sys.modules[name]
-    for name in ("lightning.pytorch", "pytorch_lightning"):
+    for name in sorted(("lightning.pytorch", "pytorch_lightning"), key=lambda name: name not in sys.modules):
         try:
-            return __import__(name, fromlist=["Callback"])
+            return import_module(name)
         except ImportError:
             continue
     raise ConfigError("Lightning is not installed; install lightning, or call LeakMeter.step() after every epoch")

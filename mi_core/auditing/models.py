@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import hashlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,8 +16,8 @@ from torch.nn.modules.conv import _ConvNd
 
 from mi_core.adoption.builders import CODE, LOADERS
 from mi_core.adoption.code import CodeBackbone
-from mi_core.adoption.foreign import adopt
-from mi_core.adoption.model_folder import folder_kind, without_weights
+from mi_core.adoption.foreign import adopt, untrained
+from mi_core.adoption.model_folder import folder_kind
 from mi_core.adoption.soundness import Answers, check_answers
 from mi_core.adoption.weight_sources import read_local, read_weights_of
 from mi_core.checks import ConfigError
@@ -27,6 +28,7 @@ from mi_core.encoders.remote.meter import Meter
 from mi_core.encoders.remote.parameters import EndpointParameters
 from mi_core.encoders.remote.secrets import secrets_of
 from mi_core.hashing import digest64
+from mi_core.report.model.encoders import EncoderPart
 
 
 @dataclass(frozen=True)
@@ -35,8 +37,7 @@ class Model:
 
     Args:
         encoder: in evaluation mode.
-        fingerprint: of its weights, or of what else makes it what it is.
-        load, weights, layout, preprocessing: what it is, in words.
+        part: what a report says of it before it is tried out.
         settings: what a config says of it; None: a config cannot name it.
         reference: an untrained network of the same kind, for a test that it works; None: there is none.
         open: whether an attack can read its weights, or only its answers.
@@ -44,11 +45,7 @@ class Model:
     """
 
     encoder: Encoder
-    fingerprint: str
-    load: str
-    weights: str
-    layout: str
-    preprocessing: str
+    part: EncoderPart
     settings: Mapping[str, Any] | None = None
     reference: Encoder | None = field(default=None, repr=False)
     open: bool = True
@@ -95,10 +92,6 @@ class Preparation:
             if given and argument not in used:
                 raise ConfigError(f"{prefix}{argument} is given, but {name} is {kind}; leave it out")
 
-    def content(self, load: str, *, bare: bool = False) -> bytes | None:
-        """The weights of a named encoder as bytes; ``bare``: of a folder, what defines the network alone."""
-        return read_weights_of(load, None if self.weights is None else str(self.weights), read_local, bare=bare).content
-
 
 def model_of(model: Any, how: Preparation, name: str = "model") -> Model:
     """An encoder from what the user has.
@@ -117,20 +110,23 @@ def model_of(model: Any, how: Preparation, name: str = "model") -> Model:
         return _of_url(model, how, name) if is_address(model) else _of_name(model, how, name)
     if isinstance(model, Encoder):
         how.check_used("an encoder of mi_core, which prepares images itself", name=name)
-        fresh = _reset(model, how)
-        return Model(
-            copy.deepcopy(model).eval(), fingerprint(model), "an encoder of mi_core", *_AS_GIVEN, reference=fresh
-        )
+        part = EncoderPart(load="an encoder of mi_core", **_AS_GIVEN, fingerprint=fingerprint(model))
+        own = copy.deepcopy(model).eval()
+        return Model(own, replace(part, preprocessing="it prepares images itself"), reference=_reset(model, how))
     if not callable(model):
         raise ConfigError(f"{name} is a {type(model).__name__}; give a network, a function, a name or an address")
-    own = type(model).__name__ if isinstance(model, nn.Module) else getattr(model, "__name__", type(model).__name__)
-    mark = fingerprint(model) if isinstance(model, nn.Module) else hashlib.sha256(repr(own).encode()).hexdigest()
-    kind = "network" if isinstance(model, nn.Module) else "function"
+    is_network = isinstance(model, nn.Module)
+    kind, called = "network" if is_network else "function", getattr(model, "__name__", type(model).__name__)
     how.check_used(f"a Python {kind}", "mean", "std", name=name)
-    told, is_network = (f"the Python {kind} {own}", *_in_python(how)), isinstance(model, nn.Module)
     encoder, answers = _of_code(model, how)
-    fresh = _reset(model, how) if is_network else None
-    return Model(encoder, mark, *told, reference=fresh, open=is_network, answers=answers)
+    told = [f"{name} {', '.join(f'{one:.4g}' for one in values)}" for name, values in how.normalisation.items()]
+    part = EncoderPart(
+        load=f"the Python {kind} {called}",
+        **_AS_GIVEN,
+        preprocessing=f"{how.image_size} px, {'; '.join(told) or 'pixels in [0, 1] without normalisation'}",
+        fingerprint=fingerprint(model) if is_network else hashlib.sha256(repr(called).encode()).hexdigest(),
+    )
+    return Model(encoder, part, reference=_reset(model, how) if is_network else None, open=is_network, answers=answers)
 
 
 def given_reference(reference: Any, how: Preparation, number: int) -> Model:
@@ -167,6 +163,17 @@ def tried_out(model: Model, side: int) -> Model:
     if not isinstance(model.encoder, Endpoint):
         return model
     return replace(model, answers=check_answers(model.encoder, 3, side))
+
+
+@contextmanager
+def evaluating(*models: Any) -> Iterator[None]:
+    """Networks are in evaluation mode for the duration of the block, or as it puts them, and then as they were."""
+    modes = [(part, part.training) for one in models if isinstance(one, nn.Module) for part in one.modules()]
+    try:
+        yield
+    finally:
+        for part, training in modes:
+            part.training = training
 
 
 def is_address(model: Any) -> bool:
@@ -210,15 +217,7 @@ def reinitialised(network: nn.Module) -> nn.Module:
     return copied.eval()
 
 
-_AS_GIVEN = ("as given", "a Python object", "it prepares images itself")
-
-
-def _in_python(how: Preparation) -> tuple[str, str, str]:
-    """Weights, layout and preprocessing of a network or function, in words."""
-    given = "; ".join(
-        f"{name} {', '.join(f'{one:.4g}' for one in values)}" for name, values in how.normalisation.items()
-    )
-    return "as given", "a Python object", f"{how.image_size} px, {given or 'pixels in [0, 1] without normalisation'}"
+_AS_GIVEN: dict[str, Any] = {"weights": "as given", "layout": "a Python object"}
 
 
 def device_of(model: Any) -> torch.device:
@@ -261,28 +260,23 @@ def _of_name(load: str, how: Preparation, name: str) -> Model:
     if how.weights is None and kind != "python" and folder_kind(load) is None:
         given = "weights=FILE" if name == "model" else "the pair (name, file of its weights)"
         raise ConfigError(f"{name} = {load!r} needs weights; give {given}")
-    return _adopted(load, how.content(load), how)
-
-
-def _adopted(load: str, data: bytes | None, how: Preparation, fresh: int | None = None) -> Model:
-    own, key = how.normalisation, how.weights_key
-    found = adopt(load, data, channels=3, image_size=how.image_size, preprocessing=own, fresh=fresh, weights_key=key)
-    settings: dict[str, Any] = {"load": load} | ({"fresh": True} if fresh is not None else {})
-    if how.weights is not None and data is not None:
-        settings |= {"weights": str(how.weights)} | ({} if key is None else {"weights_key": key})
+    weights, own, side = None if how.weights is None else str(how.weights), how.normalisation, how.image_size
+    data = read_weights_of(load, weights, read_local).content
+    found = adopt(load, data, channels=3, image_size=side, preprocessing=own, weights_key=how.weights_key)
+    settings: dict[str, Any] = {"load": load}
+    if weights is not None and data is not None:
+        settings |= {"weights": weights} | ({} if how.weights_key is None else {"weights_key": how.weights_key})
     settings |= {name: list(values) for name, values in own.items()}
-    settings |= {"trust_code": True} if load.partition(":")[0] in CODE else {}
-    reference = None
-    if fresh is None and load.partition(":")[0] not in CODE:
-        side = found.encoder.size or how.image_size
-        bare = without_weights(found.files)
-        reference = adopt(load, bare, channels=3, image_size=side, preprocessing=own, fresh=0).encoder
-    own_name = "of the Hub" if folder_kind(load) else "its own"
-    weights = "fresh ones" if fresh is not None else str(how.weights or own_name)
-    words = found.preprocessing.words()
-    can_read = load.partition(":")[0] not in CODE
-    told = weights, found.layout, words
-    return Model(found.encoder, found.fingerprint, load, *told, settings, reference, can_read, found.answers)
+    settings |= {"trust_code": True} if kind in CODE else {}
+    part = EncoderPart(
+        load=load,
+        weights=weights or ("of the Hub" if folder_kind(load) else "its own"),
+        layout=found.layout,
+        preprocessing=found.preprocessing.words(),
+        fingerprint=found.fingerprint,
+    )
+    fresh = untrained(load, found, channels=3, image_size=side, preprocessing=own)
+    return Model(found.encoder, part, settings, fresh, kind not in CODE, found.answers)
 
 
 def _of_url(url: str, how: Preparation, name: str) -> Model:
@@ -291,11 +285,5 @@ def _of_url(url: str, how: Preparation, name: str) -> Model:
     key, query = secrets_of(parameters, "endpoint", how.key)
     client = Client(parameters, Meter(parameters.limits()), key=key, query=query)
     mark = hashlib.sha256(repr(sorted(parameters.identity().items())).encode()).hexdigest()
-    settings = {"endpoint": {"url": url, **how.endpoint}}
-    side = f"{parameters.size} px" if parameters.size else "any size"
-    layout, sent = (
-        f"embeddings as {parameters.adapter} answers hold them",
-        f"{side}, PNG of 8 bits, stored without loss",
-    )
-    tag = parameters.weights_tag or "as served"
-    return Model(Endpoint(client), mark, url, tag, layout, sent, settings, open=False)
+    part = EncoderPart(**parameters.words(), fingerprint=mark)
+    return Model(Endpoint(client), part, {"endpoint": {"url": url, **how.endpoint}}, open=False)

@@ -2,45 +2,27 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import compress
 
 import numpy as np
 import numpy.typing as npt
 
+from mi_core.auditing.config_text import KNOWN
 from mi_core.auditing.images import Item, error_in_words
 from mi_core.checks import ConfigError
-from mi_core.hashing import digests64
+from mi_core.hashing import FIRST, PART, digests64, sample_digests, sum_of_digests
 from mi_core.image_files import ImageError
 from mi_core.images import Decoder, decode, decode_and_hash
-from mi_core.validity.file_features import file_features, pixel_features
-from mi_core.validity.near_duplicates import (
-    LEAST_SIDE,
-    TOO_SMALL,
-    clusters,
-    confirmed,
-    marks,
-    near_pairs,
-    usual_distance,
-)
+from mi_core.report.model.report import RejectedSample
+from mi_core.validity.file_features import summary
+from mi_core.validity.near_duplicates import LEAST_SIDE, TOO_SMALL, first_copies, marks, near_pairs, usual_distance
 
 CANDIDATES, CONTROLS = "candidates", "controls"
-KNOWN = 0.3  # share of the controls that fixes the threshold
 MAX_REJECTED = 0.01  # share of images that cannot be used, as a config has it
 _SHOWN = 5  # of them, in a message
-_LEAST = 0.92  # correlation of near-copies
-_Pixels = npt.NDArray[np.uint8]
-
-
-@dataclass(frozen=True)
-class Rejected:
-    """An image that was left out, and why."""
-
-    side: str
-    key: str
-    reason: str
 
 
 @dataclass(frozen=True)
@@ -61,7 +43,7 @@ class Samples:
     sides: Sequence[str]
     hashes: Sequence[str]
     summaries: npt.NDArray[np.float64]
-    rejected: Sequence[Rejected]
+    rejected: Sequence[RejectedSample]
     copies: int
     near_copies: int
     remarks: Mapping[str, Mapping[str, int]]
@@ -72,15 +54,15 @@ class Samples:
         """``side/key`` of each."""
         return [f"{side}/{item.key}" for side, item in zip(self.sides, self.items, strict=True)]
 
-    def at(self, rows: Sequence[int]) -> Samples:
-        """Some of them."""
-        return replace(
-            self,
-            items=[self.items[row] for row in rows],
-            sides=[self.sides[row] for row in rows],
-            hashes=[self.hashes[row] for row in rows],
-            summaries=self.summaries[rows],
-        )
+    def pixels(self, rows: Iterable[int]) -> npt.NDArray[np.uint8]:
+        """The pixels (B, C, S, S) of some of them."""
+        return np.stack([decode(self.items[row].data(), self.decoder) for row in rows])
+
+    def chunks(self, size: int) -> Iterator[tuple[slice, npt.NDArray[np.uint8]]]:
+        """The pixels of all, ``size`` images at a time, with their rows."""
+        for start in range(0, len(self.items), size):
+            stop = min(start + size, len(self.items))
+            yield slice(start, stop), self.pixels(range(start, stop))
 
     @property
     def candidate(self) -> npt.NDArray[np.bool_]:
@@ -88,22 +70,18 @@ class Samples:
         return np.array([side == CANDIDATES for side in self.sides])
 
     def digest(self, rows: npt.NDArray[np.bool_]) -> str:
-        """Which samples some rows are, by ids and pixels, whatever their order: the digest of a role, 64 hex digits."""
-        pairs = [pair for pair, chosen in zip(zip(self.hashes, self.ids, strict=True), rows, strict=True) if chosen]
-        each = [hashlib.sha256(bytes.fromhex(sha) + name.encode()).digest() for sha, name in pairs]
-        return (sum(int.from_bytes(one, "little") for one in each) % 2**256).to_bytes(32, "little").hex()
+        """Which samples some rows are, by ids and pixels: the digest of a role, 64 hex digits."""
+        digests = sample_digests(map(bytes.fromhex, self.hashes), self.ids)
+        return sum_of_digests(compress(digests, rows)).hex()
 
-    def first(self, count: int, seed: int) -> npt.NDArray[np.bool_]:
-        """(N,) which are among the first ``count`` of their side by a seeded hash of the pixels."""
-        ranks, chosen = digests64((seed, "first"), self.hashes), np.zeros(len(self.items), dtype=bool)
-        for side in (self.candidate, ~self.candidate):
-            rows = np.flatnonzero(side)
-            chosen[rows[np.argsort(ranks[rows], kind="stable")[:count]]] = True
-        return chosen
+    def first(self, count: int, seed: int) -> npt.NDArray[np.intp]:
+        """Rows of the first ``count`` of each side by a seeded hash of the pixels, candidates before controls."""
+        order = np.argsort(digests64((seed, FIRST), self.hashes), kind="stable")
+        return np.concatenate([order[side[order]][:count] for side in (self.candidate, ~self.candidate)])
 
     def known(self, seed: int) -> npt.NDArray[np.bool_]:
         """(N,) controls that fix the threshold: a share of `KNOWN` by the hash of their pixels."""
-        shares = digests64((seed, "part"), self.hashes).astype(np.float64) / 2.0**64
+        shares = digests64((seed, PART), self.hashes).astype(np.float64) / 2.0**64
         return ~self.candidate & (shares < KNOWN)
 
 
@@ -132,15 +110,15 @@ def read(
         ConfigError: a candidate and a control are the same image, a side has no usable image, or too many images
             cannot be used.
     """
-    kept: list[tuple[str, int, Item, str]] = []  # in the order in which the first of some copies stays
+    kept: list[tuple[Item, str, str, int]] = []  # in the order in which the first of some copies stays
     seen: dict[str, str] = {}
-    rejected: list[tuple[int, Rejected]] = []
+    rejected: list[RejectedSample] = []
     summaries, hashes, levels = [], [], []
     copies = 0
     remarks: dict[str, Counter[str]] = {side: Counter() for side in given}
     for side, items in given.items():
-        ranks = digests64((seed, "role", side), [item.key for item in items])
-        for place in np.argsort(ranks, kind="stable").tolist():
+        lost: dict[int, RejectedSample] = {}
+        for place in np.argsort(digests64((seed, "role", side), [item.key for item in items]), kind="stable").tolist():
             item = items[place]
             try:
                 if item.fault:
@@ -148,7 +126,7 @@ def read(
                 data = item.data()
                 pixels, sha, shorter, done = decode_and_hash(data, decoder)
             except Exception as error:  # noqa: BLE001 - whatever a data set of the user raises
-                rejected.append((place, Rejected(side, item.key, error_in_words(error))))
+                lost[place] = RejectedSample(source=side, shard=side, key=item.key, reason=error_in_words(error))
                 continue
             finally:
                 tick()
@@ -156,8 +134,7 @@ def read(
             if near_duplicates and shorter < LEAST_SIDE:
                 remarks[side].update([TOO_SMALL])
             if sha in seen:
-                first = seen[sha].partition("/")[0]
-                if first != side:
+                if seen[sha].partition("/")[0] != side:
                     raise ConfigError(
                         f"{seen[sha]} and {side}/{item.key} have the same pixels; an image cannot be candidate and "
                         "control: remove it from one side"
@@ -165,55 +142,30 @@ def read(
                 copies += 1
                 continue
             seen[sha] = f"{side}/{item.key}"
-            kept.append((side, place, item, sha))
-            summaries.append(np.concatenate([file_features(data), pixel_features(pixels)]))
+            kept.append((item, side, sha, place))
+            summaries.append(summary(data, pixels))
             mark, level = marks(pixels, shorter)
             hashes.append(mark)
             levels.append(np.frombuffer(level, dtype=np.uint8))
-    sides = {side: number for number, side in enumerate(given)}
-    lost = [bad for _, bad in sorted(rejected, key=lambda one: (sides[one[1].side], one[0]))]
-    for side in given:
-        if not any(one == side for one, *_ in kept):
-            why = f"; {lost[0].key}: {lost[0].reason}" if lost else ""
+        rejected += [lost[place] for place in sorted(lost)]
+        if not kept or kept[-1][1] != side:
+            why = f"; {rejected[0].key}: {rejected[0].reason}" if rejected else ""
             raise ConfigError(f"no image of {side} can be used{why}")
-    _check_rejected(lost, sum(map(len, given.values())), max_rejected)
-    near = _near_copies(np.array(hashes, dtype=np.uint64), np.stack(levels)) if near_duplicates else np.empty(0)
-    gone = set(near.tolist())
-    left = [row for row in range(len(kept)) if row not in gone]
-    rows = sorted(left, key=lambda row: (sides[kept[row][0]], kept[row][1]))
-    return Samples(
-        [kept[row][2] for row in rows],
-        [kept[row][0] for row in rows],
-        [kept[row][3] for row in rows],
-        np.stack(summaries)[rows],
-        lost,
-        copies,
-        len(gone),
-        remarks,
-        decoder,
-    )
+    _check_rejected(rejected, sum(map(len, given.values())), max_rejected)
+    stays = np.ones(len(kept), dtype=bool)
+    if near_duplicates:
+        pairs = near_pairs(np.array(hashes, dtype=np.uint64), distance=usual_distance(len(kept)))
+        stays = first_copies(pairs, np.stack(levels)) == np.arange(len(kept))
+    order = list(given)
+    rows = sorted(np.flatnonzero(stays).tolist(), key=lambda row: (order.index(kept[row][1]), kept[row][3]))
+    items, sides, shas, _ = map(list, zip(*(kept[row] for row in rows), strict=True))
+    gone = len(kept) - len(rows)
+    return Samples(items, sides, shas, np.stack(summaries)[rows], rejected, copies, gone, remarks, decoder)
 
 
-def _check_rejected(rejected: Sequence[Rejected], count: int, allowed: float) -> None:
+def _check_rejected(rejected: Sequence[RejectedSample], count: int, allowed: float) -> None:
     if len(rejected) > allowed * count:
-        named = "; ".join(f"{bad.side}/{bad.key}: {bad.reason}" for bad in rejected[:_SHOWN])
+        named = "; ".join(f"{bad.source}/{bad.key}: {bad.reason}" for bad in rejected[:_SHOWN])
         raise ConfigError(
             f"{len(rejected)} of {count} images cannot be used, more than max_rejected = {allowed:.2%} allows: {named}"
         )
-
-
-def _near_copies(hashes: npt.NDArray[np.uint64], levels: npt.NDArray[np.uint8]) -> npt.NDArray[np.intp]:
-    """Rows that are near-copies of an earlier row."""
-    pairs = near_pairs(hashes, distance=usual_distance(len(hashes)))
-    if not len(pairs):
-        return np.empty(0, dtype=np.intp)
-    group = clusters(len(hashes), confirmed(pairs, levels, least=_LEAST))
-    _, first = np.unique(group, return_index=True)
-    return np.flatnonzero(first[group] != np.arange(len(hashes)))
-
-
-def decoded(samples: Samples, size: int) -> Iterator[tuple[slice, _Pixels]]:
-    """The pixels (B, C, S, S) of the images, ``size`` at a time, with their rows."""
-    for start in range(0, len(samples.items), size):
-        rows = slice(start, start + size)
-        yield rows, np.stack([decode(item.data(), samples.decoder) for item in samples.items[rows]])

@@ -7,19 +7,22 @@ calibration in membership inference attacks" (ICLR 2022), train such models on o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from mi_core.auditing.config_text import FAMILY, reference_settings
+from mi_core.auditing.models import Model
 from mi_core.augmentations.simclr import SimCLRAugmentation
 from mi_core.checks import ConfigError
-from mi_core.encoders.checkpoint import Encoder, fingerprint
-from mi_core.hashing import digest64, digests64
+from mi_core.encoders.checkpoint import fingerprint
+from mi_core.hashing import digest64, digests64, half_of, half_purpose
 from mi_core.records import BoolArray
+from mi_core.report.model.encoders import EncoderPart
 from mi_core.training.data import ResidentImages, by_content
 from mi_core.training.loop import Pretrainer, PretrainingParameters, audited_encoder
 from mi_core.training.optimizers import OptimizerParameters
@@ -28,29 +31,24 @@ FEWEST = 128  # images of both sides together, of which a half fills a batch
 
 
 @dataclass(frozen=True)
-class Made:
-    """One of the encoders: its name in a config, its fingerprint, fresh weights, and which of N images (N,) it saw."""
-
-    name: str
-    encoder: Encoder
-    fingerprint: str
-    fresh: Encoder | None
-    seen: BoolArray
-
-
-def half_of(hashes: Sequence[str], index: int, seed: int, nonce: str) -> BoolArray:
-    """Which of N images one of the encoders is trained on: (N,) bool; halves 2k and 2k + 1 make up the whole.
+class Reference:
+    """A reference encoder.
 
     Args:
-        hashes: of the images' pixels, hexadecimal.
-        index: of the encoder.
-        seed: of the audit.
-        nonce: of its queries, so that nobody can foresee the halves.
+        name: in a config.
+        model: the encoder.
+        seen: (N,) which of the images it was trained on.
+        given: whether the user gave it; else it was made here.
+        output: that is read.
+        consistency: whether it recognises images; empty: it was not tried out yet.
     """
-    order = np.argsort(digests64((seed, f"half {index // 2} {nonce}"), hashes), kind="stable")
-    middle, chosen = (len(order) + 1) // 2, np.zeros(len(order), dtype=bool)
-    chosen[order[middle:] if index % 2 else order[:middle]] = True
-    return chosen
+
+    name: str
+    model: Model
+    seen: BoolArray
+    given: bool = False
+    output: str = ""
+    consistency: Mapping[str, Any] = field(default_factory=dict)
 
 
 def make_references(
@@ -61,13 +59,13 @@ def make_references(
     nonce: str,
     device: torch.device,
     progress: Callable[[], None] = lambda: None,
-) -> list[Made]:
+) -> list[Reference]:
     """Train the encoders.
 
     Args:
         images: (N, C, S, S) of both sides.
         hashes: of their pixels.
-        seed, nonce: as `half_of`.
+        seed, nonce: of the audit, by which halves are drawn.
         device: where they are trained.
         progress: called after every epoch.
 
@@ -80,12 +78,13 @@ def make_references(
             "quick=True for an audit without any"
         )
     settings = reference_settings(images.shape[-1])
-    count = settings.pop("halves")
+    count, told = settings.pop("halves"), {name: settings[name] for name in ("objective", "backbone", "epochs")}
     parameters = PretrainingParameters(**settings | {"optimizer": OptimizerParameters(**settings["optimizer"])})
     made = []
     for index in range(count):
         name = f"{FAMILY}-{index}"
-        own, seen = digest64(seed, "encoder", name), half_of(hashes, index, seed, nonce)
+        own = digest64(seed, "encoder", name)
+        seen = half_of(digests64((seed, half_purpose(index, nonce)), hashes), index, "both sides")
         half = torch.from_numpy(images[seen])
         order, names = by_content(half)
         half = half[order]
@@ -96,5 +95,6 @@ def make_references(
             progress()
         fresh = audited_encoder(parameters, images.shape[1], images.shape[2]).eval()
         encoder = trainer.encoder().eval()
-        made.append(Made(name, encoder, fingerprint(encoder), fresh, seen))
+        part = EncoderPart(**told, train_on="half of candidates and controls, by lot", fingerprint=fingerprint(encoder))
+        made.append(Reference(name, Model(encoder, part, reference=fresh), seen))
     return made

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from mi_core.attacks.mean_cosine import MeanCosine
-from mi_core.auditing.asking import Asked, Beside
+from mi_core.auditing.asking import Asked
 from mi_core.auditing.reading import Samples
+from mi_core.auditing.references import Reference
 from mi_core.metrics.delong import auc
 from mi_core.records import BoolArray, Features, FloatArray, LabelledFeatures
 from mi_core.validity.blind import blind_scores, semantic_scores, telling
@@ -61,7 +63,7 @@ class Scores:
         return judge(self.score[seen], self.blind[seen], control, self.member[seen], groups, **settled)
 
 
-def scores_of(asked: Asked, beside: Sequence[Beside], samples: Samples, seen: BoolArray, seed: int) -> Scores:
+def scores_of(asked: Asked, beside: Sequence[Reference], samples: Samples, seen: BoolArray, seed: int) -> Scores:
     """Score the images that fixed no threshold.
 
     Args:
@@ -73,7 +75,7 @@ def scores_of(asked: Asked, beside: Sequence[Beside], samples: Samples, seen: Bo
     """
     known, candidate = samples.known(seed), samples.candidate
     judged, features = ~known, asked.features["target"]
-    member, summaries = candidate[seen], samples.summaries[seen]
+    member, summaries, hashes = candidate[seen], samples.summaries[seen], list(compress(samples.hashes, seen))
 
     def among_judged(values: npt.NDArray[_Number], absent: int = 0) -> npt.NDArray[_Number]:
         every = np.full(len(seen), absent, dtype=values.dtype)
@@ -95,8 +97,8 @@ def scores_of(asked: Asked, beside: Sequence[Beside], samples: Samples, seen: Bo
         control=None if control is None else control[judged],
         calibrated=None
         if control is None
-        else Calibration.of(scores[known], control[known])(scores[judged], control[judged]),
-        semantic=among_judged(_semantic(asked.embeddings, samples, seen, seed)) if beside else None,
+        else Calibration.fit(scores[known], control[known])(scores[judged], control[judged]),
+        semantic=among_judged(semantic_scores(asked.embeddings, member, hashes, seed=seed)) if beside else None,
         groups=None if groups is None else among_judged(groups, -1),
         telling=telling(summaries, (*FILE_FEATURES, *pixel_names(3)), member),
     )
@@ -109,21 +111,10 @@ def _fitted(features: Features, known: BoolArray, seed: int) -> MeanCosine:
     return method
 
 
-def _beside(features: Mapping[str, Features], beside: Sequence[Beside], known: BoolArray, seed: int) -> FloatArray:
+def _beside(features: Mapping[str, Features], beside: Sequence[Reference], known: BoolArray, seed: int) -> FloatArray:
     """The mean score (N,) of every image over the references that did not see it, on one scale."""
     scores = [_fitted(features[mine.name], known, seed).score(features[mine.name]) for mine in beside]
     seen = [mine.seen for mine in beside]
     alone = len(beside) == 1
-    scales = [Scale() if alone else Scale.of(own[~mine & ~known]) for own, mine in zip(scores, seen, strict=True)]
+    scales = [Scale() if alone else Scale.fit(own[~mine & ~known]) for own, mine in zip(scores, seen, strict=True)]
     return mean_of_unseen(scores, seen, scales)
-
-
-def _semantic(
-    embeddings: npt.NDArray[np.float32], samples: Samples, seen: BoolArray, seed: int
-) -> npt.NDArray[np.float64]:
-    """Scores (M,) of a classifier on the embeddings (M, D) of the M seen images by all references."""
-    rows = np.flatnonzero(seen)
-    order = np.argsort(np.array(samples.hashes)[rows])
-    scores = np.zeros(len(rows))
-    scores[order] = semantic_scores(embeddings[order], samples.candidate[rows[order]], seed=seed)
-    return scores

@@ -33,6 +33,7 @@ _PIXEL_SIDE = 32  # of the views whose raw pixels are compared: larger ones tell
 _HARD, _OWN = 4, 2  # views of every image
 _LARGE = 0.7  # least share of the area in a crop of the audit's views
 _ROOM = 0.95  # the audit's views count if every baseline ranks below
+PROBED = 256  # images on which an encoder is tried out
 VIEWS = _HARD + _OWN  # queries per image that trying an encoder out takes
 RAW_PIXELS, FRESH = "raw pixels", "fresh weights"
 HARD = SimCLRAugmentation(crop_scale=(0.2, 1.0), jitter_probability=1.0)

@@ -36,7 +36,7 @@ from mi_core.report.pooling import of_all
 from mi_core.validity.candidates import flags_as_json
 from mi_core.validity.multiple_testing import cauchy_combination, holm
 from mi_core.validity.power import fpr_floor, power_as_json
-from mi_core.validity.sets.dataset import DatasetTest, Needed, dataset_test
+from mi_core.validity.sets.dataset import DatasetTest, Needed, dataset_test, one_sided
 from mi_core.validity.sets.share import LeastShare, least_share
 from mi_core.validity.verdict import CHOICE, GROUPS_DIFFER, Validity, judge_pooled
 
@@ -117,14 +117,29 @@ class SetTest:
     control_auc: Estimate | None = None
 
     @classmethod
-    def from_scores(cls, scores: FloatArray, control: FloatArray | None, candidate: BoolArray, *, seed: int) -> SetTest:
-        """Test scores (N,) of the target; ``control`` (N,) are those on reference encoders."""
-        beside = None if control is None else auc(control, candidate)
+    def from_scores(
+        cls,
+        scores: FloatArray,
+        control: FloatArray | None,
+        candidate: BoolArray,
+        *,
+        seed: int,
+        groups: _Groups = None,
+    ) -> SetTest:
+        """Test scores (N,) of the target.
+
+        Args:
+            scores, candidate: as `dataset_test`.
+            control: (N,) on reference encoders; None: there are none.
+            seed: of the test.
+            groups: (N,) what the samples belong to; None: each stands for itself.
+        """
+        beside, units = None if control is None else auc(control, candidate, groups), one_sided(groups, candidate)
         try:
-            test = dataset_test(scores, candidate, seed=seed)
+            test = dataset_test(scores, candidate, seed=seed, groups=units)
         except NumericError:
             return cls(test=None, least_share=None, control_auc=beside)
-        return cls(test=test, least_share=least_share(scores, candidate), control_auc=beside)
+        return cls(test=test, least_share=least_share(scores, candidate, groups=units), control_auc=beside)
 
     @property
     def best_share(self) -> tuple[float, bool]:

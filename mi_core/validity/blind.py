@@ -31,6 +31,7 @@ from mi_core.folds import FOLDS, stratified_folds
 from mi_core.metrics.delong import auc
 from mi_core.records import BoolArray
 
+CLASSIFIED = 10_000  # images of a side that classifiers see: enough for an interval of .01, and small for memory
 _PENALTY = 0.01  # inverse strength: a few hundred images have more pixels than a weaker penalty could bear
 _COLUMNS = 96  # that are standardised together
 _Float64 = npt.NDArray[np.float64]
@@ -78,13 +79,19 @@ def blind_scores(
 
 
 def semantic_scores(
-    embeddings: _Float32, member: BoolArray, *, seed: int, groups: npt.NDArray[np.int64] | None = None
+    embeddings: _Float32,
+    member: BoolArray,
+    hashes: Sequence[str] | None = None,
+    *,
+    seed: int,
+    groups: npt.NDArray[np.int64] | None = None,
 ) -> _Float64:
     """Out-of-fold scores of the same classifier on what trained encoders see in the images.
 
     Args:
-        embeddings: (N, D) of reference encoders that saw neither group, or half of both by lot; the rows in the order
-            of a hash of the pixels, so that folds depend on no name.
+        embeddings: (N, D) of reference encoders that saw neither group, or half of both by lot.
+        hashes: of the N images' pixels, whose order folds follow, so that they depend on no name; None: the rows stand
+            in that order.
         member, seed, groups: as `blind_scores`.
 
     Returns:
@@ -96,7 +103,12 @@ def semantic_scores(
     count, _ = check_shape("embeddings", embeddings, "N D")
     check_shape("member", member, "N", N=count)
     check_finite("embedding of an image", embeddings)
-    return _out_of_fold(_standardised(embeddings), member, seed, groups)
+    order = np.arange(count) if hashes is None else np.argsort(np.array(hashes))
+    scores = np.zeros(count)
+    scores[order] = _out_of_fold(
+        _standardised(embeddings[order]), member[order], seed, None if groups is None else groups[order]
+    )
+    return scores
 
 
 def _standardised(columns: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -67,13 +67,5 @@ def find_bursts(embeddings: _Float32, side: BoolArray) -> npt.NDArray[np.int64] 
     return np.asarray(numbers, dtype=np.int64)
 
 
-def bursts_as_json(groups: npt.NDArray[np.int64] | None) -> dict[str, dict[str, int]]:
-    """What a report says of bursts: images that share a scene with others, and scenes; empty without any."""
-    if groups is None:
-        return {}
-    sizes = np.bincount(np.unique(groups, return_inverse=True)[1])
-    return {"bursts": {"images": int(sizes[sizes > 1].sum()), "scenes": int((sizes > 1).sum())}}
-
-
 def _blocks(rows: npt.NDArray[np.intp]) -> list[npt.NDArray[np.intp]]:
     return np.array_split(rows, max(1, -(-len(rows) // _ROWS)))

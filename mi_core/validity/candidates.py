@@ -18,6 +18,8 @@ from mi_core.validity.conformal import (
 )
 from mi_core.validity.posterior import posterior
 
+NUMBERS = ("score", "p_value", "q_value", "posterior")
+"""What is told of every candidate."""
 _Float64 = npt.NDArray[np.float64]
 
 
@@ -66,7 +68,7 @@ def answers_of(
         share: of the candidates that was used, or a lower bound of it, in [0, 1].
         fdr: false-discovery rate in (0, 1).
         seed: of draws.
-        groups: (M,) numbers of what the samples belong to; None: all are independent.
+        groups: (M,) numbers of what the samples belong to, none with both; None: all are independent.
 
     Raises:
         ShapeError, ConfigError, NumericError: as `conformal_p_values`, `benjamini_hochberg` and `posterior`.

@@ -111,6 +111,11 @@ def pixel_features(image: npt.NDArray[np.uint8]) -> npt.NDArray[np.float64]:
     return np.array([*channels.ravel(), _sharpness(pixels), _blocks(pixels), _blocks(pixels.transpose(0, 2, 1))])
 
 
+def summary(data: bytes, image: npt.NDArray[np.uint8]) -> npt.NDArray[np.float64]:
+    """The `file_features` of an encoded image, then the `pixel_features` of its pixels (C, H, W). Raises as both."""
+    return np.concatenate([file_features(data), pixel_features(image)])
+
+
 def _sharpness(pixels: npt.NDArray[np.float64]) -> float:
     """Logarithm of the mean absolute Laplacian; 0 for an image too small to have one."""
     inner = pixels[:, 1:-1, 1:-1]

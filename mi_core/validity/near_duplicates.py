@@ -233,6 +233,25 @@ def confirmed(pairs: Pairs, levels: npt.NDArray[np.uint8], *, least: float = 0.9
     return pairs[kept]
 
 
+def first_copies(pairs: Pairs, levels: npt.NDArray[np.uint8], *, least: float = 0.92) -> npt.NDArray[np.int64]:
+    """Of which image each of N images is a near-copy: (N,) rows; of several copies the first stays, its own copy.
+
+    Args:
+        pairs: (P, 2) rows with close hashes; levels, least: as `confirmed`.
+
+    Raises:
+        ShapeError, ConfigError: as `confirmed`.
+
+    Example:
+        >>> ramp = np.arange(64, dtype=np.uint8)
+        >>> first_copies(np.array([[0, 2], [1, 2]]), np.stack([ramp, ramp[::-1], 3 * ramp])).tolist()
+        [0, 1, 0]
+    """
+    group = clusters(len(levels), confirmed(pairs, levels, least=least))
+    _, first = np.unique(group, return_index=True)
+    return first[group]
+
+
 def _check_images(images: npt.NDArray[np.uint8]) -> None:
     shape = check_shape("images", images, "N C H W")
     if shape[1] not in (1, 3) or 0 in shape[2:]:

@@ -25,7 +25,7 @@ class Scale:
     spread: float = 1.0
 
     @classmethod
-    def of(cls, scores: FloatArray) -> Scale:
+    def fit(cls, scores: FloatArray) -> Scale:
         """That of some scores; where all are equal the spread counts as 1."""
         return cls(float(scores.mean()), float(scores.std()) or 1.0)
 
@@ -43,7 +43,7 @@ class Calibration:
     centre: float
 
     @classmethod
-    def of(cls, scores: FloatArray, beside: FloatArray) -> Calibration:
+    def fit(cls, scores: FloatArray, beside: FloatArray) -> Calibration:
         """The line of least squares through images that surely were not used.
 
         Args:

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from mi_core.hashing import digests64
 from mi_core.records import among
-from mi_core.validity.blind import blind_scores, telling
+from mi_core.validity.blind import CLASSIFIED, blind_scores, telling
 from mi_core.validity.file_features import FILE_FEATURES, pixel_names
 from pipelines.config.sections.data import DataConfig
 from pipelines.data.draw.images import read_samples
@@ -17,7 +17,6 @@ from pipelines.data.draw.splits import Splits
 from pipelines.data.scan.glimpses import Glimpses, glimpse, glimpses_path
 from pipelines.files import storage
 from pipelines.plan.items import Blind
-from pipelines.plan.resolve import CLASSIFIED
 from pipelines.run.folder import SeedFolder
 
 SMALL = 200_000  # samples of a role among which any are drawn; of more, those that the scan kept something of

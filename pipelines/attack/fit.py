@@ -134,7 +134,7 @@ def _on_one_scale(task: Task, splits: Splits, fitted: FittedBeside) -> FittedBes
     features = read(task.folder, reading, some)
     judged = ~_seen(splits, reading.encoder, features.ids)
     judged &= ~some.among(features.ids, [role.name for role in task.judge.score.reading.samples.without])
-    return replace(fitted, scale=Scale.of(fitted.method.score(features.take(judged))))
+    return replace(fitted, scale=Scale.fit(fitted.method.score(features.take(judged))))
 
 
 def _calibration(task: Task, splits: Splits, fitted: Fitted) -> Calibration | None:
@@ -148,7 +148,7 @@ def _calibration(task: Task, splits: Splits, fitted: Fitted) -> Calibration | No
         beside = _beside(task, splits, fitted, features.ids, some)
     except NotApplicable:
         return None
-    return Calibration.of(fitted.method.score(features), beside)
+    return Calibration.fit(fitted.method.score(features), beside)
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mi_core.metrics.delong import auc
-from mi_core.records import Estimate, among
+from mi_core.records import Estimate
 from mi_core.validity.blind import semantic_scores
 from mi_core.validity.bursts import find_bursts
-from pipelines.data.draw.splits import Splits
+from pipelines.data.draw.splits import Splits, in_roles
 from pipelines.extract.features import read
 from pipelines.files import storage
 from pipelines.plan.items import Semantic
@@ -32,15 +32,13 @@ def run_references(semantic: Semantic, folder: SeedFolder) -> None:
     others = [set(part.ids.tolist()) for part in parts[1:]]
     ids = [name for name in parts[0].ids.tolist() if all(name in other for other in others)]
     rows = splits.samples(ids)
-    order = np.argsort([one.hex() for one in rows["sha256"].to_pylist()])
-    chosen = np.array(ids)[order]
-    embeddings = np.concatenate([part.at(chosen.tolist()).values["embedding"] for part in parts], axis=1)
-    member = among(chosen, set(splits.ids([semantic.audited[0].name])))
-    groups = splits.groups(chosen.tolist())
-    scores = semantic_scores(embeddings, member, seed=folder.seed, groups=groups)
+    embeddings = np.concatenate([part.at(ids).values["embedding"] for part in parts], axis=1)
+    member, hashes = in_roles(rows, [semantic.audited[0].name]), [one.hex() for one in rows["sha256"].to_pylist()]
+    groups = splits.groups_of(rows)
+    scores = semantic_scores(embeddings, member, hashes, seed=folder.seed, groups=groups)
     if groups is None:
         groups = find_bursts(embeddings, member)
-    columns = {"id": chosen, "member": member, "score": scores} | ({} if groups is None else {"group": groups})
+    columns = {"id": ids, "member": member, "score": scores} | ({} if groups is None else {"group": groups})
     storage.write_table(semantic_path(folder), pa.table(columns))
 
 

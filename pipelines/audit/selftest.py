@@ -25,6 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from rich.table import Table
 
+from mi_core.provenance import versions
 from pipelines.audit import planted
 from pipelines.audit import run as audit
 from pipelines.audit.chosen import CASES, Chooser
@@ -35,7 +36,7 @@ from pipelines.data.draw.splits import Splits
 from pipelines.data.scan.scan import scan
 from pipelines.files import storage
 from pipelines.report.forget import forget
-from pipelines.run.folder import SCAN, RunFolder, versions
+from pipelines.run.folder import SCAN, RunFolder
 from pipelines.run.leftovers import note, watched
 from pipelines.run.points import points
 from pipelines.run.ray_session import ray_cluster

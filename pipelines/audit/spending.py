@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from mi_core.costs import Range
+from mi_core.provenance import now
 from mi_core.report.words.numbers import plain
 from pipelines.config.sections.limits import BudgetConfig
 from pipelines.console import console, say
 from pipelines.errors import UserError
 from pipelines.estimate.run import Estimate, estimate
 from pipelines.files.digest import digest
-from pipelines.run.folder import now
 from pipelines.run.points import Run
 
 UNITS = {"cpu_hours": "CPU-hours", "gpu_hours": "GPU-hours", "money": "money"}

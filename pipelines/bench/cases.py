@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from mi_core.provenance import now, versions
 from pipelines.errors import UserError
-from pipelines.run.folder import now, versions
 
 
 def chosen_of(given: Iterable[str], known: Iterable[str]) -> list[str]:

@@ -31,7 +31,6 @@ from pipelines.errors import UserError
 _CODE = ("python", "torchscript")
 _WITHOUT_FILE = ("python",)
 _FOLDERS = ("transformers:", "open_clip:hf-hub:", "timm:hf_hub:", "timm:hf-hub:")  # the Hub has their weights
-_SIZE = 224
 
 
 @dataclass(frozen=True)
@@ -110,25 +109,14 @@ class Flags:
 
     def _of_publisher(self) -> tuple[bool, dict[str, Any]]:
         """Whether the encoder learned from captions, and how images come to it; empty where its name says that."""
-        from mi_core.adoption.builders import folder_preprocessing, of_captions
-        from mi_core.adoption.model_folder import folder_kind
-        from mi_core.adoption.published import PUBLISHED
-        from mi_core.adoption.weight_sources import definition_of
+        from mi_core.adoption.builders import usual_settings
         from mi_core.checks import ConfigError
         from pipelines.files.storage import file_or_none
 
-        named = self.encoder or ""
-        folder = folder_kind(named)
         try:
-            files = definition_of(named, self.weights, file_or_none)
-            captioned = of_captions(named, files)
-            if self.size is not None:
-                return captioned, {"image_size": self.size}
-            if folder is not None:
-                return captioned, folder_preprocessing(folder, files).decoding()
+            return usual_settings(self.encoder or "", self.weights, self.size, file_or_none)
         except ConfigError as error:
-            raise UserError(f"--encoder {named}: {error}") from error
-        return captioned, {} if named.partition(":")[0] in PUBLISHED else {"image_size": _SIZE}
+            raise UserError(f"--encoder {self.encoder}: {error}") from error
 
     def _encoder(self, kind: str) -> Mapping[str, Any]:
         """Settings of the encoder."""

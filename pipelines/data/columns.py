@@ -54,28 +54,6 @@ def pixel_ranks(seed: int, purpose: str, pixels: pa.ChunkedArray) -> npt.NDArray
     return digests64((seed, purpose), (one.hex() for one in pixels.to_pylist()))
 
 
-def middle_of(ranks: npt.NDArray[np.uint64], name: str) -> int:
-    """How many of N samples come first where they are cut in two, next to the middle and between two groups.
-
-    Args:
-        ranks: (N,) ascending, equal for the samples of one group.
-        name: of the samples, for the error.
-
-    Raises:
-        UserError: all samples belong to one group.
-
-    Example:
-        >>> middle_of(np.array([1, 2, 2, 2, 3], np.uint64), "x"), middle_of(np.array([1, 2, 3], np.uint64), "x")
-        (4, 2)
-    """
-    if len(ranks) < 2:
-        return len(ranks)
-    between = np.flatnonzero(ranks[1:] != ranks[:-1]) + 1
-    if not len(between):
-        raise UserError(f"all {len(ranks)} images of {name} belong to one group of data.group_by and cannot be halved")
-    return int(between[np.abs(between - (len(ranks) + 1) // 2).argmin()])
-
-
 def joined(first: pa.ChunkedArray, second: pa.ChunkedArray) -> pa.ChunkedArray:
     """``first/second`` of every row, as large texts."""
     large = pa.large_string()

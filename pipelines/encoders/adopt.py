@@ -25,13 +25,8 @@ from mi_core.checks import ConfigError, ShapeError
 from mi_core.encoders.checkpoint import fingerprint, weights_bytes
 from mi_core.encoders.remote.encoder import Endpoint
 from mi_core.hashing import digest64
-from mi_core.querying.sanity import (
-    VIEWS,
-    Agreement,
-    agreement,
-    consistency_in_words,
-    unit_lengths,
-)
+from mi_core.provenance import now
+from mi_core.querying.sanity import PROBED, VIEWS, Agreement, agreement, consistency_in_words, unit_lengths
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.data import DataConfig
 from pipelines.config.sections.encoders import EndpointConfig, LoadedConfig
@@ -41,7 +36,7 @@ from pipelines.data.draw.splits import Splits
 from pipelines.data.plans import Planned
 from pipelines.encoders import preprocessing, probe_ledger
 from pipelines.encoders.access import Access, access_to, secrets_of
-from pipelines.encoders.probes import PROBED, TRIED, Probe, weights_consistency
+from pipelines.encoders.probes import TRIED, Probe, weights_consistency
 from pipelines.encoders.record import EncoderRecord
 from pipelines.encoders.stored import ANSWERS, EncoderJob, describe, write_record, write_weights
 from pipelines.errors import UserError
@@ -50,7 +45,6 @@ from pipelines.files.digest import digest
 from pipelines.plan.checks import check_adopted
 from pipelines.plan.resolve import resolve, roles_in_config
 from pipelines.plan.rules.roles import audited_roles
-from pipelines.run.folder import now
 from pipelines.run.once import Once
 from pipelines.run.points import Run
 from pipelines.run.ray_session import mapped
@@ -167,8 +161,8 @@ def try_out(config: RunConfig, splits: Splits, seed: int) -> Iterator[tuple[str,
             yield name, f"{layout}, {words}, outputs {outputs}; {worth}"
         elif isinstance(encoder, EndpointConfig):
             secrets_of(name, encoder.parameters())
-            adapter, outputs = encoder.parameters().adapter, ", ".join(encoder.outputs)
-            yield name, f"embeddings as {adapter} answers hold them, not queried here, outputs {outputs}"
+            layout, outputs = encoder.parameters().words()["layout"], ", ".join(encoder.outputs)
+            yield name, f"{layout}, not queried here, outputs {outputs}"
 
 
 @dataclass(frozen=True)
@@ -307,11 +301,11 @@ def _adopt_endpoint(job: Adoption, config: EndpointConfig, access: Access | None
         raise UserError(f"encoders.{job.name}.endpoint: {error}") from error
     storage.write_atomic(f"{job.folder.encoder(job.name)}/{ANSWERS}", data)
     marks = [] if Answers(noise).noisy else [hashlib.sha256(data).hexdigest()]
-    side = f"{parameters.size} px" if parameters.size else "any size"
+    words = parameters.words()
     return {
-        "layout": f"embeddings as {parameters.adapter} answers hold them",
+        "layout": words["layout"],
         "outputs": parameters.outputs,
-        "preprocessing_words": f"{side}, PNG of 8 bits, stored without loss",
+        "preprocessing_words": words["preprocessing"],
         "consistency": shown,
         "answers": {
             "widths": {output: rows.shape[1] for output, rows in first.items()},
@@ -329,9 +323,7 @@ def origin(config: LoadedConfig | EndpointConfig, record: EncoderRecord) -> dict
         pinned = "".join(f", {part} {value}" for part, value in record.source.items())
         source = {"load": config.load, "weights": f"{config.weights or 'its own'}{pinned}"}
     else:
-        own = config.parameters()
-        model = "" if own.model is None else f", model {own.model}"
-        source = {"load": f"{own.url}{model}", "weights": own.weights_tag or "as served"}
+        source = config.parameters().words()
     return source | {
         "layout": record.layout,
         **_accounts(record),

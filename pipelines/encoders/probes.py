@@ -7,9 +7,7 @@ from typing import Any
 
 import torch
 
-from mi_core.adoption.builders import CODE
-from mi_core.adoption.foreign import Adopted, adopt
-from mi_core.adoption.model_folder import without_weights
+from mi_core.adoption.foreign import Adopted, untrained
 from mi_core.encoders.checkpoint import Encoder
 from mi_core.querying.sanity import view_consistency
 from mi_core.streams import pixel_streams
@@ -17,7 +15,6 @@ from pipelines.config.sections.data import DataConfig
 from pipelines.config.sections.encoders import EndpointConfig, LoadedConfig
 from pipelines.data.draw.images import Loaded
 
-PROBED = 256  # images on which an encoder is tried out
 TRIED = 64  # images in a first look, before anything runs
 
 
@@ -42,17 +39,9 @@ class Probe:
 def weights_consistency(probe: Probe, adopted: Adopted) -> dict[str, Any]:
     """View consistency beside that of fresh weights, where these can be built."""
     assert isinstance(probe.config, LoadedConfig)
-    encoder = adopted.encoder
+    config, data = probe.config, probe.data
+    own = config.preprocessing()
+    fresh = untrained(config.load, adopted, channels=data.channels, image_size=data.image_size, preprocessing=own)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    reference = None
-    if probe.config.load.partition(":")[0] not in CODE:
-        fresh = adopt(
-            probe.config.load,
-            without_weights(adopted.files),
-            channels=probe.data.channels,
-            image_size=encoder.size or probe.data.image_size,
-            preprocessing=probe.config.preprocessing(),
-            fresh=0,
-        )
-        reference = fresh.encoder.to(device)
-    return probe.consistency(encoder.to(device), reference, device, fresh=probe.config.fresh)
+    reference = None if fresh is None else fresh.to(device)
+    return probe.consistency(adopted.encoder.to(device), reference, device, fresh=config.fresh)

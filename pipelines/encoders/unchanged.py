@@ -9,6 +9,7 @@ import torch
 
 from mi_core.adoption.soundness import relative_differences
 from mi_core.augmentations.views import clean
+from mi_core.provenance import now
 from mi_core.report.words.numbers import plain
 from pipelines.data.plans import Planned
 from pipelines.encoders import probe_ledger
@@ -17,7 +18,7 @@ from pipelines.encoders.adopt import CHECKED, Adoption, adoptions
 from pipelines.encoders.stored import ANSWERS, describe
 from pipelines.errors import UserError
 from pipelines.files import storage
-from pipelines.run.folder import SeedFolder, now
+from pipelines.run.folder import SeedFolder
 from pipelines.run.points import Run
 from pipelines.run.ray_session import mapped
 

@@ -12,13 +12,13 @@ from typing import Any
 
 from mi_core.adoption.builders import CODE
 from mi_core.costs import Range, total
+from mi_core.querying.sanity import PROBED
 from pipelines.config.sections.data import DataConfig
 from pipelines.config.sections.encoders import DefendedConfig, EndpointConfig, LoadedConfig, TrainedConfig
 from pipelines.data.draw.splits import Splits, are_drawn
 from pipelines.data.plans import drawn_roles
 from pipelines.data.read.sources import Source
 from pipelines.encoders.adopt import probes_of
-from pipelines.encoders.probes import PROBED
 from pipelines.estimate.stand_ins import Stated, check_outputs
 from pipelines.extract.work.jobs import ShardJob
 from pipelines.extract.work.passes import Pass, grouped

@@ -15,6 +15,7 @@ from mi_core.features.embedding import Embedding
 from mi_core.features.sequential import SequentialSimilarity
 from mi_core.objectives import OBJECTIVES
 from mi_core.querying.precision import precision_on
+from mi_core.validity.blind import CLASSIFIED
 from mi_core.validity.verdict import CHOICE
 from pipelines.config.roles import ANCHOR_ROLE, CALIBRATION_ROLE, COINS, POPULATION_ROLE, of_nonmembers
 from pipelines.config.run_config import RunConfig
@@ -54,7 +55,6 @@ from pipelines.plan.rules.roles import audited_roles, population_roles, referenc
 from pipelines.plan.rules.utility import auxiliary_roles, classifier_roles, utility_roles
 from pipelines.plan.rules.views import crafter_of, outputs_of, outputs_on, primary_output, recipe_of
 
-CLASSIFIED = 10_000  # samples per role that classifiers see: enough for an interval of .01, and small for memory
 EMBEDDING = (Embedding(),)
 _MEANING = {"captions", "label", "attributes", "group_by"}  # of data: what samples mean besides their pixels
 

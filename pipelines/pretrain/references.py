@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import torch
 
-from mi_core.querying.sanity import view_consistency
+from mi_core.querying.sanity import PROBED, view_consistency
 from mi_core.streams import pixel_streams
 from mi_core.training.loop import audited_encoder
 from pipelines.config.sections.data import DataConfig
@@ -16,7 +16,6 @@ from pipelines.data.draw.halves import seen_by
 from pipelines.data.draw.images import load_samples
 from pipelines.data.draw.splits import Splits
 from pipelines.data.plans import Planned
-from pipelines.encoders.probes import PROBED
 from pipelines.encoders.stored import describe, tried_path
 from pipelines.files import storage
 from pipelines.plan.items import Encoder, Semantic

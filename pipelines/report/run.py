@@ -12,6 +12,7 @@ from rich.console import RenderableType
 
 from mi_core.attacks import ATTACKS
 from mi_core.metrics.pooled import pool
+from mi_core.provenance import now, versions
 from mi_core.querying.precision import WORDS
 from mi_core.records import Estimate
 from mi_core.report.build import attack_result, queries_part
@@ -70,7 +71,7 @@ from pipelines.report.parts.knowledge import knowledge
 from pipelines.report.parts.memorised import memorised
 from pipelines.report.parts.rows import results_table, summary, sweeps
 from pipelines.report.parts.verdict import classes, evidence, flagged, shard_effect, thumbnails, verdict
-from pipelines.run.folder import RunFolder, SeedFolder, now, versions
+from pipelines.run.folder import RunFolder, SeedFolder
 from pipelines.run.points import Point
 from pipelines.run.registration import lines_of, registration_as_json
 from pipelines.tune.run import outcome

@@ -6,19 +6,17 @@ attacks of one seed. A marker of finished work counts only if it carries the has
 
 from __future__ import annotations
 
-import platform
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from fnmatch import fnmatchcase
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from mi_core.provenance import now, versions
 from mi_core.querying.precision import precision_on
 from pipelines.errors import UserError
 from pipelines.files import storage
@@ -84,17 +82,6 @@ OF_RUN = (
 """Patterns of what a run leaves in its folder, beside config.yaml."""
 _GONE = "was deleted while the run was going on; leave it where it is and run the same command again, from the start"
 TUNED = "tune"  # what a search has found stands beside the seeds: a trial is measured on all of them
-PACKAGES = ("encoder-audit", "torch", "torchvision", "ray", "numpy", "pyarrow", "scikit-learn", "pillow")
-
-
-def versions() -> dict[str, str]:
-    """Versions of Python and of the packages that numbers depend on."""
-    return {"python": platform.python_version()} | {name: version(name) for name in PACKAGES}
-
-
-def now() -> str:
-    """The time in UTC, ISO 8601, to the second."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, astuple
 from typing import Any
 
+from mi_core.provenance import now
 from pipelines.console import Piece, are_bars_drawn, duration, quiet_for, say, under_way
 from pipelines.files import storage
-from pipelines.run.folder import RunFolder, now
+from pipelines.run.folder import RunFolder
 from pipelines.run.leftovers import note
 from pipelines.run.machine import identity, this_process
 

@@ -16,9 +16,10 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from mi_core.provenance import now, versions
 from pipelines.errors import UserError
 from pipelines.files import storage
-from pipelines.run.folder import RunFolder, now, versions
+from pipelines.run.folder import RunFolder
 
 FILE = "registration.jsonl"
 ROLES, PLAN, START, LOOK = "roles", "plan", "start", "look"

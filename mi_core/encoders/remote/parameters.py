@@ -108,6 +108,16 @@ class EndpointParameters:
         """Rate, prices and cap."""
         return Limits(self.requests_per_second, self.price_per_request, self.price_per_image, self.max_spend)
 
+    def words(self) -> dict[str, Any]:
+        """What a report says of the encoder before it is tried out, by the fields of its part."""
+        size = f"{self.size} px" if self.size else "any size"
+        return {
+            "load": self.url if self.model is None else f"{self.url}, model {self.model}",
+            "weights": self.weights_tag or "as served",
+            "layout": f"embeddings as {self.adapter} answers hold them",
+            "preprocessing": f"{size}, PNG of 8 bits, stored without loss",
+        }
+
     def identity(self) -> dict[str, Any]:
         """The settings that answers depend on; the others may change at any time."""
         settings = {name: getattr(self, name) for name in IDENTITY}

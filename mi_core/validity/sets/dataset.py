@@ -126,6 +126,17 @@ class _Side:
         return self.units / (self.units - 1) * float((self.total**2).sum()) / self.samples**2
 
 
+def one_sided(groups: _Int64 | None, candidate: BoolArray) -> _Int64 | None:
+    """The groups (N,), or None where some hold candidates and controls.
+
+    These are shards of one source, of which the roles were drawn sample by sample: within a shard it was chance that
+    made one image a candidate and another one a control, so that tests need no groups.
+    """
+    if groups is None or len(np.intersect1d(groups[candidate], groups[~candidate])):
+        return None
+    return groups
+
+
 def dataset_test(
     scores: FloatArray, candidate: BoolArray, *, seed: int, groups: _Int64 | None = None, permutations: int = 9999
 ) -> DatasetTest:

@@ -13,8 +13,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mi_core.validity.candidates import CandidateAnswers, answers_of, flags_as_json
-from pipelines.attack.answers.evidence import one_sided
+from mi_core.report.build import TOP, SeedTest, sample_answers
+from mi_core.report.model.evidence import SampleAnswers, TopSample
+from mi_core.validity.candidates import NUMBERS, CandidateAnswers, answers_of
+from mi_core.validity.sets.dataset import one_sided
 from pipelines.attack.results import Task
 from pipelines.attack.scores import SCORE_COLUMNS, groups_in, image_score_column, judged, over_parts, parts_of
 from pipelines.files import storage
@@ -22,9 +24,7 @@ from pipelines.run.folder import SeedFolder
 
 FLAGGED = "flagged.csv"
 SAMPLES = "candidates.parquet"
-TOP = 12  # candidates shown in the report
 LISTED = 100_000  # flagged candidates that are listed, at most
-_NUMBERS = ("score", "p_value", "q_value", "posterior")
 
 
 def samples_folder(folder: SeedFolder) -> str:
@@ -44,20 +44,20 @@ def flagged_ids(folder: SeedFolder) -> list[str]:
     return [row["id"] for row in csv.DictReader(io.StringIO(listed))]
 
 
-def of_samples(task: Task, share: float, fdr: float, *, bound: bool) -> dict[str, Any]:
+def of_samples(task: Task, test: SeedTest, fdr: float) -> SampleAnswers:
     """Compute p-value, q-value and posterior of every candidate, write and summarise them.
 
     Of very many samples these follow from those that metrics are computed of; see `pipelines.attack.scores.judged`.
 
     Args:
         task: the primary attack.
-        share: of the candidates that was used, in [0, 1].
+        test: of the candidates as a set by the same scores.
         fdr: false discovery rate at which candidates are flagged.
-        bound: whether ``share`` is only a lower bound.
     """
     table, folder = judged(task, (*SCORE_COLUMNS, "member", "group")), task.folder
     column, member = image_score_column(table.column_names), np.asarray(table["member"])
     scores, groups = np.asarray(table[column], dtype=np.float64), one_sided(groups_in(table), member)
+    share, _ = test.result.best_share
     found = answers_of(scores, member, share, fdr=fdr, seed=folder.seed, groups=groups)
     _forget_parts(folder, parts_of(task))
     by_score = _ByScore.from_answers(found)
@@ -65,17 +65,19 @@ def of_samples(task: Task, share: float, fdr: float, *, bound: bool) -> dict[str
     highest = pa.concat_tables([one.highest for one in parts]).sort_by([("score", "descending"), ("id", "ascending")])
     flagged = sum(one.flagged for one in parts)
     _write_changed(f"{folder.path}/validity/{FLAGGED}", _csv(highest.slice(0, min(flagged, LISTED))))
-    return {
-        **flags_as_json(sum(one.candidates for one in parts), found.controls, flagged, fdr),
-        "share": share,
-        "share_is_bound": bound,
-        **({} if groups is None else {"grouped": True}),
-        "file": samples_folder(folder).removeprefix(f"{folder.path.rpartition('/')[0]}/"),
-        "top": [
-            {"id": row["id"], "shard": row["item"], **{name: float(row[name]) for name in _NUMBERS}}
+    return sample_answers(
+        test,
+        candidates=sum(one.candidates for one in parts),
+        controls=found.controls,
+        flagged=flagged,
+        fdr=fdr,
+        grouped=groups is not None,
+        file=samples_folder(folder).removeprefix(f"{folder.path.rpartition('/')[0]}/"),
+        top=[
+            TopSample(id=row["id"], shard=row["item"], **{name: float(row[name]) for name in NUMBERS})
             for row in highest.slice(0, TOP).to_pylist()
         ],
-    }
+    )
 
 
 @dataclass(frozen=True)
@@ -143,7 +145,7 @@ def _write_changed(path: str, data: bytes) -> None:
 def _csv(answers: pa.Table) -> bytes:
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(["id", *_NUMBERS])
+    writer.writerow(["id", *NUMBERS])
     for row in answers.to_pylist():
-        writer.writerow([row["id"], *(f"{row[name]:.6g}" for name in _NUMBERS)])
+        writer.writerow([row["id"], *(f"{row[name]:.6g}" for name in NUMBERS)])
     return buffer.getvalue().encode()

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from mi_core.metrics.delong import auc
 from mi_core.metrics.membership import evaluate
-from pipelines.attack.answers.evidence import of_dataset
+from mi_core.report.model.as_json import part_as_json
+from pipelines.attack.answers.evidence import set_test
 from pipelines.attack.answers.memorised import write_memorised
 from pipelines.attack.fit import Fitted
 from pipelines.attack.results import Task
@@ -32,9 +32,8 @@ def judge(task: Task, fitted: Fitted, result: dict[str, Any], begun: float) -> N
     scores, member, groups = np.asarray(table["score"]), np.asarray(table["member"]), groups_in(table)
     metrics = evaluate(scores, member, method.threshold, seed=task.judge.seed, groups=groups)
     if task.judge.fold == "all" and task.judge.last:
-        result["evidence"] = of_dataset(task, splits, method, scores, member, groups)
-        if "control" in table.column_names:
-            result["evidence"]["control_auc"] = auc(np.asarray(table["control"]), member, groups).as_json()
+        control = np.asarray(table["control"]) if "control" in table.column_names else None
+        result["evidence"] = part_as_json(set_test(task, splits, method, scores, control, member, groups))
     mean = write_memorised(task, method) if task.judge.fold == "all" else None
     if mean is not None:
         result["memorisation"] = mean.as_json()

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from mi_core.validity.near_duplicates import clusters, confirmed
+from mi_core.validity.near_duplicates import first_copies
 from pipelines.config.roles import CANDIDATE_ROLES, of_nonmembers
 from pipelines.config.sections.data import NearDuplicatesConfig, Role
 from pipelines.data.columns import DESCRIPTOR
@@ -107,14 +107,8 @@ def drop_near_copies(
     pairs = near.pairs()
     rows, alike = np.unique(pairs, return_inverse=True)
     shard, row = near.places(rows)
-    described = _columns(shards, shard, row, DESCRIPTOR)
-    close = alike.reshape(pairs.shape)
-    if len(rows):
-        levels = np.frombuffer(b"".join(described), dtype=np.uint8).reshape(len(rows), -1)
-        close = confirmed(close, levels, least=config.least)
-    group = clusters(len(rows), close)
-    _, first = np.unique(group, return_index=True)
-    owner = first[group]
+    levels = np.frombuffer(b"".join(_columns(shards, shard, row, DESCRIPTOR)), dtype=np.uint8).reshape(-1, 64)
+    owner = first_copies(alike.reshape(pairs.shape), levels, least=config.least)
     lost = np.flatnonzero(owner != np.arange(len(rows)))
     gone = pa.table({"shard": pa.array(shard[lost], pa.uint32()), "row": pa.array(row[lost], pa.uint32())})
     connection.register("near_copies", gone)

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from mi_core.hashing import FIRST
 from mi_core.records import BoolArray
 from pipelines.data.columns import ids_of, pixel_ranks
-from pipelines.data.draw.splits import FIRST, Splits, in_roles
+from pipelines.data.draw.splits import Splits
 from pipelines.files import storage
 from pipelines.files.digest import digest
 

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from mi_core.hashing import digests128
+from mi_core.hashing import PART, digests128
 from pipelines.data.columns import GROUP, PHASH
-from pipelines.data.draw.rules import PART, Rules, labels_of
+from pipelines.data.draw.rules import Rules, labels_of
 from pipelines.data.scan.scan import ScannedShard
 from pipelines.files import storage
 

@@ -17,14 +17,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mi_core.hashing import digests64
+from mi_core.hashing import PART, digests64
 from pipelines.config.roles import CANARY_ROLE, COINS
 from pipelines.data.columns import ATTRIBUTE, GROUP, Coded, pixel_ranks
 from pipelines.data.read.key_lists import ListedKeys
 from pipelines.files.digest import digest
 
 HIGHEST = 2**64 - 1
-PART = "part"  # purpose of the hash by which a part of a role is drawn
 NO_CLASS = np.iinfo(np.int64).min
 Hashes = npt.NDArray[np.uint64]
 Labels = npt.NDArray[np.int64]

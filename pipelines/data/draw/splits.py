@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from heapq import nsmallest
-from itertools import chain
+from itertools import chain, compress
 from typing import Any
 
 import numpy as np
@@ -18,9 +18,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mi_core.hashing import digests64
+from mi_core.hashing import FIRST, digests64, half_of, half_purpose
 from mi_core.records import BoolArray, among
-from pipelines.data.columns import ATTRIBUTE, GROUP, Coded, group_numbers, ids_of, joined, middle_of, pixel_ranks
+from pipelines.data.columns import ATTRIBUTE, GROUP, Coded, group_numbers, ids_of, joined, pixel_ranks
 from pipelines.data.draw.rules import Rules, marked
 from pipelines.data.draw.sums import SUMS, Sums, dropped_path, sums_of
 from pipelines.data.scan.losses import Rejection
@@ -32,7 +32,6 @@ ROLES, SUMMED, REJECTED = "roles.json", "shards.parquet", "rejected.parquet"
 NEAR = "near-copies.parquet"
 GIVEN = "given.parquet"
 _REDO = "redo with --force data, or choose another --out"
-FIRST = "first"  # purpose of the hash by which the first samples of a role are taken
 _HELD = 8  # shards that stay in memory
 
 
@@ -282,10 +281,8 @@ class Splits:
         if nonce is None or GROUP in self.table.column_names:
             ranks = digests64((*([] if nonce is None else [nonce]), seed, "half", index // 2), self._units(rows))
         else:
-            ranks = pixel_ranks(seed, f"half {index // 2} {nonce}", self.table["sha256"].take(pa.array(rows)))
-        order = np.argsort(ranks, kind="stable")
-        middle = middle_of(ranks[order], ", ".join(roles))
-        chosen = np.sort(rows[order[middle:] if index % 2 else order[:middle]])
+            ranks = pixel_ranks(seed, half_purpose(index, nonce), self.table["sha256"].take(pa.array(rows)))
+        chosen = rows[half_of(ranks, index, ", ".join(roles))]
         return replace(Splits.from_table(self.table.take(pa.array(chosen)), self.roles, self.folder), rules=self.rules)
 
     def fold(self, roles: Iterable[str], name: str, seed: int) -> set[str]:
@@ -294,9 +291,8 @@ class Splits:
         for role in roles:
             rows = self.rows([role])
             ranks = digests64((seed, "fold"), self._units(rows))
-            ids = [one for _, one in sorted(zip(ranks.tolist(), ids_of(self.table, rows), strict=True))]
-            middle = middle_of(np.sort(ranks), role)
-            chosen.update({"all": ids, "search": ids[:middle], "final": ids[middle:]}[name])
+            ids, first = ids_of(self.table, rows), half_of(ranks, 0, role)
+            chosen.update({"all": ids, "search": compress(ids, first), "final": compress(ids, ~first)}[name])
         return chosen
 
     def samples(self, ids: Sequence[str]) -> pa.Table:

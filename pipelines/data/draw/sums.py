@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import compress
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from mi_core.hashing import sample_digests, sum_of_digests
 from pipelines.data.columns import Coded, ids_of
 
-_MODULUS = 2**256
 DROPPED = "dropped"
 SUMS = pa.schema(
     [
@@ -32,8 +32,7 @@ SUMS = pa.schema(
 def sums_of(rows: pa.Table, source: str, item: str, path: str = "", dropped: int = 0) -> pa.Table:
     """The sums of the samples of one shard; see `SUMS`.
 
-    A digest is the sum of the SHA-256 of pixels and id of its samples, modulo 2 ** 256, so that it depends neither on
-    their order nor on how they are spread over shards.
+    A digest is that of all its samples together, as `mi_core.hashing.sum_of_digests`.
 
     Args:
         rows: source, key, sha256, role and part.
@@ -42,7 +41,7 @@ def sums_of(rows: pa.Table, source: str, item: str, path: str = "", dropped: int
         dropped: rows of the scan's file that have no role or no part for another reason than their hash.
     """
     role, part = Coded.from_column(rows["role"]), Coded.from_column(rows["part"])
-    words = _hashes(rows)
+    digests = sample_digests(rows["sha256"].to_pylist(), ids_of(rows))
     kind = role.codes.astype(np.int64) * (len(part.values) + 1) + part.codes
     entries = []
     place = {"source": source, "item": item, "path": path}
@@ -50,7 +49,7 @@ def sums_of(rows: pa.Table, source: str, item: str, path: str = "", dropped: int
         number, of = divmod(one, len(part.values) + 1)
         mine = kind == one
         named = {"role": role.values[number], "part": part.values[of]}
-        entries.append(place | named | {"count": int(mine.sum()), "digest": _sum(words[mine])})
+        entries.append(place | named | {"count": int(mine.sum()), "digest": sum_of_digests(compress(digests, mine))})
     if dropped:
         entries.append(place | {"role": "", "part": "", "count": dropped, "digest": bytes(32)})
     return pa.Table.from_pylist(entries, schema=SUMS)
@@ -62,18 +61,6 @@ def dropped_path(folder: str, source: str, item: str) -> str:
     Columns: row, and part (it has a role, but no part).
     """
     return f"{folder}/splits/{DROPPED}/{source}/{item}.parquet"
-
-
-def _hashes(rows: pa.Table) -> npt.NDArray[np.uint32]:
-    """(N, 8): the SHA-256 of pixels and id of every sample, in words."""
-    pairs = zip(rows["sha256"].to_pylist(), ids_of(rows), strict=True)
-    digests = b"".join(hashlib.sha256(pixels + name.encode()).digest() for pixels, name in pairs)
-    return np.frombuffer(digests, dtype="<u4").reshape(-1, 8)
-
-
-def _sum(words: npt.NDArray[np.uint32]) -> bytes:
-    total = sum(int(column) << 32 * place for place, column in enumerate(words.sum(axis=0, dtype=np.uint64)))
-    return (total % _MODULUS).to_bytes(32, "little")
 
 
 @dataclass(frozen=True)
@@ -134,8 +121,7 @@ class Sums:
 
     def digest(self, rows: npt.NDArray[np.intp]) -> str:
         """Which samples some rows of the table stand for: 64 hex digits."""
-        digests = self.table["digest"].take(pa.array(rows)).to_pylist()
-        return (sum(int.from_bytes(one, "little") for one in digests) % _MODULUS).to_bytes(32, "little").hex()
+        return sum_of_digests(self.table["digest"].take(pa.array(rows)).to_pylist()).hex()
 
     def dropped(self, source: str, item: str) -> bool:
         """Whether rows of a shard are dropped."""

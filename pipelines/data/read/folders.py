@@ -7,12 +7,12 @@ silence: a picture that cannot be read is lost, other files are counted by their
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
 from mi_core.hashing import printable
-from mi_core.image_files import HEAD, OTHER_PICTURES, SUFFIXES, format_of
+from mi_core.image_files import HEAD, OTHER_PICTURES, SUFFIXES, sort_files, suffix_in
 from pipelines.data.read.samples import FILES, Note, Problem
 from pipelines.errors import UserError
 from pipelines.files import storage
@@ -46,21 +46,12 @@ def contents(folder: str) -> Folder:
     root = storage.absolute(folder)
     listed = storage.listing(folder)
     names = [path.removeprefix(f"{root}/") for path in listed.files]
-    images = tuple(name for name in names if _is_image(root, name))
-    unread = [*_unread(names, images), *_no_files(root, listed)]
+    images, lost = sort_files(names, lambda name: _head(f"{root}/{name}"))
+    unread = [*_unread(names, set(images), lost), *_no_files(root, listed)]
     if not images:
         held = "; ".join(f"{one.key}: {one.reason}" for one in unread[:3])
         raise UserError(f"{folder} holds no image ({', '.join(SUFFIXES)}){'; it holds ' if held else ''}{held}")
-    return Folder(root, images, tuple(unread))
-
-
-def _suffix(name: str) -> str:
-    return name.rpartition("/")[2].rpartition(".")[2].lower() if "." in name.rpartition("/")[2] else ""
-
-
-def _is_image(root: str, name: str) -> bool:
-    suffix = _suffix(name)
-    return suffix in SUFFIXES or (not suffix and format_of(_head(f"{root}/{name}")) is not None)
+    return Folder(root, tuple(images), tuple(unread))
 
 
 @lru_cache(maxsize=_REMEMBERED)
@@ -73,21 +64,16 @@ def _head(path: str) -> bytes:
         return b""
 
 
-def _unread(names: list[str], images: tuple[str, ...]) -> Iterator[Problem]:
-    """List pictures in unsupported formats, unless a readable one has the same name; count other files by suffix."""
-    read, twins = set(images), {name.rpartition(".")[0] for name in images}
+def _unread(names: list[str], images: set[str], lost: Mapping[str, str]) -> Iterator[Problem]:
+    """List the pictures that are lost; count other files by suffix."""
     beside: Counter[str] = Counter()
     others: Counter[str] = Counter()
     for name in names:
-        suffix = _suffix(name)
-        if name in read:
-            continue
-        if suffix not in OTHER_PICTURES:
-            others[suffix] += 1
-        elif name.rpartition(".")[0] in twins:
-            beside[suffix] += 1
-        else:
-            yield Problem(printable(name), f".{suffix} pictures cannot be read; convert it to PNG or JPEG")
+        suffix = suffix_in(name)
+        if name in lost:
+            yield Problem(printable(name), lost[name])
+        elif name not in images:
+            (beside if suffix in OTHER_PICTURES else others)[suffix] += 1
     for suffix, count in sorted(beside.items()):
         yield Note(f"{FILES}.{suffix}", f"{_files(count)} skipped: the image of the same name is read instead")
     for suffix, count in sorted(others.items()):
@@ -99,7 +85,7 @@ def _no_files(root: str, listed: storage.Listing) -> Iterator[Problem]:
     """List dangling links, pipes and the like; those named like a picture count as lost."""
     for path, what in listed.others.items():
         name = path.removeprefix(f"{root}/")
-        kind = Problem if _suffix(name) in (*SUFFIXES, *OTHER_PICTURES) else Note
+        kind = Problem if suffix_in(name) in (*SUFFIXES, *OTHER_PICTURES) else Note
         yield kind(printable(name), f"{what}; not read")
 
 

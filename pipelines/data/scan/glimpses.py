@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from mi_core.hashing import digest64
 from mi_core.images import Pixels
-from mi_core.validity.file_features import file_features, pixel_features, shrunken
+from mi_core.validity.file_features import shrunken, summary
 from pipelines.files import storage
 
 OF_SOURCE, OF_SHARD = 40_000, 20  # samples of a source in all, and of a shard at least
@@ -48,7 +48,7 @@ def glimpse(data: bytes, pixels: Pixels) -> _Seen:
         data: the encoded image.
         pixels: (C, S, S) as it is decoded.
     """
-    return np.concatenate([file_features(data), pixel_features(pixels)]), shrunken(pixels)
+    return summary(data, pixels), shrunken(pixels)
 
 
 @dataclass

@@ -148,19 +148,17 @@ def _is_noise(data: DataConfig, source: str) -> bool:
 
 def not_tested(run: FinishedRun) -> list[str]:
     """Attacks, outputs and defenses that the run left out."""
-    names, _ = _left_out(run)
-    missing = [f"attacks: {', '.join(names)}"] if names else []
+    missing, _ = _left_out(run)
     outputs = [f"the {output} output" for output in _outputs(run) if output not in run.config.queries.outputs]
     return [*missing, *outputs, *([] if run.config.defenses else ["what a defense would hide, and at what price"])]
 
 
 def not_applying(run: FinishedRun) -> list[str]:
     """Attacks that the target is not the kind of encoder for."""
-    _, useless = _left_out(run)
-    return [f"{', '.join(names)}: {reason}" for reason, names in useless.items()]
+    return _left_out(run)[1]
 
 
-def _left_out(run: FinishedRun) -> tuple[list[str], dict[str, list[str]]]:
+def _left_out(run: FinishedRun) -> tuple[list[str], list[str]]:
     tried = {attack.attack for attack in run.config.attacks}
     target = run.config.encoders[run.config.attacks[0].target]
     text = OBJECTIVES[target.objective].target == "caption"

@@ -20,7 +20,6 @@ from mi_core.report.model.judgement import VerdictPart
 from mi_core.report.pooling import class_rows
 from mi_core.validity.verdict import LOT, Validity, judge
 from pipelines.attack.answers.candidates import flagged_ids, forget_samples, of_samples
-from pipelines.attack.answers.evidence import one_sided, test_of
 from pipelines.attack.blind import blind_path, telling_path
 from pipelines.attack.results import Task, result_of, settings_of
 from pipelines.attack.score import ONE_PART
@@ -93,9 +92,11 @@ def _lot_p_value(task: Task) -> float | None:
     """The p-value of the randomisation test, from the scores, or of very many its limit; None: all are equal."""
     table = judged(task, ("score", "member", "group"))
     member = np.asarray(table["member"])
-    test = test_of(task, np.asarray(table["score"]), member, one_sided(groups_in(table), member))
-    found = {} if test is None else test.as_json()
-    return None if test is None else float(found.get("permutation_p", found["welch_p"]))
+    seed, groups = task.judge.seed, groups_in(table)
+    test = SetTest.from_scores(np.asarray(table["score"]), None, member, seed=seed, groups=groups).test
+    if test is None:
+        return None
+    return test.welch_p if test.permutation_p is None else test.permutation_p
 
 
 def paired_scores(task: Task) -> dict[str, np.ndarray]:
@@ -129,7 +130,8 @@ def evidence(run: FinishedRun, judged_part: VerdictPart) -> Evidence | None:
         for _, folder in run.planned:
             forget_samples(folder)
     single = build.single_tests(shown, [test for _, test in tests])
-    return replace(shown, samples=tuple(_single(run, task, test) for task, test in tests if test in single))
+    fdr = run.config.validity.fdr
+    return replace(shown, samples=tuple(of_samples(task, test, fdr) for task, test in tests if test in single))
 
 
 def _tests(run: FinishedRun) -> Iterator[tuple[Task, SeedTest]]:
@@ -155,13 +157,6 @@ def _groups(run: FinishedRun) -> Groups:
     if not grouped and primary.judge.by != LOT:
         bursts = groups_of(run.first, paired_scores(primary)["id"].tolist())
     return Groups(units.counts, units.worths, storage.read_json(telling_path(run.first)), grouped, bursts)
-
-
-def _single(run: FinishedRun, task: Task, test: SeedTest) -> SampleAnswers:
-    """Answers for single candidates, which are written too."""
-    share, bound = test.result.best_share
-    answers = of_samples(task, share, run.config.validity.fdr, bound=bound)
-    return part_from_json(SampleAnswers, {"seed": task.folder.seed, **answers})
 
 
 def shard_effect(run: FinishedRun) -> float | None:

@@ -24,7 +24,7 @@ from torch import nn
 
 from mi_core import audit
 from mi_core.auditing import config_text, scores
-from mi_core.auditing.asking import shown_bar
+from mi_core.auditing.asking import Bar
 from mi_core.auditing.found import Found
 from mi_core.auditing.images import Item, items_of
 from mi_core.auditing.reading import CANDIDATES, CONTROLS, read
@@ -180,7 +180,7 @@ def test_groups_that_differ_prove_nothing() -> None:
 
 def test_the_blind_classifier_sees_no_more_of_a_side_than_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """The three AUCs of the verdict are of the images that it saw; the flags are of all."""
-    monkeypatch.setattr("mi_core.auditing.audit.BLIND", 60)
+    monkeypatch.setattr("mi_core.auditing.audit.CLASSIFIED", 60)
     found = found_in()
     assert found.validity.blind_auc is not None
     assert found.validity.attack_auc.n == found.validity.blind_auc.n <= 120
@@ -198,24 +198,24 @@ def test_only_what_the_classifiers_see_is_kept_and_it_is_what_they_saw_of_all(mo
             return real(*arguments, **settings)
 
         monkeypatch.setattr(scores, name, recorded)
-    monkeypatch.setattr("mi_core.auditing.audit.BLIND", 60)
+    monkeypatch.setattr("mi_core.auditing.audit.CLASSIFIED", 60)
     references = [network(1), network(2)]
     found_in(references=references)
-    monkeypatch.setattr("mi_core.auditing.audit.BLIND", len(IMAGES))
+    monkeypatch.setattr("mi_core.auditing.audit.CLASSIFIED", len(IMAGES))
     found_in(references=references)
     (summaries, pixels, member), (all_summaries, all_pixels, all_member) = given["blind_scores"]
     samples = read({CANDIDATES: items_of(IMAGES[:100], ""), CONTROLS: items_of(IMAGES[100:], "")}, Decoder(SIDE), 0)
-    seen = samples.first(60, 0)
+    seen = np.isin(np.arange(len(samples.items)), samples.first(60, 0))
     one_by_one = np.stack([shrunken(decode(item.data(), Decoder(SIDE))) for item in samples.items])
     assert (len(pixels), len(all_pixels)) == (120, len(samples.items))
     np.testing.assert_array_equal(all_pixels, one_by_one)
     np.testing.assert_array_equal(pixels, one_by_one[seen])
     np.testing.assert_array_equal(summaries, all_summaries[seen])
     np.testing.assert_array_equal(member, all_member[seen])
-    (embeddings, _), (all_embeddings, _) = given["semantic_scores"]
-    assert embeddings.shape == (120, 32)
-    by_hash = np.argsort(samples.hashes)
-    np.testing.assert_array_equal(embeddings, all_embeddings[seen[by_hash]])
+    (embeddings, _, hashes), (all_embeddings, _, all_hashes) = given["semantic_scores"]
+    assert embeddings.shape == (120, 32) and all_hashes == samples.hashes
+    np.testing.assert_array_equal(embeddings, all_embeddings[seen])
+    np.testing.assert_array_equal(hashes, np.array(all_hashes)[seen])
 
 
 @pytest.mark.parametrize("notebook", [True, False])
@@ -232,7 +232,7 @@ def test_where_no_bar_can_be_shown_all_is_quiet(
         monkeypatch.setattr("builtins.get_ipython", ZMQInteractiveShell, raising=False)
         monkeypatch.setitem(sys.modules, "ipywidgets", None)
     assert Console().is_jupyter == notebook
-    with shown_bar(True) as bar:
+    with Bar(True) as bar:
         tick = bar.begin("reading", 2)
         tick()
         tick()
@@ -243,7 +243,7 @@ def test_where_no_bar_can_be_shown_all_is_quiet(
 def test_a_terminal_shows_a_bar(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
-    with shown_bar(True) as bar:
+    with Bar(True) as bar:
         bar.begin("reading", 2)()
     assert "reading" in capsys.readouterr().err
 

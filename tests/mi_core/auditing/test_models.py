@@ -95,7 +95,7 @@ def test_a_function_has_no_weights_to_read_or_reset() -> None:
         return images.mean(dim=(2, 3)).numpy()
 
     target = model_of(embed, HOW)
-    assert (target.open, target.reference, target.load) == (False, None, "the Python function embed")
+    assert (target.open, target.reference, target.part.load) == (False, None, "the Python function embed")
 
 
 @pytest.mark.parametrize(
@@ -122,8 +122,8 @@ def test_a_reference_gets_nothing_of_the_audited_encoder(tmp_path: Path) -> None
         files[-1].write_bytes(weights_bytes(Encoder(build_backbone("conv4", 3, 16), {}, *surroundings)))
     how = Preparation(16, files[0], (0.1,) * 3, (0.2,) * 3)
     target, other = model_of("checkpoint:conv4", how), given_reference(("checkpoint:conv4", files[1]), how, 0)
-    assert other.fingerprint == model_of("checkpoint:conv4", Preparation(16, files[1])).fingerprint
-    assert other.fingerprint != target.fingerprint
+    assert other.part.fingerprint == model_of("checkpoint:conv4", Preparation(16, files[1])).part.fingerprint
+    assert other.part.fingerprint != target.part.fingerprint
     assert other.settings == {"load": "checkpoint:conv4", "weights": str(files[1])}
     with pytest.raises(ConfigError, match=r"references\[2\] = 'checkpoint:conv4' needs weights; give the pair"):
         given_reference("checkpoint:conv4", how, 2)
@@ -138,7 +138,7 @@ def test_the_entry_of_a_file_is_chosen_and_stands_in_the_config(tmp_path: Path) 
     assert fingerprint(taken.encoder.backbone) == fingerprint(average)
     assert taken.settings == {"load": "checkpoint:conv4", "weights": str(file), "weights_key": "model_ema"}
     usual = model_of("checkpoint:conv4", Preparation(16, file))
-    assert usual.fingerprint != taken.fingerprint and "weights_key" not in (usual.settings or {})
+    assert usual.part.fingerprint != taken.part.fingerprint and "weights_key" not in (usual.settings or {})
     with pytest.raises(ConfigError, match="weights_key = 'ema', but the file has state_dict, model_ema"):
         model_of("checkpoint:conv4", Preparation(16, file, weights_key="ema"))
     with pytest.raises(ConfigError, match="weights_key is given, but model is a Python network"):

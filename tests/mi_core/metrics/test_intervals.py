@@ -66,8 +66,7 @@ def test_clustered_rate_is_that_of_korn_and_graubard() -> None:
 
 def test_a_design_effect_below_one_is_none() -> None:
     member, hits = np.arange(120) < 60, np.arange(120) % 2 == 0
-    alike = Groups.from_codes(np.arange(120) // 4, member)  # all groups
-    found = clustered_rate(hits, np.ones(120, dtype=bool), alike)
+    found = clustered_rate(hits, np.ones(120, dtype=bool), Groups.from_codes(np.arange(120) // 4, member))
     alone = rate(60, 120)
     assert found.low <= alone.low < 0.5 < alone.high <= found.high
     assert found.low == pytest.approx(alone.low, abs=0.01)

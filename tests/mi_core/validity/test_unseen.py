@@ -24,7 +24,7 @@ def test_what_any_encoder_sees_is_taken_out() -> None:
     """The slope is that of the regression, and members stand out more than without."""
     scores, beside, candidate = drawn(0.5, 0)
     known = ~candidate & (np.arange(len(candidate)) % 3 == 0)
-    found = Calibration.of(scores[known], beside[known])
+    found = Calibration.fit(scores[known], beside[known])
     assert found.slope == pytest.approx(2 / 5, abs=0.02)  # cov / var = 2 / (4 + 1)
     judged = ~known
     left = found(scores, beside)[judged]
@@ -39,7 +39,7 @@ def test_p_values_of_calibrated_scores_hold_their_level() -> None:
     for seed in range(40):
         scores, beside, candidate = drawn(0.0, seed, n=300)
         known = ~candidate & (np.arange(len(candidate)) % 3 == 0)
-        left = Calibration.of(scores[known], beside[known])(scores, beside)
+        left = Calibration.fit(scores[known], beside[known])(scores, beside)
         answers = answers_of(left[~known], candidate[~known], 0.0, fdr=0.05, seed=seed)
         below.append(float((answers.p_value <= 0.1).mean()))
     assert np.mean(below) == pytest.approx(0.1, abs=0.015)
@@ -48,6 +48,6 @@ def test_p_values_of_calibrated_scores_hold_their_level() -> None:
 def test_references_that_say_nothing_change_nothing() -> None:
     scores, beside, _ = drawn(0.0, 1, n=50)
     flat = np.full_like(beside, 7.0)
-    assert Calibration.of(scores, flat)(scores, flat).tolist() == scores.tolist()
+    assert Calibration.fit(scores, flat)(scores, flat).tolist() == scores.tolist()
     with pytest.raises(ShapeError):
-        Calibration.of(scores, beside[1:])
+        Calibration.fit(scores, beside[1:])

@@ -13,7 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from mi_core.report.build import SeedTest, SetTest
 from mi_core.validity.conformal import conformal_p_values
+from mi_core.validity.sets.share import LeastShare
 from mi_core.validity.verdict import Validity
 from pipelines.attack import score, scores
 from pipelines.attack.answers import candidates
@@ -193,14 +195,16 @@ def test_answers_follow_from_the_samples_that_are_drawn(
     task = tasks(plan_of(config, folder))[0]
     monkeypatch.setattr(scores, "MOST_JUDGED", 100)
     monkeypatch.setattr(scores.judged, "__defaults__", (100,))
-    told = candidates.of_samples(task, 0.5, config.validity.fdr, bound=True)
+    half = SetTest(test=None, least_share=LeastShare(0.5, None, 1))
+    test = SeedTest(attack="lpla", target="target", output="projection", reference="known", seed=0, result=half)
+    told = candidates.of_samples(task, test, config.validity.fdr)
     every = scores.judged(task, (*scores.SCORE_COLUMNS, "member"), 1000)
     column = scores.image_score_column(every.column_names)
     drawn = scores.judged(task, (column, "member"))
-    assert told["n_candidate"] == SHARDS * EACH and len(drawn) < 0.8 * len(every)
-    answers = pq.read_table(tmp_path / "run" / told["file"])
+    assert told.n_candidate == SHARDS * EACH and len(drawn) < 0.8 * len(every)
+    answers = pq.read_table(tmp_path / "run" / told.file)
     known = np.asarray(drawn[column])[~np.asarray(drawn["member"])]
-    assert told["n_control"] == (len(known) if config.data.group_by is None else told["n_control"])
+    assert told.n_control == (len(known) if config.data.group_by is None else told.n_control)
     if config.data.group_by is None:
         exact = conformal_p_values(np.asarray(answers["score"]), known)
         assert (np.asarray(answers["p_value"]) >= exact - 1e-12).all()  # never too small

@@ -13,13 +13,13 @@ from mi_core.features.embedding import Embedding
 from mi_core.features.lp_norm import LpNorm
 from mi_core.features.pairwise_similarity import PairwiseSimilarity
 from mi_core.features.sequential import SequentialSimilarity
+from mi_core.validity.blind import CLASSIFIED
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.encoders import DefendedConfig, TrainedConfig
 from pipelines.extract.work.passes import grouped
 from pipelines.plan.items import Beside, Judge, Plan, Query, Reading, Role
 from pipelines.plan.keys import items_in
 from pipelines.plan.load import load, parse
-from pipelines.plan.resolve import CLASSIFIED
 from pipelines.run.folder import RunFolder
 from pipelines.run.points import Run, points
 from pipelines.tune.trial import Trial

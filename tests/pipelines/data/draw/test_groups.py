@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from mi_core.checks import ConfigError
+from mi_core.hashing import half_of
 from pipelines.config.sections.attributes import GroupConfig
 from pipelines.config.sections.data import DataConfig, Role
-from pipelines.data.columns import middle_of
 from pipelines.data.draw.draw import draw
 from pipelines.data.scan.scan import scan
 from pipelines.errors import UserError
@@ -75,10 +76,10 @@ def test_parts_and_halves_keep_groups_whole(tmp_path: Path) -> None:
 
 
 def test_one_group_alone_cannot_be_halved() -> None:
-    assert middle_of(np.full(1, 7, np.uint64), "x") == 1
-    assert middle_of(np.array([5] * 9 + [6], np.uint64), "x") == 9  # neither side is empty
-    with pytest.raises(UserError, match=r"all 3 images of a, b belong to one group of data\.group_by"):
-        middle_of(np.full(3, 7, np.uint64), "a, b")
+    assert half_of(np.full(1, 7, np.uint64), 0, "x").all()
+    assert half_of(np.array([5] * 9 + [6], np.uint64), 0, "x").sum() == 9  # neither side is empty
+    with pytest.raises(ConfigError, match=r"all 3 images of a, b belong to one group of data\.group_by"):
+        half_of(np.full(3, 7, np.uint64), 0, "a, b")
 
 
 def test_given_roles_that_share_a_group_are_an_error(tmp_path: Path) -> None:
