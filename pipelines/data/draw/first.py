@@ -11,7 +11,7 @@ import pyarrow as pa
 from mi_core.hashing import FIRST
 from mi_core.records import BoolArray
 from pipelines.data.columns import ids_of, pixel_ranks
-from pipelines.data.draw.splits import Splits
+from pipelines.data.draw.splits import Splits, in_roles
 from pipelines.files import storage
 from pipelines.files.digest import digest
 
