@@ -29,7 +29,7 @@ from pipelines.extract.actor.worker import EncodeChunks
 from pipelines.extract.chunk_size import Sizing
 from pipelines.extract.executors import Executor, InProcess, InRay
 from pipelines.extract.features import rejected_samples
-from pipelines.extract.work.jobs import ATTEMPTS, Place, ShardJob, jobs_of, looked_up, places_of, remaining
+from pipelines.extract.work.jobs import ATTEMPTS, Place, ShardJob, jobs_left, jobs_of, looked_up, places_of
 from pipelines.extract.work.passes import FeatureFile, Pass, grouped, recorded_passes, resumed, with_banks
 from pipelines.extract.work.readers import Kept
 from pipelines.plan.items import Query
@@ -188,7 +188,7 @@ def _answer(passes: Sequence[PlannedPass], planned: Sequence[Planned], start: _S
     """Compute the remaining features of some passes."""
     for wave in _waves(passes):
         jobs = [job for one in wave for job in one.jobs()]
-        todo = _jobs_left(jobs, start)
+        todo = _with_attempts(jobs, start)
         if len(todo) < len(jobs):
             say("extract", f"{len(jobs) - len(todo)} of {len(jobs)} shards already done")
         if todo:
@@ -212,7 +212,7 @@ def _looked_through(passes: Sequence[PlannedPass], budget: int | None) -> tuple[
     if any(one.query.remote for one in passes) or budget is not None:
         jobs = [job for one in passes for job in one.jobs()]
         settle(looked_up(jobs))  # else their queries would count as lost
-        for counted, some in ((asked, jobs), (left, remaining(jobs))):
+        for counted, some in ((asked, jobs), (left, jobs_left(jobs))):
             for job in some:
                 counted[job.folder, job.encoder] += job.queries
             first = {job.query.tag: job for job in some}
@@ -221,7 +221,7 @@ def _looked_through(passes: Sequence[PlannedPass], budget: int | None) -> tuple[
     return asked, left
 
 
-def _jobs_left(jobs: Sequence[ShardJob], start: _Start) -> list[ShardJob]:
+def _with_attempts(jobs: Sequence[ShardJob], start: _Start) -> list[ShardJob]:
     """The jobs that are left, with their earlier attempts and the attempts per chunk allowed from now on."""
     known = looked_up(jobs)
     settle(known)

@@ -1,7 +1,7 @@
 """Split a pass into jobs, one per shard, and find the jobs that remain.
 
-A feature file is named by its content: the tag of its pass, which hashes the queries, checkpoint, source, shard and
-chunk. So a file that exists is done, a missing file is to do, and writing a file twice changes nothing.
+A feature file is named by its content: the tag of its pass, which hashes queries and chunk size, then checkpoint,
+shard and chunk. So a file that exists is done, a missing file is to do, and writing a file twice changes nothing.
 """
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ def looked_up(jobs: Sequence[ShardJob]) -> list[ShardJob]:
     return [replace(job, skip=done(job)) for job in jobs]
 
 
-def remaining(jobs: Sequence[ShardJob]) -> list[ShardJob]:
+def jobs_left(jobs: Sequence[ShardJob]) -> list[ShardJob]:
     """Keep the jobs whose shards are incomplete, with the chunks to skip."""
     return [job for job in looked_up(jobs) if job.is_left]
 
