@@ -24,8 +24,7 @@ from mi_core.auditing.scores import scores_of
 from mi_core.checks import ConfigError
 from mi_core.images import Decoder
 from mi_core.nonce import new_nonce
-from mi_core.validity.blind import CLASSIFIED
-from mi_core.validity.verdict import FACTOR
+from mi_core.validity.verdict import CLASSIFIED, FACTOR
 
 LEAST = 100
 """Controls to ask for. 30 % of them, drawn one by one, fix the threshold; a false-positive rate of 5 % takes 19.

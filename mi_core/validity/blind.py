@@ -31,7 +31,6 @@ from mi_core.folds import FOLDS, stratified_folds
 from mi_core.metrics.delong import auc
 from mi_core.records import BoolArray
 
-CLASSIFIED = 10_000  # images of a side that classifiers see: enough for an interval of .01, and small for memory
 _PENALTY = 0.01  # inverse strength: a few hundred images have more pixels than a weaker penalty could bear
 _COLUMNS = 96  # that are standardised together
 _Float64 = npt.NDArray[np.float64]

@@ -49,6 +49,8 @@ FACTOR = 2.0
 """How many times as strong as anything the checks could have missed a hidden difference has to be: a convention."""
 LEVEL = 0.01
 """The level of the randomisation test, by lot."""
+CLASSIFIED = 10_000
+"""Images of a side that classifiers see: enough for an interval of .01, and small for memory."""
 CHECKS = ("blind_auc", "semantic_auc", "control_auc")
 """The checks by their fields in `Validity`."""
 RESOLUTION = "resolution"

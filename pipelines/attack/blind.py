@@ -9,8 +9,9 @@ import pyarrow as pa
 
 from mi_core.hashing import digests64
 from mi_core.records import among
-from mi_core.validity.blind import CLASSIFIED, blind_scores, telling
+from mi_core.validity.blind import blind_scores, telling
 from mi_core.validity.file_features import FILE_FEATURES, pixel_names
+from mi_core.validity.verdict import CLASSIFIED
 from pipelines.config.sections.data import DataConfig
 from pipelines.data.draw.images import read_samples
 from pipelines.data.draw.splits import Splits

@@ -15,8 +15,7 @@ from mi_core.features.embedding import Embedding
 from mi_core.features.sequential import SequentialSimilarity
 from mi_core.objectives import OBJECTIVES
 from mi_core.querying.precision import precision_on
-from mi_core.validity.blind import CLASSIFIED
-from mi_core.validity.verdict import CHOICE
+from mi_core.validity.verdict import CHOICE, CLASSIFIED
 from pipelines.config.roles import ANCHOR_ROLE, CALIBRATION_ROLE, COINS, POPULATION_ROLE, of_nonmembers
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.attacks import AUDITED, AttackConfig

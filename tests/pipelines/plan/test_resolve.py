@@ -13,7 +13,7 @@ from mi_core.features.embedding import Embedding
 from mi_core.features.lp_norm import LpNorm
 from mi_core.features.pairwise_similarity import PairwiseSimilarity
 from mi_core.features.sequential import SequentialSimilarity
-from mi_core.validity.blind import CLASSIFIED
+from mi_core.validity.verdict import CLASSIFIED
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.encoders import DefendedConfig, TrainedConfig
 from pipelines.extract.work.passes import grouped
