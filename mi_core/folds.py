@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
 
 from mi_core.checks import ShapeError, check_shape
 from mi_core.records import BoolArray
@@ -26,6 +25,9 @@ def stratified_folds(
     Raises:
         ShapeError: a class has fewer samples, or groups, than there are folds; or groups is not (N,).
     """
+    # slow to load, and most processes do without
+    from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
+
     units = [int(chosen.sum()) if groups is None else len(np.unique(groups[chosen])) for chosen in (member, ~member)]
     if min(units) < FOLDS:
         what = "samples" if groups is None else "groups"

@@ -26,7 +26,6 @@ from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import minimize
 from scipy.special import expit
 
 from mi_core.attacks.base import Attack, NotApplicable, Scores, State, places_among
@@ -96,6 +95,8 @@ class RegressionAttack(Attack):
             slope = -weigh * sign * expit(-margin)
             value = weigh @ np.logaddexp(0, -margin) + penalty / 2 * away @ away
             return value / count, np.append(standard.T @ slope + penalty * away, slope.sum()) / count
+
+        from scipy.optimize import minimize  # slow to load, and most processes do without
 
         learned = minimize(loss, np.append(prior, 0.0), jac=True, method="L-BFGS-B", options={"gtol": 1e-8}).x
         return learned[:-1], learned[-1]

@@ -29,8 +29,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import torch.nn.functional as F
-from scipy.optimize import minimize
-from scipy.sparse.linalg import LinearOperator, cg
 from scipy.special import log_softmax, softmax
 from torch import nn
 
@@ -110,6 +108,8 @@ def solve_head(
         gradient = errors.T @ inputs / count + penalty * weights
         return float(-logs[rows, labels].mean() + penalty / 2 * (flat @ flat)), gradient.ravel()
 
+    from scipy.optimize import minimize  # slow to load, and most processes do without
+
     found = minimize(
         objective,
         np.zeros(classes * width),
@@ -136,6 +136,8 @@ def solve_head(
             return bent.ravel()
 
         size = len(flat)
+        from scipy.sparse.linalg import LinearOperator, cg  # slow to load, and most processes do without
+
         solved, _ = cg(LinearOperator((size, size), matvec=applied, dtype=np.float64), gradient, rtol=1e-6)
         return np.asarray(solved)
 

@@ -32,7 +32,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import brentq
 from scipy.special import polygamma, psi, stdtr, stdtrit
 
 from mi_core.checks import NumericError, check_finite, check_shape
@@ -148,6 +147,8 @@ def _inverse_trigamma(value: float) -> float:
     """The x with trigamma(x) = value; infinite where it exceeds `_MOST`."""
     if value <= float(polygamma(1, _MOST)):
         return math.inf
+    from scipy.optimize import brentq  # slow to load, and most processes do without
+
     return float(brentq(lambda x: float(polygamma(1, x)) - value, 1e-6, _MOST))
 
 

@@ -22,9 +22,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import rankdata
-from sklearn.linear_model import LogisticRegression
-from sklearn.preprocessing import StandardScaler
 
 from mi_core.checks import check_finite, check_shape
 from mi_core.folds import FOLDS, stratified_folds
@@ -111,6 +108,8 @@ def semantic_scores(
 
 
 def _standardised(columns: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    from sklearn.preprocessing import StandardScaler  # slow to load, and most processes do without
+
     scaled: npt.NDArray[Any] = StandardScaler().fit_transform(columns)
     return scaled
 
@@ -119,6 +118,10 @@ def _out_of_fold(
     features: npt.NDArray[Any], member: BoolArray, seed: int, groups: npt.NDArray[np.int64] | None
 ) -> _Float64:
     """Scores (N,) of logistic regressions on features (N, F), each on other folds than it scores."""
+    # slow to load, and most processes do without
+    from scipy.stats import rankdata
+    from sklearn.linear_model import LogisticRegression
+
     scores = np.zeros(len(features))
     folds = stratified_folds(member, groups, seed, "a blind classifier")
     for index, rows in enumerate(folds):

@@ -25,7 +25,6 @@ import math
 
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import false_discovery_control
 
 from mi_core.checks import ConfigError, ShapeError, check_finite, check_range, check_shape
 from mi_core.metrics.intervals import checked_groups
@@ -91,6 +90,8 @@ def q_values(p_values: FloatArray) -> _Float64:
         >>> q_values(np.array([0.01, 0.04, 0.03, 0.5])).round(3).tolist()
         [0.04, 0.053, 0.053, 0.5]
     """
+    from scipy.stats import false_discovery_control  # slow to load, and most processes do without
+
     values = _checked("p_values", p_values)
     check_range("smallest p-value", float(values.min()), 0.0, 1.0)
     check_range("largest p-value", float(values.max()), 0.0, 1.0)

@@ -29,7 +29,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 from scipy.special import expit, ndtr, ndtri
-from scipy.stats import binom
 
 from mi_core.checks import ConfigError, check_finite, check_range, check_shape
 from mi_core.defenses.privacy import calibrated, guarantee
@@ -131,6 +130,8 @@ def p_value(found: Guesses, epsilon: float, delta: float = 0.0) -> float:
         >>> round(p_value(Guesses(1000, 100, 75), 0.673, 1e-4), 3)
         0.05
     """
+    from scipy.stats import binom  # slow to load, and most processes do without
+
     check_range("epsilon", epsilon, 0)
     check_range("delta", delta, 0, 1)
     right = expit(epsilon)

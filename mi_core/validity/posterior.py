@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.isotonic import IsotonicRegression
 
 from mi_core.checks import ShapeError, check_finite, check_range, check_shape
 from mi_core.records import FloatArray
@@ -77,6 +76,8 @@ def _candidate_share(
     candidates: npt.NDArray[np.float64], controls: npt.NDArray[np.float64], seed: int
 ) -> npt.NDArray[np.float64]:
     """f_candidate / (f_candidate + f_control) at each candidate (N,), out of fold, rising with the score."""
+    from sklearn.isotonic import IsotonicRegression  # slow to load, and most processes do without
+
     fold = np.empty(len(candidates), dtype=np.int64)  # by rank of the score, so that the order of samples has no effect
     fold[np.argsort(candidates, kind="stable")] = np.random.default_rng(seed).permutation(len(candidates)) % FOLDS
     _, ranks = np.unique(np.concatenate([candidates, controls]), return_inverse=True)  # ties keep one rank
