@@ -75,20 +75,28 @@ def half_of(ranks: npt.NDArray[np.uint64], index: int, name: str) -> BoolArray:
     return chosen
 
 
-def sample_digests(pixels: Iterable[bytes], ids: Iterable[str]) -> list[bytes]:
-    """The SHA-256 of the pixels' hash and the id of every sample, 32 bytes each."""
-    return [hashlib.sha256(shown + name.encode()).digest() for shown, name in zip(pixels, ids, strict=True)]
+def sample_digests(pixels: Iterable[bytes], ids: Iterable[str]) -> npt.NDArray[np.uint32]:
+    """The SHA-256 of the pixels' hash and the id of every of N samples: (N, 8), the lowest word first."""
+    return as_words(hashlib.sha256(shown + name.encode()).digest() for shown, name in zip(pixels, ids, strict=True))
 
 
-def sum_of_digests(digests: Iterable[bytes]) -> bytes:
-    """Which samples some are: the sum of their digests modulo 2 ** 256, whatever their order and however divided.
+def as_words(digests: Iterable[bytes]) -> npt.NDArray[np.uint32]:
+    """N digests of 32 bytes as (N, 8) words."""
+    return np.frombuffer(b"".join(digests), dtype="<u4").reshape(-1, 8)
+
+
+def sum_of_digests(words: npt.NDArray[np.uint32]) -> bytes:
+    """Which samples some are: the sum of their digests (N, 8) modulo 2 ** 256, in any order and however divided.
 
     Example:
-        >>> one, two, three = sample_digests([b"x", b"y", b"z"], ["a", "b", "c"])
-        >>> sum_of_digests([three, sum_of_digests([two, one])]) == sum_of_digests([one, two, three])
+        >>> digests = sample_digests([b"x", b"y", b"z"], ["a", "b", "c"])
+        >>> part = sum_of_digests(digests[:0:-1])
+        >>> sum_of_digests(np.concatenate([digests[:1], as_words([part])])) == sum_of_digests(digests)
         True
     """
-    return (sum(int.from_bytes(one, "little") for one in digests) % 2**256).to_bytes(32, "little")
+    totals = words.sum(axis=0, dtype=np.uint64).tolist()  # exact for 2 ** 32 samples
+    whole: int = sum(total << (32 * place) for place, total in enumerate(totals))
+    return (whole % 2**256).to_bytes(32, "little")
 
 
 def _digests(parts: Sequence[str | int], names: Iterable[str], words: int) -> npt.NDArray[np.uint64]:

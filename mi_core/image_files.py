@@ -122,8 +122,9 @@ def sort_files(names: Iterable[str], head: Callable[[str], bytes]) -> tuple[list
     """
     kinds = {name: suffix_in(name) for name in names}
     images = [name for name, kind in kinds.items() if kind in SUFFIXES or (not kind and format_of(head(name)))]
-    twins = {name.rpartition(".")[0] for name in images}
-    lost = [name for name, kind in kinds.items() if kind in OTHER_PICTURES and name.rpartition(".")[0] not in twins]
+    stems = {name: name.removesuffix(f".{name.rpartition('.')[2]}") if kind else name for name, kind in kinds.items()}
+    twins = {stems[name] for name in images}
+    lost = [name for name, kind in kinds.items() if kind in OTHER_PICTURES and stems[name] not in twins]
     return images, {name: f".{kinds[name]} pictures cannot be read; convert it to PNG or JPEG" for name in lost}
 
 

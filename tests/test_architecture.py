@@ -303,6 +303,18 @@ for name in {LIGHT!r}:
     assert found.stdout.splitlines() == [f"{name} []" for name in LIGHT]
 
 
+def test_workers_load_what_they_compute_with() -> None:
+    """A second of every process that a run starts."""
+    code = """
+import importlib, sys
+for name in ("pipelines.extract.actor.worker", "pipelines.pretrain.worker", "pipelines.attack.run"):
+    importlib.import_module(name)
+    print(name, sorted({"sklearn", "scipy.stats", "scipy.optimize"} & set(sys.modules)))
+"""
+    found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert all(line.endswith(" []") for line in found.stdout.splitlines()), found.stdout
+
+
 def test_every_task_and_actor_says_what_memory_it_takes() -> None:
     """Without it Ray puts as many side by side as a node has CPUs, whatever they hold."""
     for path in sources("pipelines"):

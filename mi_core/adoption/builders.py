@@ -223,12 +223,12 @@ def usual_settings(load: str, weights: str | None, size: int | None, read: Read)
     """Whether an encoder learned from captions, and how images reach it, as the data section of a config says that.
 
     Args:
-        load: its name; empty, or no name: it has none.
+        load: ``kind:name``; anything else: the encoder has no name.
         weights, read: as `weight_sources.read_weights_of`.
         size: side of the images; None: the published one, else `USUAL_SIDE`.
 
     Returns:
-        The second is empty where a config knows it by the name.
+        Whether it learned from captions; and fields of the data section, none where a config takes them from the name.
 
     Raises:
         ConfigError: there is no such folder or model.

@@ -70,6 +70,9 @@ def left_out(
         text: whether it has a text tower.
         weights: whether its weights are at hand, or only its answers.
 
+    Returns:
+        One line or none of those that could run; a line for every reason of the others.
+
     Example:
         >>> missing, useless = left_out([], ["backbone", "projection"], text=False)
         >>> "lpla" in missing[0], [line for line in useless if line.startswith("clip")]

@@ -121,7 +121,7 @@ class Setup:
         return Asked(features, small.array, embeddings.array)
 
     def consistency(self, target: Model, samples: Samples) -> dict[str, Any]:
-        """Whether the encoder recognises images in two different views."""
+        """Whether an encoder from elsewhere recognises images in two different views."""
         ids = samples.ids
         return self._try_out(target, samples, sorted(range(len(ids)), key=ids.__getitem__)[:PROBED])
 
@@ -155,7 +155,9 @@ class Setup:
 
     def _tried(self, reference: Reference, samples: Samples) -> Reference:
         rows, outputs = samples.first(PROBED, self.seed), reference.model.encoder.outputs
-        works = self._try_out(reference.model, samples, rows[~reference.seen[rows]][:PROBED].tolist())
+        unseen = rows[~reference.seen[rows]][:PROBED].tolist()
+        model = reference.model
+        works = self.consistency(model, samples) if reference.given else self._try_out(model, samples, unseen)
         output = self.output if self.output in outputs else outputs[0]
         return replace(reference, output=output, consistency=works)
 
@@ -191,6 +193,11 @@ class Bar(Progress):
         able = find_spec("ipywidgets") is not None if console.is_jupyter else console.is_terminal
         columns = TextColumn("{task.description:>20}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
         super().__init__(*columns, console=console, transient=True, disable=not (wanted and able))
+
+    def stop(self) -> None:
+        """End the bar; one that is not shown prints no line of its own, as older versions of rich do."""
+        if not self.disable:
+            super().stop()
 
     def begin(self, title: str, total: int) -> Callable[..., None]:
         """Begin a task; returns a function that counts."""

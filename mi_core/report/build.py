@@ -132,7 +132,8 @@ class SetTest:
             scores, candidate: as `dataset_test`.
             control: (N,) on reference encoders; None: there are none.
             seed: of the test.
-            groups: (N,) what the samples belong to; None: each stands for itself.
+            groups: (N,) what the samples belong to; None: each stands for itself. Where some hold candidates and
+                controls, ``control_auc`` alone heeds them; see `one_sided`.
         """
         beside, units = None if control is None else auc(control, candidate, groups), one_sided(groups, candidate)
         try:

@@ -68,7 +68,8 @@ def answers_of(
         share: of the candidates that was used, or a lower bound of it, in [0, 1].
         fdr: false-discovery rate in (0, 1).
         seed: of draws.
-        groups: (M,) numbers of what the samples belong to, none with both; None: all are independent.
+        groups: (M,) numbers of what the samples belong to; no group holds candidates and controls. None: all samples
+            are independent.
 
     Raises:
         ShapeError, ConfigError, NumericError: as `conformal_p_values`, `benjamini_hochberg` and `posterior`.

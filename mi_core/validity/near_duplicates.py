@@ -234,7 +234,7 @@ def confirmed(pairs: Pairs, levels: npt.NDArray[np.uint8], *, least: float = 0.9
 
 
 def first_copies(pairs: Pairs, levels: npt.NDArray[np.uint8], *, least: float = 0.92) -> npt.NDArray[np.int64]:
-    """Of which image each of N images is a near-copy: (N,) rows; of several copies the first stays, its own copy.
+    """For each of N images, the row of the first image that it is a near-copy of; its own row where there is none.
 
     Args:
         pairs: (P, 2) rows with close hashes; levels, least: as `confirmed`.

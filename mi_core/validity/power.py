@@ -17,7 +17,6 @@ from functools import cache
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import brentq
 from scipy.special import expit, logit, ndtr, ndtri
 
 from mi_core.checks import check_choice, check_range
@@ -106,6 +105,8 @@ def detectable_auc(
     """
     check_range("share", share, 0, 1, open_low=True)
     check_range("power", power, 0.5, 1, open_high=True)
+
+    from scipy.optimize import brentq  # slow to load, and most processes do without
 
     def excess(auc: float) -> float:
         mixed = 0.5 + share * (auc - 0.5)

@@ -117,7 +117,7 @@ def inferred(
 
     Args:
         planned: the plan of the seed.
-        every: all inferences of the config, of which an entry names the settings that tell it apart.
+        every: all inferences of the config: the settings in which they differ are named.
         seeds: of the run.
 
     Raises:

@@ -151,6 +151,7 @@ def can_stand_alone() -> bool:
     ("nodes", "last", "code"),
     [
         (1, "fail", 3),
+        pytest.param(1, "seeds=[0]", 0, marks=pytest.mark.slow),
         pytest.param(2, "fail", 3, marks=pytest.mark.slow),
         pytest.param(2, "seeds=[0]", 0, marks=pytest.mark.slow),
     ],

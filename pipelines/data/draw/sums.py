@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import compress
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from mi_core.hashing import sample_digests, sum_of_digests
+from mi_core.hashing import as_words, sample_digests, sum_of_digests
 from pipelines.data.columns import Coded, ids_of
 
 DROPPED = "dropped"
@@ -49,7 +48,7 @@ def sums_of(rows: pa.Table, source: str, item: str, path: str = "", dropped: int
         number, of = divmod(one, len(part.values) + 1)
         mine = kind == one
         named = {"role": role.values[number], "part": part.values[of]}
-        entries.append(place | named | {"count": int(mine.sum()), "digest": sum_of_digests(compress(digests, mine))})
+        entries.append(place | named | {"count": int(mine.sum()), "digest": sum_of_digests(digests[mine])})
     if dropped:
         entries.append(place | {"role": "", "part": "", "count": dropped, "digest": bytes(32)})
     return pa.Table.from_pylist(entries, schema=SUMS)
@@ -121,7 +120,7 @@ class Sums:
 
     def digest(self, rows: npt.NDArray[np.intp]) -> str:
         """Which samples some rows of the table stand for: 64 hex digits."""
-        return sum_of_digests(self.table["digest"].take(pa.array(rows)).to_pylist()).hex()
+        return sum_of_digests(as_words(self.table["digest"].take(pa.array(rows)).to_pylist())).hex()
 
     def dropped(self, source: str, item: str) -> bool:
         """Whether rows of a shard are dropped."""

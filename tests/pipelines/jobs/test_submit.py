@@ -103,7 +103,7 @@ def test_code_and_config_travel_and_nothing_else(tmp_path: Path) -> None:
     (mine / ".env").write_text("secret")
     (mine / "model.py").write_text("def encode(images): return images")
     (mine / "same.py").symlink_to("model.py")
-    with submit.staged(config.plain(), [str(mine)]) as stage:
+    with submit.staged(config.model_dump(mode="json", by_alias=True), [str(mine)]) as stage:
         found = {path.relative_to(stage) for path in stage.rglob("*") if path.is_file()}
         assert {path.parts[0] for path in found} == {"mi_core", "pipelines", "mine", "run.yaml"}
         assert {path for path in found if path.parts[0] == "mine"} == {Path("mine/model.py"), Path("mine/same.py")}
