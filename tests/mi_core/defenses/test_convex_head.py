@@ -11,7 +11,6 @@ from scipy.optimize import minimize
 from sklearn.linear_model import LogisticRegression
 
 from mi_core.checks import ConfigError, NumericError
-from mi_core.defenses import convex_head
 from mi_core.defenses.convex_head import TOLERANCE, UnitLinear, sensitivity_bound, solve_head
 
 
@@ -53,7 +52,7 @@ def test_a_search_that_stops_short_is_finished(monkeypatch: pytest.MonkeyPatch) 
         stopped.append(np.linalg.norm(arguments[0](found.x)[1]))
         return found
 
-    monkeypatch.setattr(convex_head, "minimize", early)
+    monkeypatch.setattr("scipy.optimize.minimize", early)
     found = solve_head(embeddings, labels, classes=4, penalty=0.001)
     assert stopped[0] > 10 * TOLERANCE
     assert np.linalg.norm(found - expected) <= 2 * TOLERANCE / 0.001
