@@ -25,7 +25,7 @@ from pipelines.config.sections.encoders import TrainedConfig
 from pipelines.data.draw.halves import members_of
 from pipelines.data.draw.images import load_images
 from pipelines.data.draw.splits import Splits
-from pipelines.encoders.stored import EncoderJob, describe, momentum_path, weights_path, write_weights
+from pipelines.encoders.stored import EncoderJob, describe, weights_path, write_weights
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.pretrain.board import Reporter
@@ -227,7 +227,6 @@ class _Keeper:
             encoder = audited_encoder(config.pretraining(), data.channels, data.size)
             load_weights(encoder, storage.read_bytes(weights_path(self.folder, epoch)))
             prints[str(epoch)] = fingerprint(encoder)
-        copies = [momentum_path(self.folder, epoch) for epoch in config.kept_epochs]  # earlier versions kept none
         self.job.write(
             outputs=config.outputs,
             fingerprints=prints,
@@ -235,7 +234,7 @@ class _Keeper:
             losses=tuple(self.trainer.losses),
             streamed=isinstance(data, StreamedImages),
             templated_captions=templated,
-            momentum=config.keeps_momentum and all(storage.exists(path) for path in copies),
+            momentum=config.keeps_momentum,
         )
 
 

@@ -112,11 +112,8 @@ class Glimpses:
 
     @classmethod
     def read(cls, path: str) -> Glimpses:
-        """What `Keeping.write` wrote; nothing where an earlier version scanned the shard."""
-        try:
-            table = storage.read_table(path)
-        except FileNotFoundError:
-            return cls.nothing()
+        """What `Keeping.write` wrote."""
+        table = storage.read_table(path)
         return cls(table, int(table.schema.metadata[_FIRST_LEFT]))
 
     @classmethod

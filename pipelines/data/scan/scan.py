@@ -191,11 +191,11 @@ class Receipt:
 
     @classmethod
     def read(cls, path: str) -> Receipt:
-        """The receipt as it was written; those of earlier versions list what they lacked among the problems alone."""
+        """The receipt as it was written."""
         kinds = {kind.__name__: kind for kind in (Problem, Note, Damage)}
         entry = storage.read_json(path)
         problems = tuple(kinds[told.pop("kind")](**told) for told in entry["problems"])
-        return cls(entry["rows"], problems, tuple(entry.get("lacking", lacking(one.reason for one in problems))))
+        return cls(entry["rows"], problems, tuple(entry["lacking"]))
 
 
 _NONE = pa.table({})
@@ -249,7 +249,7 @@ def _tables(attributes: Mapping[str, AttributeConfig]) -> list[tuple[str, str]]:
 def _states(items: Sequence[Item], tables: Sequence[tuple[str, str]]) -> list[str]:
     """The state of every item: which files it has, and when these and the tables were written.
 
-    Each folder is listed once. Items without a table have the state that earlier versions gave them.
+    Each folder is listed once.
     """
     files = [[f"{item.path}/{name}" for name in item.files] or [item.path] for item in items]
     folders = {path.rpartition("/")[0] for paths in files for path in paths if path}

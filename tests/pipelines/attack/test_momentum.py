@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from pipelines.data.draw.splits import Splits
 from pipelines.data.plans import plan_of, plans_of
 from pipelines.encoders import adopt
 from pipelines.encoders.adopt import try_out
-from pipelines.encoders.stored import describe, momentum_path
+from pipelines.encoders.stored import describe, momentum_path, write_record
 from pipelines.errors import UserError
 from pipelines.extract import run as extract
 from pipelines.extract.work.passes import recorded_passes
@@ -35,7 +36,6 @@ from pipelines.plan.items import Query
 from pipelines.plan.keys import items_in
 from pipelines.plan.load import parse
 from pipelines.plan.rules.controls import passed_over, references_of
-from pipelines.pretrain import run as pretrain
 from pipelines.report.bindings import encoder_of
 from pipelines.report.parts.caveats import of_references
 from pipelines.run.folder import RunFolder
@@ -109,21 +109,13 @@ def test_a_statement_binds_the_copy(run: Path) -> None:
     assert storage.exists(momentum_path(stored.folder, 3))
 
 
-@pytest.mark.slow
-def test_a_training_of_an_earlier_version_claims_no_copy_and_is_refused_before_a_query(
-    run: Path, tmp_path: Path
-) -> None:
+def test_an_encoder_whose_record_has_no_copy_is_refused_before_a_query(run: Path, tmp_path: Path) -> None:
     shutil.copytree(run, tmp_path / "run")
     folder = RunFolder(str(tmp_path / "run"))
-    stored = describe(folder.seed(0), "target")
-    Path(momentum_path(stored.folder, 1)).unlink()
-    Path(f"{stored.folder}/encoder.json").unlink()  # as if it was begun before copies were kept, and cut off
+    write_record(folder.seed(0), replace(describe(folder.seed(0), "target").record, momentum=False))
     shutil.rmtree(folder.seed(0).store)
     runs = [Run(parse(config(), "x"), folder)]
     planned = plans_of(runs)
-    pretrain.run(runs, planned)
-    assert not describe(folder.seed(0), "target").record.momentum
-    assert describe(folder.seed(0), "shadow").record.momentum
     with pytest.raises(UserError, match="holds no momentum copy of target, which keys: momentum needs; choose another"):
         extract.run(runs, planned, lambda *_: pytest.fail("no rule is fitted"))
     assert not storage.list_files(folder.seed(0).store)

@@ -126,7 +126,6 @@ def test_a_name_that_is_not_utf_8_is_listed(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_usual_images_is_read_as_ever(tmp_path: Path) -> None:
-    """Old run folders go on: names, order, slices and classes of such a folder are those of before."""
     names = [f"{'dog' if number % 3 else 'cat'}/x{number:04d}.{('jpg', 'png')[number % 2]}" for number in range(1100)]
     for name in names:
         (tmp_path / name).parent.mkdir(exist_ok=True)

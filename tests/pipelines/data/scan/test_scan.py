@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import signal
 import subprocess
@@ -11,7 +10,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
@@ -25,7 +23,7 @@ from pipelines.config.sections.data import DataConfig
 from pipelines.data.draw.draw import draw
 from pipelines.data.read.sources import Source
 from pipelines.data.scan import scan as scanning
-from pipelines.data.scan.scan import LISTED, Receipt, Scan, scan, scan_item, usable
+from pipelines.data.scan.scan import LISTED, Scan, scan, scan_item, usable
 from pipelines.errors import Unavailable, UserError, unavailable_in
 from pipelines.files import storage, stores
 from tests.conftest import S3_BUSY
@@ -120,8 +118,6 @@ def test_a_shard_is_read_anew_once_a_format_that_it_lacked_can_be_read(
     first, _ = scanned(config, tmp_path / "scan")
     assert scanned(config, tmp_path / "scan")[1] == []
     monkeypatch.undo()
-    for receipt in (tmp_path / "scan" / "pool").glob("000-*.json"):  # as earlier versions wrote it
-        receipt.write_text(json.dumps({"rows": 5, "problems": []}))
     second, read = scanned(config, tmp_path / "scan")
     assert read == ["002"]
     assert [shard.rows for shard in first.shards] == [5, 5, 1, 5, 5, 5]
@@ -148,13 +144,9 @@ def test_many_shards_list_fewer_samples_each(shards: Path, tmp_path: Path, monke
         ]
 
 
-def test_a_receipt_of_an_earlier_version_tells_what_was_lacking() -> None:
+def test_problems_tell_which_formats_are_lacking() -> None:
     reason = "undecodable: HEIF is read by another package: pip install pillow-heif"
     assert lacking([reason, "undecodable: the file is empty"]) == ("HEIF",)
-    problem = {"kind": "Problem", "key": "x", "reason": reason, "count": 1}
-    with TemporaryDirectory() as folder:
-        (Path(folder) / "old.json").write_text(json.dumps({"rows": 0, "problems": [problem]}))
-        assert Receipt.read(f"{folder}/old.json").lacking == ("HEIF",)
 
 
 def test_a_key_counts_once_in_a_source(shards: Path, tmp_path: Path) -> None:
