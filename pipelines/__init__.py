@@ -22,6 +22,6 @@ A room imports itself and the rooms that stand before it in this list, never a l
     cli        the command line
 
 The way of an image: ``data.scan`` reads and hashes it, ``data.draw`` gives it a role, ``plan.resolve`` says which
-queries it is shown in, ``extract.work`` groups them and streams it, ``extract.actor`` queries the encoders and writes
-the columns, ``attack.fit`` turns them into a score, ``report.parts.verdict`` into a verdict.
+queries it is shown in, ``extract.division`` groups them and streams it, ``extract.actor`` queries the encoders and
+writes the columns, ``attack.fit`` turns them into a score, ``report.parts.verdict`` into a verdict.
 """

@@ -84,9 +84,9 @@ DRAWERS = {
         "": {"rules"},
     },
     "pipelines.extract": {
-        "work": set(),
-        "actor": {"work", "bank"},
-        "": {"work", "actor"},
+        "division": set(),
+        "actor": {"division", "bank"},
+        "": {"division", "actor"},
     },
     "pipelines.attack": {
         "answers": {"fit", "reference", "results", "scores"},
@@ -110,7 +110,7 @@ BANNED_IN_MI_CORE = {"ray", "yaml", "argparse", "typer", "pydantic"}
 BANNED_NAMES = {"utils", "helpers", "common", "misc"}
 LIGHT = (
     *("pipelines.cli.app", "pipelines.cli.listing", "pipelines.report.index"),
-    *("pipelines.extract.work.readers", "pipelines.data.scan.scan"),
+    *("pipelines.extract.division.readers", "pipelines.data.scan.scan"),
 )
 
 

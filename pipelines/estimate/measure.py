@@ -40,10 +40,10 @@ from pipelines.estimate.outline import RoleSizes, TimedPass, Training
 from pipelines.estimate.stand_ins import Stated, TimeChunks, stand_in
 from pipelines.extract import bank
 from pipelines.extract.actor.telemetry import STEPS
-from pipelines.extract.work.jobs import ShardJob, orders_of
-from pipelines.extract.work.passes import CHUNK
-from pipelines.extract.work.readers import read_chunks
-from pipelines.extract.work.selections import Selection
+from pipelines.extract.division.jobs import ShardJob, orders_of
+from pipelines.extract.division.passes import CHUNK
+from pipelines.extract.division.readers import read_chunks
+from pipelines.extract.division.selections import Selection
 from pipelines.files import many, storage
 from pipelines.run.points import Run
 from pipelines.run.ray_session import TASK_MEMORY, borne, decoding_threads, encoder_actors, mapped, trainings_at_once

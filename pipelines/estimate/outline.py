@@ -20,9 +20,9 @@ from pipelines.data.plans import drawn_roles
 from pipelines.data.read.sources import Source
 from pipelines.encoders.adopt import probes_of
 from pipelines.estimate.stand_ins import Stated, check_outputs
-from pipelines.extract.work.jobs import ShardJob
-from pipelines.extract.work.passes import Pass, grouped
-from pipelines.extract.work.selections import Selection
+from pipelines.extract.division.jobs import ShardJob
+from pipelines.extract.division.passes import Pass, grouped
+from pipelines.extract.division.selections import Selection
 from pipelines.files.digest import digest
 from pipelines.plan.items import Encoder, Plan, Query, Role
 from pipelines.plan.keys import items_in

@@ -27,9 +27,9 @@ from pipelines.estimate import measure
 from pipelines.estimate.measure import SECONDS, QueryCost, Samples, TrainingCost, key, side_by_side
 from pipelines.estimate.outline import Outline, RoleSizes, TimedPass, Training, outline
 from pipelines.extract.actor.asking import together
+from pipelines.extract.division.jobs import shared
+from pipelines.extract.division.passes import CHUNK
 from pipelines.extract.stream import READERS_PER_ACTOR
-from pipelines.extract.work.jobs import shared
-from pipelines.extract.work.passes import CHUNK
 from pipelines.files import storage
 from pipelines.plan.prospects import prospects
 from pipelines.pretrain.worker import streams

@@ -16,7 +16,7 @@ from pipelines.data.draw.images import load_samples
 from pipelines.data.draw.splits import Splits
 from pipelines.data.plans import Planned
 from pipelines.errors import UserError
-from pipelines.extract.work.jobs import ShardJob
+from pipelines.extract.division.jobs import ShardJob
 from pipelines.files import storage
 from pipelines.files.digest import digest
 from pipelines.run.folder import SeedFolder

@@ -19,8 +19,8 @@ from pipelines.errors import UserError
 from pipelines.extract import bank
 from pipelines.extract.actor.asking import decoded
 from pipelines.extract.actor.worker import EncodeChunks
-from pipelines.extract.work.jobs import jobs_of, places_of
-from pipelines.extract.work.passes import CHUNK, Pass
+from pipelines.extract.division.jobs import jobs_of, places_of
+from pipelines.extract.division.passes import CHUNK, Pass
 from pipelines.run.folder import SeedFolder
 from pipelines.run.ray_session import decoding_threads, encoder_actors, mapped, object_store_bytes
 

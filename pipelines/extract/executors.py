@@ -11,9 +11,9 @@ from pipelines.encoders.access import Access
 from pipelines.errors import UserError
 from pipelines.extract import preflight
 from pipelines.extract.actor.worker import EncodeChunks
+from pipelines.extract.division.jobs import ShardJob, orders_of
+from pipelines.extract.division.readers import Kept, chunks_of
 from pipelines.extract.stream import removed_in_bulk, stream
-from pipelines.extract.work.jobs import ShardJob, orders_of
-from pipelines.extract.work.readers import Kept, chunks_of
 from pipelines.run.points import Run
 from pipelines.run.ray_session import mapped
 

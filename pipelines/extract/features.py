@@ -15,7 +15,7 @@ from pipelines.data.columns import ids_of, known_label
 from pipelines.data.draw.first import Firsts
 from pipelines.data.draw.splits import Splits, in_roles
 from pipelines.errors import UserError
-from pipelines.extract.work.passes import Recorded, column_of, recorded_passes
+from pipelines.extract.division.passes import Recorded, column_of, recorded_passes
 from pipelines.files import many, storage
 from pipelines.plan.items import Plan, Query, Reading
 from pipelines.plan.keys import items_in

@@ -15,9 +15,9 @@ from pipelines.data.plans import Planned
 from pipelines.encoders.probe_ledger import probe_queries, probed_images
 from pipelines.errors import UserError
 from pipelines.extract.actor.attempts import lost_queries
+from pipelines.extract.division.jobs import ATTEMPTS
+from pipelines.extract.division.passes import Pass, Recorded, pass_of, recorded_passes, resumed, with_banks
 from pipelines.extract.features import read
-from pipelines.extract.work.jobs import ATTEMPTS
-from pipelines.extract.work.passes import Pass, Recorded, pass_of, recorded_passes, resumed, with_banks
 from pipelines.plan.items import Encoder, Query, Reading
 from pipelines.plan.keys import items_in
 from pipelines.run.folder import SeedFolder

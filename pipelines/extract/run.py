@@ -27,11 +27,11 @@ from pipelines.extract import bank, ledger, stopping
 from pipelines.extract.actor.attempts import Unpaid, begun, begun_of, settle
 from pipelines.extract.actor.worker import EncodeChunks
 from pipelines.extract.chunk_size import Sizing
+from pipelines.extract.division.jobs import ATTEMPTS, Place, ShardJob, jobs_left, jobs_of, looked_up, places_of
+from pipelines.extract.division.passes import FeatureFile, Pass, grouped, recorded_passes, resumed, with_banks
+from pipelines.extract.division.readers import Kept
 from pipelines.extract.executors import Executor, InProcess, InRay
 from pipelines.extract.features import rejected_samples
-from pipelines.extract.work.jobs import ATTEMPTS, Place, ShardJob, jobs_left, jobs_of, looked_up, places_of
-from pipelines.extract.work.passes import FeatureFile, Pass, grouped, recorded_passes, resumed, with_banks
-from pipelines.extract.work.readers import Kept
 from pipelines.plan.items import Query
 from pipelines.plan.keys import items_in
 from pipelines.run.folder import SeedFolder

@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from mi_core.features.sequential import StoppingRule
-from pipelines.extract.work.jobs import ShardJob
+from pipelines.extract.division.jobs import ShardJob
 from pipelines.files import storage
 from pipelines.plan.items import Fit
 from pipelines.run.folder import SeedFolder

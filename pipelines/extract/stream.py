@@ -16,9 +16,9 @@ from pipelines.encoders.access import Access
 from pipelines.errors import UserError
 from pipelines.extract.actor.attempts import Unpaid
 from pipelines.extract.actor.worker import EncodeChunks, decode_chunks
+from pipelines.extract.division.jobs import ShardJob, orders_of
+from pipelines.extract.division.readers import read_chunks
 from pipelines.extract.throughput import Throughput, steady_rate
-from pipelines.extract.work.jobs import ShardJob, orders_of
-from pipelines.extract.work.readers import read_chunks
 from pipelines.files import many
 from pipelines.run.ray_session import TASK_MEMORY, borne, decoding_threads, encoder_actors
 

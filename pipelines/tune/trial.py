@@ -39,8 +39,8 @@ from pipelines.encoders.stored import share
 from pipelines.errors import UserError
 from pipelines.extract import run as extract
 from pipelines.extract.actor.worker import EncodeChunks
-from pipelines.extract.work.passes import remove_passes
-from pipelines.extract.work.readers import Kept
+from pipelines.extract.division.passes import remove_passes
+from pipelines.extract.division.readers import Kept
 from pipelines.files import storage
 from pipelines.files.digest import digest
 from pipelines.plan.checks import build

@@ -14,7 +14,7 @@ from pipelines.config.sections.parameters import build
 from pipelines.data.draw.images import load_images
 from pipelines.data.draw.splits import Splits
 from pipelines.encoders.stored import StoredEncoder
-from pipelines.extract.work.passes import recorded_passes
+from pipelines.extract.division.passes import recorded_passes
 from pipelines.files import storage
 from pipelines.run.folder import SeedFolder
 from tests.conftest import small_config

@@ -9,8 +9,8 @@ from mi_core.features import Measure
 from mi_core.records import Features
 from pipelines.config.run_config import RunConfig
 from pipelines.data.plans import plan_of
+from pipelines.extract.division.passes import recorded_passes
 from pipelines.extract.features import read
-from pipelines.extract.work.passes import recorded_passes
 from pipelines.files import storage
 from pipelines.plan.items import Query, Reading, Samples
 from pipelines.plan.keys import items_in

@@ -8,8 +8,8 @@ from pathlib import Path
 from pipelines.config.run_config import RunConfig
 from pipelines.data.plans import plans_of
 from pipelines.extract.chunk_size import Sizing
+from pipelines.extract.division.jobs import ShardJob
 from pipelines.extract.run import PlannedPass, plan_passes
-from pipelines.extract.work.jobs import ShardJob
 from pipelines.run.folder import RunFolder
 from pipelines.run.points import Run
 

@@ -22,7 +22,7 @@ from pipelines.data.scan.scan import scan
 from pipelines.encoders import adopt
 from pipelines.extract import run as extract
 from pipelines.extract.actor.worker import EncodeChunks
-from pipelines.extract.work.readers import Kept
+from pipelines.extract.division.readers import Kept
 from pipelines.plan.load import parse
 from pipelines.pretrain import run as pretrain
 from pipelines.report import run as report

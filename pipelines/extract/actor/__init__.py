@@ -1,6 +1,6 @@
 """What an encoder actor does with a chunk; without a cluster this process does it.
 
-It imports of this room `work`, and of the root `bank`.
+It imports of this room `division`, and of the root `bank`.
 
     worker      a chunk from its images to its committed features; turns: calls that overlap
     asking      encoders asked for the features of a chunk; loaded: encoders kept between chunks

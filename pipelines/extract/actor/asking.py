@@ -28,7 +28,7 @@ from mi_core.streams import pixel_streams
 from pipelines.extract.actor.attempts import Attempt
 from pipelines.extract.actor.commit import OK
 from pipelines.extract.actor.loaded import Checkpoint
-from pipelines.extract.work.jobs import ShardJob
+from pipelines.extract.division.jobs import ShardJob
 
 CRASHED = "crashed: the worker died on this sample"
 Decoded = Pixels | str

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pipelines.errors import UserError
-from pipelines.extract.work.jobs import ATTEMPTS, Begun, ShardJob
+from pipelines.extract.division.jobs import ATTEMPTS, Begun, ShardJob
 from pipelines.files import many, storage
 
 CARELESS = 2  # deaths after which samples are queried one by one

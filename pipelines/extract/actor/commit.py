@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from mi_core.checks import NumericError
-from pipelines.extract.work.jobs import ShardJob
+from pipelines.extract.division.jobs import ShardJob
 from pipelines.files import storage
 
 OK = "ok"

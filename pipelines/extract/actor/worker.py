@@ -46,7 +46,7 @@ from pipelines.extract.actor.commit import OK, commit
 from pipelines.extract.actor.loaded import Checkpoint, LoadedEncoders, budget_on, device_with
 from pipelines.extract.actor.telemetry import STEPS, Telemetry
 from pipelines.extract.actor.turns import Turns
-from pipelines.extract.work.jobs import ShardJob, unpacked
+from pipelines.extract.division.jobs import ShardJob, unpacked
 from pipelines.files import storage
 
 AHEAD = 512  # images that threads decode ahead, at most

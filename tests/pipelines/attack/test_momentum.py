@@ -29,7 +29,7 @@ from pipelines.encoders.adopt import try_out
 from pipelines.encoders.stored import describe, momentum_path, write_record
 from pipelines.errors import UserError
 from pipelines.extract import run as extract
-from pipelines.extract.work.passes import recorded_passes
+from pipelines.extract.division.passes import recorded_passes
 from pipelines.files import storage
 from pipelines.plan.checks import build as checked
 from pipelines.plan.items import Query

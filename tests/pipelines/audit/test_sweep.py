@@ -20,7 +20,7 @@ from pipelines.audit import run as audit
 from pipelines.config.run_config import RunConfig
 from pipelines.data.draw.splits import Splits
 from pipelines.data.plans import plan_of
-from pipelines.extract.work.passes import recorded_passes
+from pipelines.extract.division.passes import recorded_passes
 from pipelines.files import storage
 from pipelines.plan.items import Query
 from pipelines.plan.keys import items_in

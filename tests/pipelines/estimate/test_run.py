@@ -33,9 +33,9 @@ from pipelines.estimate.measure import Chunk, QueryCost, Samples, Shard, SourceS
 from pipelines.estimate.measure import key as source_key
 from pipelines.estimate.run import Estimate, cluster, estimate
 from pipelines.extract.actor.telemetry import STEPS
+from pipelines.extract.division.jobs import shared
 from pipelines.extract.ledger import count_queries
 from pipelines.extract.run import plan_passes
-from pipelines.extract.work.jobs import shared
 from pipelines.files import storage
 from pipelines.plan.load import parse
 from pipelines.run.folder import RunFolder

@@ -26,7 +26,7 @@ from pipelines.extract.chunk_size import (
     chunk_size,
     cost_of,
 )
-from pipelines.extract.work.passes import CHUNK, Pass, recorded_passes
+from pipelines.extract.division.passes import CHUNK, Pass, recorded_passes
 from pipelines.plan.items import Query
 from pipelines.plan.keys import items_in
 from pipelines.plan.load import parse

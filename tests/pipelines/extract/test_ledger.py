@@ -33,11 +33,11 @@ from pipelines.extract.actor.attempts import (
     marker_path,
 )
 from pipelines.extract.actor.worker import EncodeChunks
+from pipelines.extract.division.jobs import ShardJob
+from pipelines.extract.division.passes import Pass, recorded_passes
+from pipelines.extract.division.selections import Selection
 from pipelines.extract.features import rejected_samples
 from pipelines.extract.ledger import LOST, count_queries
-from pipelines.extract.work.jobs import ShardJob
-from pipelines.extract.work.passes import Pass, recorded_passes
-from pipelines.extract.work.selections import Selection
 from pipelines.files import storage
 from pipelines.plan.items import Query
 from pipelines.plan.keys import items_in

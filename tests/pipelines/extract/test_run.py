@@ -39,10 +39,10 @@ from pipelines.errors import UserError
 from pipelines.extract.actor import attempts
 from pipelines.extract.actor.attempts import marker_path
 from pipelines.extract.actor.commit import commit
+from pipelines.extract.division.jobs import orders_of, unpacked
+from pipelines.extract.division.readers import ReadOrder, Share, read_chunks
+from pipelines.extract.division.selections import Selection
 from pipelines.extract.features import rejected_samples
-from pipelines.extract.work.jobs import orders_of, unpacked
-from pipelines.extract.work.readers import ReadOrder, Share, read_chunks
-from pipelines.extract.work.selections import Selection
 from pipelines.files import storage
 from pipelines.plan.load import parse
 from pipelines.run.folder import RunFolder

@@ -25,8 +25,8 @@ from pipelines.data.draw.splits import Splits
 from pipelines.data.plans import plan_of
 from pipelines.errors import UserError
 from pipelines.extract import run as extract
+from pipelines.extract.division.passes import recorded_passes
 from pipelines.extract.features import read
-from pipelines.extract.work.passes import recorded_passes
 from pipelines.files import storage
 from pipelines.plan.items import Judge, Query
 from pipelines.plan.keys import items_in

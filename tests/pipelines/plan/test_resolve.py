@@ -16,7 +16,7 @@ from mi_core.features.sequential import SequentialSimilarity
 from mi_core.validity.verdict import CLASSIFIED
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.encoders import DefendedConfig, TrainedConfig
-from pipelines.extract.work.passes import grouped
+from pipelines.extract.division.passes import grouped
 from pipelines.plan.items import Beside, Judge, Plan, Query, Reading, Role
 from pipelines.plan.keys import items_in
 from pipelines.plan.load import load, parse

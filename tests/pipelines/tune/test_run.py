@@ -24,7 +24,7 @@ from pipelines.data.draw.splits import Splits
 from pipelines.data.plans import Planned
 from pipelines.encoders.stored import describe
 from pipelines.errors import UserError
-from pipelines.extract.work.passes import recorded_passes
+from pipelines.extract.division.passes import recorded_passes
 from pipelines.files import storage
 from pipelines.plan.checks import defended_of
 from pipelines.plan.items import Query

@@ -19,10 +19,10 @@ from pipelines.data.read.sources import Source
 from pipelines.extract.actor import attempts
 from pipelines.extract.actor.attempts import QUERYING, begun, lost_queries, marker_path, settle
 from pipelines.extract.actor.worker import EncodeChunks
+from pipelines.extract.division.jobs import ShardJob, looked_up, orders_of
+from pipelines.extract.division.passes import recorded_passes
+from pipelines.extract.division.readers import chunks_of
 from pipelines.extract.features import matrix
-from pipelines.extract.work.jobs import ShardJob, looked_up, orders_of
-from pipelines.extract.work.passes import recorded_passes
-from pipelines.extract.work.readers import chunks_of
 from pipelines.files import many, storage
 from pipelines.plan.load import parse
 from tests.conftest import S3_REQUESTS, small_config

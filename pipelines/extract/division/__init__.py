@@ -1,4 +1,4 @@
-"""What is asked of which images, cut to size.
+"""What is asked of which images, divided into passes, jobs and chunks.
 
 It imports nothing else of this room.
 

@@ -22,9 +22,9 @@ from pipelines.data.draw.first import Firsts
 from pipelines.data.draw.splits import ROLES, Splits
 from pipelines.data.read.samples import Item
 from pipelines.data.read.sources import Source
-from pipelines.extract.work.passes import FeatureFile, Pass
-from pipelines.extract.work.readers import ReadOrder, Share
-from pipelines.extract.work.selections import Selection
+from pipelines.extract.division.passes import FeatureFile, Pass
+from pipelines.extract.division.readers import ReadOrder, Share
+from pipelines.extract.division.selections import Selection
 from pipelines.files import storage
 from pipelines.run.folder import SeedFolder
 

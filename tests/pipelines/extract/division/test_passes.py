@@ -19,12 +19,12 @@ from pipelines.config.sections.queries import Recipe
 from pipelines.data.plans import plan_of
 from pipelines.data.read.sources import Source
 from pipelines.extract.actor.worker import EncodeChunks
+from pipelines.extract.division.jobs import looked_up, orders_of
+from pipelines.extract.division.passes import Pass, grouped, recorded_passes, remove_passes
+from pipelines.extract.division.readers import chunks_of
 from pipelines.extract.features import read, rejected_samples
 from pipelines.extract.ledger import count_queries
 from pipelines.extract.run import PlannedPass
-from pipelines.extract.work.jobs import looked_up, orders_of
-from pipelines.extract.work.passes import Pass, grouped, recorded_passes, remove_passes
-from pipelines.extract.work.readers import chunks_of
 from pipelines.files import storage
 from pipelines.plan.items import Encoder, Plan, Protocol, Query, Role, Samples, Views
 from pipelines.plan.keys import items_in

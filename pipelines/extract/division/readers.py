@@ -19,7 +19,7 @@ from pipelines.data.read.captions import made_caption, own_caption
 from pipelines.data.read.samples import Item, Sample
 from pipelines.data.read.sources import Source
 from pipelines.errors import UserError
-from pipelines.extract.work.selections import Selection
+from pipelines.extract.division.selections import Selection
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import pytest
 from pipelines.config.sections.sources import SourceConfig
 from pipelines.data.read.samples import Sample
 from pipelines.data.read.sources import Source
-from pipelines.extract.work.readers import Kept
+from pipelines.extract.division.readers import Kept
 from tests.pipelines.tars import image_bytes, tar_bytes
 
 
