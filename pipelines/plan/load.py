@@ -39,9 +39,9 @@ def loaded_from(raw: dict[str, Any], path: str, overrides: Sequence[str] = ()) -
     """The same from plain values; errors name their origin ``path``. Raises as `load`."""
     for override in overrides:
         name, equals, text = override.partition("=")
-        if not equals or not name:
-            raise UserError(f"{shortened(override)} is no override; write section.field=value")
         try:
+            if not equals or not name:
+                raise UserError(f"{shortened(override)} is no override; write section.field=value")
             set_field(raw, name, read_value(text, f"{name}={text if len(text) < SHOWN else '...'}"))
         except UserError as error:
             raise UserError(f"{path}: {error}") from error
