@@ -10,10 +10,9 @@ from __future__ import annotations
 import hashlib
 import io
 import struct
-from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -191,16 +190,6 @@ def encode_jpeg(pixels: Pixels, quality: int) -> bytes:
     buffer = io.BytesIO()
     _picture(pixels).save(buffer, "JPEG", quality=quality)
     return buffer.getvalue()
-
-
-def conditions_in_words(remarks: Iterable[Mapping[str, Any]]) -> list[str]:
-    """A sentence for each of some remarks that says what to do if the training differed.
-
-    Args:
-        remarks: as report.json has them: ``source``, ``remark`` and ``n``, the number of its images.
-    """
-    serious = [one for one in remarks if "; if " in one["remark"]]
-    return [f"{one['n']:,} images of {one['source']} were {one['remark']}." for one in serious]
 
 
 def blended(data: bytes, decoder: Decoder, noise: int, share: float) -> bytes:

@@ -143,9 +143,21 @@ def audit(
         target, *given_ones = (tried_out(one, decoder.image_size) for one in (target, *given_ones))
         told |= {} if max_rejected == MAX_REJECTED else {"max_rejected": max_rejected}
         told |= {} if near_duplicates else {"near_duplicates": None}
-        chosen = objective, augmentation or {}, recipe, told, output, views, fdr, factor, seed
-        drawn = new_nonce() if nonce is None else nonce
-        setup = Setup(*chosen, drawn, nonce is not None, device_of(model), bar)
+        setup = Setup(
+            objective=objective,
+            augmentation=augmentation or {},
+            recipe=recipe,
+            data=told,
+            output=output,
+            views=views,
+            fdr=fdr,
+            factor=factor,
+            seed=seed,
+            nonce=new_nonce() if nonce is None else nonce,
+            nonce_given=nonce is not None,
+            device=device_of(model),
+            bar=bar,
+        )
         shown = setup.consistency(target, samples)
         beside = setup.references(given_ones if quick or references is not None else None, samples)
         seen = np.zeros(len(samples.items), dtype=bool)

@@ -21,13 +21,11 @@ from mi_core.auditing.reading import CANDIDATES, CONTROLS, Samples
 from mi_core.auditing.references import Reference
 from mi_core.auditing.scores import Scores
 from mi_core.encoders.remote.encoder import Endpoint
-from mi_core.images import conditions_in_words
 from mi_core.metrics.membership import evaluate
 from mi_core.nonce import GIVEN, SYSTEM
 from mi_core.provenance import now, versions
 from mi_core.querying.sanity import consistency_in_words, fault_in_words
 from mi_core.report import build
-from mi_core.report.model.as_json import part_as_json
 from mi_core.report.model.attacks import MethodPart
 from mi_core.report.model.encoders import EncoderPart
 from mi_core.report.model.evidence import Evidence, TopSample
@@ -180,7 +178,7 @@ def _report(
         rejected=rejected,
         rejected_count=len(rejected),
         rejected_total=RejectedTotal(samples=len(rejected), shards=0, estimated=False) if rejected else None,
-        caveats=(build.SAME_SOURCE, *caveats, *conditions_in_words(part_as_json(data.remarks))),
+        caveats=(build.SAME_SOURCE, *caveats, *build.conditions_in_words(data.remarks)),
         not_tested=(*missing, "what a defense would hide, and at what price"),
         not_applying=tuple(useless),
     )

@@ -31,7 +31,7 @@ from mi_core.report.model.evidence import (
     TopSample,
 )
 from mi_core.report.model.judgement import SeedVerdict, VerdictPart, judged
-from mi_core.report.model.report import QueriesPart, QueryEntry
+from mi_core.report.model.report import QueriesPart, QueryEntry, Remark
 from mi_core.report.pooling import of_all
 from mi_core.validity.candidates import flags_as_json
 from mi_core.validity.multiple_testing import cauchy_combination, holm
@@ -59,6 +59,12 @@ def attack_result(entry: Mapping[str, Any], *, asked: bool) -> AttackResult:
     """
     kept = {name: value for name, value in entry.items() if not (asked and name in _RATED)}
     return part_from_json(AttackResult, kept)
+
+
+def conditions_in_words(remarks: Iterable[Remark]) -> list[str]:
+    """A sentence for each of some remarks that says what to do if the training differed."""
+    serious = [one for one in remarks if "; if " in one.remark]
+    return [f"{one.n:,} images of {one.source} were {one.remark}." for one in serious]
 
 
 def queries_part(entries: Iterable[QueryEntry], budget: int | None = None) -> QueriesPart:

@@ -26,7 +26,7 @@ from pipelines.plan.checks import defended_of
 from pipelines.run.folder import TUNED, RunFolder
 from pipelines.run.points import Run
 from pipelines.run.ray_session import TASK_MEMORY, borne, storage_of
-from pipelines.tune.trial import Record, Trial, measure, trains
+from pipelines.tune.trial import Record, Trial, measure, search_of, trains
 
 LOSS, LEAK, COST = "utility_loss", "leak", "cost"
 WORST = 1.0  # of loss and leak: what a trial that fails counts as
@@ -117,8 +117,7 @@ def _search(run: Run, target: str, ground: Record, done: Sequence[Record], left:
     from ray.tune.search.optuna import OptunaSearch
 
     config, folder = run
-    assert config.tune is not None
-    search = config.tune
+    search = search_of(config)
     space = {name: _domain(one) for name, one in search.search.items()}
     sampler, stored = _study(search, OptunaSearch.convert_search_space(space), done, ground)
     single = search.weight is not None
@@ -222,8 +221,7 @@ def _study(search: TuneConfig, distributions: Mapping[str, Any], done: Sequence[
 def _conclude(run: Run, target: str, plain: str, ground: Record) -> None:
     """Choose a trial, measure it and the plain encoder on the other fold, and write everything down."""
     config, folder = run
-    assert config.tune is not None
-    search = config.tune
+    search = search_of(config)
     every = [record for record in tried(folder) if belongs_to(record, run, target)]
     faults = [record["fault"] for record in every if "fault" in record]
     sound = [record for record in every if "fault" not in record and record["seeds"] == len(config.seeds)]

@@ -58,6 +58,12 @@ far), ``utility``, ``attacks`` and, where attributes are hidden, ``inferences`` 
 ``seconds``, ``cpu_seconds``; a failed one has a ``fault`` instead of estimates."""
 
 
+def search_of(config: RunConfig) -> TuneConfig:
+    """The search of a run that has one."""
+    assert config.tune is not None
+    return config.tune
+
+
 @dataclass(frozen=True)
 class Trial:
     """One point of the search, on one fold of the audited images.
@@ -106,8 +112,7 @@ class Trial:
     @property
     def tune(self) -> TuneConfig:
         """The search."""
-        assert self.run.config.tune is not None
-        return self.run.config.tune
+        return search_of(self.run.config)
 
     def _inferences(self, every: Sequence[AttributeInferenceConfig]) -> list[AttributeInferenceConfig]:
         """The inferences of attributes that count; none where membership is hidden."""

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from mi_core.adoption.soundness import Answers, noise_caveat
 from mi_core.attacks import left_out
-from mi_core.images import conditions_in_words
 from mi_core.objectives import OBJECTIVES
 from mi_core.querying.sanity import fault_in_words
-from mi_core.report.build import SAME_SOURCE
-from mi_core.report.model.as_json import part_as_json
+from mi_core.report.build import SAME_SOURCE, conditions_in_words
 from mi_core.report.model.report import Remark
 from mi_core.report.words.numbers import plain
 from pipelines.attack.results import result_of, settings_of
@@ -43,7 +41,7 @@ def caveats(run: FinishedRun) -> list[str]:
             "Only images with identical pixels count as duplicates; near-duplicates across roles may remain "
             "(data.near_duplicates={} looks for them)."
         )
-    told += conditions_in_words(part_as_json(remarks(run)))
+    told += conditions_in_words(remarks(run))
     told += _of_shards(run)
     told += _of_drawn(run)
     told += [f"{line[0].upper()}{line[1:]}." for line in faults_of_lists(Splits.load(run.first.path))]
