@@ -1,0 +1,98 @@
+"""What binds a lot before it is drawn: one number of 64 characters, to be posted, time-stamped or mailed.
+
+It is the SHA-256 of a *header*, which tells the design, the SHA-256 of the salt, which public number will be taken as
+beacon, and the Merkle root over the images. With the salt and the images bound, the coins are bound, too: they are a
+function of salt, beacon and design (`mi_core.lots.draw`). Leaves are blinded, so that whoever is shown some of the
+images can neither guess the others nor recognise those he has.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from mi_core.checks import ConfigError
+from mi_core.lots.draw import Design
+from mi_core.lots.merkle import leaf_digest
+
+KIND = "encoder-audit lot, version 1"
+ALONE = ""
+"""In place of a beacon: the salt decides, and every statement says that the owner drew alone."""
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What a leaf binds of one image.
+
+    Args:
+        versions: SHA-256 (hex) of the pixels at full size, of one version or of two in the order of the coin.
+        captions: SHA-256 (hex) of the captions, of none or of two in the order of the coin.
+    """
+
+    versions: tuple[str, ...]
+    captions: tuple[str, ...] = ()
+
+    def content(self, blind: bytes) -> bytes:
+        """What is hashed as a leaf, with a number of 32 bytes that nobody can guess."""
+        return blind + "|".join((",".join(self.versions), ",".join(self.captions))).encode()
+
+    def leaf(self, blind: bytes) -> bytes:
+        """The digest of the leaf."""
+        return leaf_digest(self.content(blind))
+
+
+@dataclass(frozen=True)
+class Header:
+    """What the commitment is the digest of; nothing in it tells an image or a coin.
+
+    Args:
+        design: with N units.
+        root: Merkle root (hex) over the N leaves.
+        salt_sha256: of the salt (hex).
+        beacon: which public number will decide, in words, such as ``drand quicknet round 12345678``; `ALONE`: none.
+        previous: commitment of the release before this one in the same vault; empty: this is the first.
+    """
+
+    design: Design
+    root: str
+    salt_sha256: str
+    beacon: str = ALONE
+    previous: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        """The content of header.json."""
+        return {"kind": KIND, **asdict(self)}
+
+    @classmethod
+    def from_json(cls, entry: Any) -> Header:
+        """What `as_json` wrote.
+
+        Raises:
+            ConfigError: it is no header of this version.
+        """
+        try:
+            if entry["kind"] != KIND:
+                raise ConfigError(f"it is of kind {entry['kind']!r}, not {KIND!r}")
+            design = Design(**entry["design"] | {"sizes": tuple(entry["design"]["sizes"])})
+            return cls(design, **{part.name: str(entry[part.name]) for part in fields(cls)[1:]})
+        except (AttributeError, KeyError, TypeError) as error:
+            raise ConfigError(f"it is no header of a lot ({type(error).__name__}: {error})") from error
+
+    @property
+    def commitment(self) -> str:
+        """The number to post: 64 hex digits."""
+        text = json.dumps(self.as_json(), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def blind_of(key: str, number: int) -> bytes:
+    """The blinding number of one leaf, from a secret key that is never shown: HMAC-SHA256, 32 bytes."""
+    return hmac.digest(key.encode(), str(number).encode(), "sha256")
+
+
+def salt_digest(salt: str) -> str:
+    """The SHA-256 of a salt, as the header tells it."""
+    return hashlib.sha256(salt.encode()).hexdigest()

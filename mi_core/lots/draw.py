@@ -1,0 +1,149 @@
+"""The draw of a lot: which images are held back, and which of two versions of an image is published.
+
+All coins are a function of a secret salt, of a public number that came later (the *beacon*) and of the number of the
+image in the lot. So whoever is shown the salt draws them anew; and an owner who fixed images and salt before the beacon
+was known could not choose how they fall. Without a beacon the salt alone decides, which the operating system drew.
+
+Letters: N units (an image, or all copies of one), S strata (albums, folders, persons).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from mi_core.checks import ConfigError, check_range
+from mi_core.hashing import digest64, digests64
+from mi_core.records import BoolArray
+
+HELD_BACK, TWINS, CAPTIONS = "held-back", "twins", "captions"
+"""The designs of a lot; they can be mixed."""
+DESIGNS = (HELD_BACK, TWINS, CAPTIONS)
+SHARE = 0.2
+"""Of the images that is held back where nothing else is asked."""
+SMALL = "small albums together"
+"""The stratum of albums that are too small to be divided."""
+
+
+@dataclass(frozen=True)
+class Design:
+    """What is drawn.
+
+    Args:
+        sizes: (S,) units of each stratum. Units are numbered from 0, those of a stratum one after the other.
+        share: of the units that is held back, in [0, 1); 0: none.
+        twins: whether a coin chooses between two versions of every image.
+        captions: whether a coin chooses between two captions of every image.
+
+    Raises:
+        ConfigError: a stratum is empty, the share is out of range, or nothing is drawn at all.
+    """
+
+    sizes: tuple[int, ...]
+    share: float = SHARE
+    twins: bool = False
+    captions: bool = False
+
+    def __post_init__(self) -> None:
+        check_range("share", self.share, 0, 1, open_high=True)
+        if not self.sizes:
+            raise ConfigError("a lot needs at least one image")
+        for size in self.sizes:
+            check_range("images of a stratum", size, 1)
+        if not self.designs:
+            raise ConfigError("nothing is drawn: hold back a share above 0, or ask for twins or captions")
+
+    @property
+    def designs(self) -> tuple[str, ...]:
+        """Those of `DESIGNS` that are drawn."""
+        asked = (self.share > 0, self.twins, self.captions)
+        return tuple(name for name, is_asked in zip(DESIGNS, asked, strict=True) if is_asked)
+
+    @property
+    def strata(self) -> npt.NDArray[np.int64]:
+        """(N,) the stratum of each unit."""
+        return np.repeat(np.arange(len(self.sizes)), self.sizes)
+
+
+@dataclass(frozen=True)
+class Draw:
+    """How the coins fell.
+
+    Args:
+        held_back: (N,) which units are not published.
+        version: (N,) 0 or 1, the version of the image that is published, or would have been.
+        caption: (N,) 0 or 1, likewise.
+    """
+
+    held_back: BoolArray
+    version: npt.NDArray[np.int8]
+    caption: npt.NDArray[np.int8]
+
+
+def draw(design: Design, salt: str, beacon: str = "") -> Draw:
+    """Draw a lot: the same for the same design, salt and beacon, on every machine.
+
+    Every unit of a stratum of n units has the chance ``share`` to be held back. Their number is ``share`` n, rounded up
+    or down by a coin, and given that number all subsets are equally likely. Coins of versions and captions are fair and
+    independent. A coin is a 64-bit BLAKE2b digest of salt, beacon, purpose and the unit's number.
+
+    Args:
+        design: with N units.
+        salt: secret, of at least 32 characters.
+        beacon: the public number; empty: the salt decides alone.
+
+    Raises:
+        ConfigError: the salt is too short to be a secret.
+
+    Example:
+        >>> drawn = draw(Design((10, 30)), "0" * 32)
+        >>> int(drawn.held_back[:10].sum()), int(drawn.held_back[10:].sum()), drawn.version.tolist() == [0] * 40
+        (2, 6, True)
+    """
+    if len(salt) < 32:
+        raise ConfigError(f"a salt of {len(salt)} characters is no secret; 32 are needed")
+    count = sum(design.sizes)
+
+    def tickets(purpose: str) -> npt.NDArray[np.uint64]:
+        return digests64((salt, beacon, purpose), map(str, range(count)))
+
+    held_back = np.zeros(count, dtype=bool)
+    if design.share:
+        ticket, start = tickets(HELD_BACK), 0
+        for stratum, size in enumerate(design.sizes):
+            rounding = digest64(salt, beacon, "rounding", stratum) / 2**64
+            held = int(design.share * size + rounding)
+            held_back[start + np.argsort(ticket[start : start + size], kind="stable")[:held]] = True
+            start += size
+    none = np.zeros(count, dtype=np.int8)
+    version, caption = (
+        (tickets(purpose) >> np.uint64(63)).astype(np.int8) if is_drawn else none
+        for purpose, is_drawn in ((TWINS, design.twins), (CAPTIONS, design.captions))
+    )
+    return Draw(held_back, version, caption)
+
+
+def merged_strata(albums: Sequence[str], share: float) -> tuple[npt.NDArray[np.int64], tuple[str, ...]]:
+    """Strata of N units by album, where albums too small to be divided form one stratum together.
+
+    An album is divided if at least one of its units is held back and one published on average.
+
+    Args:
+        albums: (N,) names.
+        share: that is held back, in [0, 1).
+
+    Returns:
+        (N,) numbers of the strata, and their S names in order; the last may be `SMALL`.
+
+    Example:
+        >>> merged_strata(["b"] * 5 + ["a"] * 10 + ["c"], 0.2)[1]
+        ('a', 'b', 'small albums together')
+    """
+    names, numbers, counts = np.unique(np.asarray(albums, dtype=str), return_inverse=True, return_counts=True)
+    whole = np.minimum(counts * share, counts * (1 - share)) >= (1 if share else 0)
+    place = np.where(whole, np.cumsum(whole) - 1, int(whole.sum()))
+    strata = tuple(names[whole].tolist()) + (() if whole.all() else (SMALL,))
+    return place[numbers].astype(np.int64), strata
