@@ -159,7 +159,12 @@ def held_back_bets(
     asked, asked_back = (np.bincount(numbers[rows], minlength=len(left)) for rows in (slice(None), held))
     if (np.diff(waves) < 0).any():
         raise ConfigError("waves do not ascend")
-    if len(asked) > len(left) or (asked > left).any() or (asked_back > back).any() or (asked - asked_back > left - back).any():
+    if (
+        len(asked) > len(left)
+        or (asked > left).any()
+        or (asked_back > back).any()
+        or (asked - asked_back > left - back).any()
+    ):
         raise ConfigError("a stratum holds fewer units than are given")
     normal = _by_wave(waves, lambda rows: normal_scores(aligned(values[rows], numbers[rows])))
     # chances that are left in the stratum before each coin

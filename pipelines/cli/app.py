@@ -18,6 +18,7 @@ from pipelines.cli.flags import Flags, with_flags
 from pipelines.cli.jobs import estimate, submit
 from pipelines.cli.listing import list_app
 from pipelines.cli.loading import check_stage, loaded_run
+from pipelines.cli.lots import lot_app
 from pipelines.cli.options import Address, Config, ConfigOrFlags, Force, Out, Overrides, Verbose, Yes
 from pipelines.cli.questions import init
 from pipelines.cli.runs import Open, compare, current_report, forget, index, statement, status, tell, verify
@@ -41,6 +42,7 @@ app = typer.Typer(
 app.add_typer(shards_app, name="shards")
 app.add_typer(list_app, name="list")
 app.add_typer(bench_app, name="bench")
+app.add_typer(lot_app, name="lot")
 
 
 def _tell_version(asked: bool) -> None:

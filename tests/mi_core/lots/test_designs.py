@@ -158,7 +158,7 @@ def test_wrong_arrays_are_refused() -> None:
     with pytest.raises(ShapeError):
         held_back_p_value(scores, held[:3], strata, seed=0)
     with pytest.raises(NumericError):
-        held_back_p_value(scores + [0, np.nan, 0, 0], held, strata, seed=0)
+        held_back_p_value(np.array([0, np.nan, 0, 0]), held, strata, seed=0)
     with pytest.raises(ConfigError, match="not boolean"):
         held_back_p_value(scores, held.astype(int), strata, seed=0)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="waves do not ascend"):

@@ -46,7 +46,11 @@ def test_versions_and_captions_are_fair_and_independent_of_each_other_and_of_wha
 def test_the_draw_is_that_of_salt_and_beacon_alone() -> None:
     design = Design((200,), twins=True)
     first = draw(design, SALT, "round 7")
-    again, other, unsalted = draw(design, SALT, "round 7"), draw(design, SALT, "round 8"), draw(design, salt(1), "round 7")
+    again, other, unsalted = (
+        draw(design, SALT, "round 7"),
+        draw(design, SALT, "round 8"),
+        draw(design, salt(1), "round 7"),
+    )
     assert (first.held_back == again.held_back).all() and (first.version == again.version).all()
     for changed in (other, unsalted):
         assert (first.held_back != changed.held_back).any() and (first.version != changed.version).any()

@@ -1,0 +1,137 @@
+"""``encoder-audit lot``: prepares a release in which chance decides what is published."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from pipelines.cli.examples import example
+from pipelines.cli.options import Address
+from pipelines.console import output
+from pipelines.errors import UserError
+
+if TYPE_CHECKING:
+    from pipelines.lots.vault import Release
+
+_FOR_BOTH = "both"
+
+
+class _BothByDefault(TyperGroup):
+    """``lot IMAGES`` stands for ``lot both IMAGES``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and not args[0].startswith("-") and args[0] not in self.commands:
+            args = [_FOR_BOTH, *args]
+        return super().parse_args(ctx, args)
+
+
+lot_app = typer.Typer(
+    cls=_BothByDefault,
+    no_args_is_help=True,
+    help="Prepare a release by lot, so that its use can be proved later: lot IMAGES --out LOT.",
+    epilog=example("lot photos --out release"),
+)
+Images = Annotated[str, typer.Argument(help="A folder of images, or tars.", metavar="IMAGES")]
+Place = Annotated[str, typer.Option("--out", help="Folder of the lot; one that is there gets a new release.")]
+Share = Annotated[float, typer.Option("--share", help="Share of the images that is held back.")]
+Albums = Annotated[
+    str | None,
+    typer.Option(
+        "--albums", help="Table (CSV) with name and album of each image; default: its folder.", metavar="FILE"
+    ),
+]
+
+
+@lot_app.command(_FOR_BOTH, hidden=True)
+def both(images: Images, out: Place, share: Share = 0.2, albums: Albums = None, address: Address = None) -> None:
+    """Commit and draw at once, with random numbers of the operating system."""
+    _commit(images, out, share, "", albums, address, draw=True)
+
+
+@lot_app.command("commit", epilog=example("lot commit photos --out release --beacon 'drand round 12345678'"))
+def commit(
+    images: Images,
+    out: Place,
+    beacon: Annotated[str, typer.Option("--beacon", help="Which public number of a later time will decide, in words.")],
+    share: Share = 0.2,
+    albums: Albums = None,
+    address: Address = None,
+) -> None:
+    """Fix images and salt by one number, before a public number of a later time decides what is published."""
+    if not beacon.strip():
+        raise UserError("--beacon is empty; say which public number will decide, such as 'drand round 12345678'")
+    _commit(images, out, share, beacon.strip(), albums, address, draw=False)
+
+
+@lot_app.command("draw", epilog=example("lot draw photos --out release --beacon 8f3c...01"))
+def draw(
+    images: Images,
+    out: Place,
+    beacon: Annotated[str, typer.Option("--beacon", help="The value of the public number that was committed to.")],
+    address: Address = None,
+) -> None:
+    """Draw a committed release with the public number, and write what is published and what is held back."""
+    from pipelines.data.scan.shards import source_of
+    from pipelines.lots.parts import on_parts
+    from pipelines.lots.publish import publish
+    from pipelines.lots.vault import VAULT, Lot
+
+    lot = Lot.at(out)
+    release = lot.releases()[-1]
+    if not release.is_committed:
+        raise UserError(f"{out} is not committed; run encoder-audit lot commit first")
+    source = source_of(images)
+    with on_parts(f"{lot.path}/{VAULT}", address) as each:
+        _tell(release, publish(source, release, beacon.strip(), each))
+
+
+def _commit(
+    images: str, out: str, share: float, beacon: str, albums: str | None, address: str | None, *, draw: bool
+) -> None:
+    from mi_core.checks import check_range
+    from pipelines.data.scan.shards import source_of
+    from pipelines.files import storage
+    from pipelines.lots.commit import commit, read_albums
+    from pipelines.lots.parts import on_parts
+    from pipelines.lots.publish import publish
+    from pipelines.lots.vault import VAULT, Lot
+
+    check_range("--share", share, 0, 1, open_low=True, open_high=True)
+    source, lot = source_of(images), Lot(storage.target(out))
+    if f"{lot.path}/".startswith(f"{storage.absolute(images)}/"):
+        raise UserError(f"--out {out} is inside of {images}; choose another folder")
+    with on_parts(f"{lot.path}/{VAULT}", address) as each:
+        given = None if albums is None else read_albums(albums)
+        release = commit(source, lot, share=share, beacon=beacon, albums=given, each=each)
+        if draw:
+            _tell(release, publish(source, release, "", each))
+        else:
+            output.print(f"commitment: {release.header.commitment}")
+            output.print(
+                f"Post, time-stamp or mail these 64 characters before the beacon ({beacon}) is known.\n"
+                f"Then run: encoder-audit lot draw {images} --out {out} --beacon VALUE",
+                soft_wrap=True,
+            )
+
+
+def _tell(release: Release, counts: dict[str, int]) -> None:
+    """Say what to do with what was written."""
+    from pipelines.lots.vault import COMMITMENTS, LONE
+
+    lot = release.lot
+    alone = (
+        "\nYou drew alone. An opponent can say that you drew many lots and kept the luckiest. Show the commitment to "
+        "somebody now, or draw with a beacon next time: encoder-audit lot commit --help"
+    )
+    output.print(
+        f"published    {counts['published']:,} images in {lot.published}: publish these, and nothing else\n"
+        f"held back    {counts['held_back']:,} images in {release.held_back}: show them to nobody, ever\n"
+        f"keep secret  {lot.path}/vault: back it up; without it nothing can be proved\n"
+        f"commitment   {release.header.commitment}\n"
+        f"             post, time-stamp or mail these 64 characters today; they stand in {lot.path}/{COMMITMENTS}"
+        + (alone if release.drawing["by"] == LONE else ""),
+        soft_wrap=True,
+        highlight=False,
+    )

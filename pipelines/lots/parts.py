@@ -1,0 +1,40 @@
+"""Work on the parts of a lot: a few in this process, many as Ray tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from pipelines.console import bars
+from pipelines.files.lock import lock
+from pipelines.run.ray_session import mapped, ray_cluster
+
+Mapped = Callable[[Callable[..., Any], Sequence[tuple[Any, ...]], str], list[Any]]
+"""Calls a function on many arguments: the function, its arguments, a title; gives its results in order."""
+_HERE = 4  # parts up to which a cluster would take longer to start than the work takes
+_OBJECT_STORE_MB = 300
+
+
+@contextmanager
+def on_parts(folder: str, address: str | None) -> Iterator[Mapped]:
+    """Hold a folder, and work on parts; Ray starts when there are many for the first time.
+
+    Raises:
+        UserError: another process holds the folder, or no cluster answers at the address.
+    """
+
+    with lock(folder), ExitStack() as stack:
+        is_running = False
+
+        def each(function: Callable[..., Any], given: Sequence[tuple[Any, ...]], title: str) -> list[Any]:
+            nonlocal is_running
+            if address is None and len(given) <= _HERE:
+                with bars("parts") as progress:
+                    return [function(*one) for one in progress.track(given, description=title)]
+            if not is_running:
+                stack.enter_context(ray_cluster(address, object_store_mb=_OBJECT_STORE_MB))
+                is_running = True
+            return mapped(function, given, "parts", title)
+
+        yield each

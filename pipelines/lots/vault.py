@@ -1,0 +1,188 @@
+"""What the owner of a lot keeps, and where.
+
+    LOT/
+      published/            what may be shown: names, bytes and metadata as they were
+      commitments.txt       a line for every release; to be posted, time-stamped or mailed
+      vault/                secret until a claim
+        release-001/
+          header.json       what the commitment is the digest of
+          secret.json       salt, and the key that blinds the leaves
+          images/PART.parquet   name, pixels and unit of every image, part by part as they were read
+          units.parquet     the units by number: pixels, stratum
+          draw.json         the beacon, and when it was drawn
+          held-back/        the images that are not published
+          done/PART.json    parts that are published
+
+A *part* is a shard, or a slice of a folder. Releases are numbered; a later one leaves out images of earlier ones.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from mi_core.checks import ConfigError
+from mi_core.lots.commitment import Header, Unit, blind_of
+from mi_core.lots.draw import Draw, draw
+from mi_core.lots.merkle import root_of
+from pipelines.errors import UserError
+from pipelines.files import storage
+
+COMMITMENTS, PUBLISHED, VAULT = "commitments.txt", "published", "vault"
+LONE = "owner"
+"""Who drew a lot without a beacon."""
+
+
+@dataclass(frozen=True)
+class Lot:
+    """A lot with all its releases.
+
+    Args:
+        path: its folder, absolute.
+    """
+
+    path: str
+
+    @classmethod
+    def at(cls, path: str) -> Lot:
+        """The lot in a folder, or in the folder around a vault.
+
+        Raises:
+            UserError: there is none.
+        """
+        place = storage.absolute(path)
+        place = place.removesuffix(f"/{VAULT}") if not storage.exists(f"{place}/{VAULT}") else place
+        if not storage.exists(f"{place}/{VAULT}"):
+            raise UserError(f"{path} holds no lot; make one with encoder-audit lot IMAGES --out {path}")
+        return cls(place)
+
+    @property
+    def published(self) -> str:
+        """The folder of what is published."""
+        return f"{self.path}/{PUBLISHED}"
+
+    def releases(self) -> list[Release]:
+        """All releases, the first one first; the last may not be committed or drawn."""
+        names = {
+            path.removeprefix(f"{self.path}/{VAULT}/").split("/")[0]
+            for path in storage.list_files(f"{self.path}/{VAULT}")
+        }
+        return [Release(self, int(name.removeprefix("release-"))) for name in sorted(names)]
+
+    def new_release(self) -> Release:
+        """The release that is being made, or the next one."""
+        made = self.releases()
+        return made[-1] if made and not made[-1].is_written else Release(self, len(made) + 1)
+
+
+@dataclass(frozen=True)
+class Release:
+    """One release of a lot, whose number counts from 1."""
+
+    lot: Lot
+    number: int
+
+    @property
+    def path(self) -> str:
+        """Its folder in the vault."""
+        return f"{self.lot.path}/{VAULT}/release-{self.number:03d}"
+
+    @property
+    def held_back(self) -> str:
+        """The folder of the images that are not published."""
+        return f"{self.path}/held-back"
+
+    def earlier(self) -> set[str]:
+        """The pixels of all images of the releases before this one."""
+        return set(
+            chain.from_iterable(other.units["sha256"].to_pylist() for other in self.lot.releases()[: self.number - 1])
+        )
+
+    @property
+    def is_committed(self) -> bool:
+        """Whether its commitment is made."""
+        return storage.exists(f"{self.path}/header.json")
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether its coins are drawn."""
+        return storage.exists(f"{self.path}/draw.json")
+
+    @property
+    def is_written(self) -> bool:
+        """Whether all of it is published or held back."""
+        parts = [storage.list_files(f"{self.path}/{name}") for name in ("images", "done")]
+        return self.is_drawn and len(parts[0]) == len(parts[1])
+
+    @cached_property
+    def header(self) -> Header:
+        """Raises UserError: it is not committed, or its header is damaged."""
+        path = f"{self.path}/header.json"
+        try:
+            return Header.from_json(storage.read_json(path))
+        except FileNotFoundError as error:
+            raise UserError(f"{path} is missing; run encoder-audit lot commit again") from error
+        except ConfigError as error:
+            raise UserError(f"{path}: {error}") from error
+
+    @cached_property
+    def secret(self) -> dict[str, str]:
+        """``salt`` and ``key``; drawn from the operating system when they are first asked for."""
+        path = f"{self.path}/secret.json"
+        if not storage.exists(path):
+            storage.write_json(path, {"salt": secrets.token_hex(32), "key": secrets.token_hex(32)})
+        content: dict[str, str] = storage.read_json(path)
+        return content
+
+    @cached_property
+    def drawing(self) -> dict[str, Any]:
+        """``beacon``, ``drawn``: when, and ``by``: `LONE` or ``beacon``. Raises UserError: it is not drawn."""
+        path = f"{self.path}/draw.json"
+        if not storage.exists(path):
+            raise UserError(f"{self.lot.path}: release {self.number} is not drawn; run encoder-audit lot draw")
+        content: dict[str, Any] = storage.read_json(path)
+        return content
+
+    @cached_property
+    def draw(self) -> Draw:
+        """How its coins fell."""
+        return draw(self.header.design, self.secret["salt"], self.drawing["beacon"])
+
+    @cached_property
+    def units(self) -> pa.Table:
+        """The units by number: ``sha256`` of the pixels, ``stratum``, and names of strata in the metadata."""
+        return storage.read_table(f"{self.path}/units.parquet")
+
+    @property
+    def strata(self) -> tuple[str, ...]:
+        """The names of the strata."""
+        names = (self.units.schema.metadata or {}).get(b"strata", b"")
+        return tuple(names.decode().split("\n"))
+
+    def images(self) -> list[tuple[str, pa.Table]]:
+        """Part by part: ``name``, ``sha256`` of the pixels, ``file``: digest of the bytes, ``reason``: why an image is
+        not in the lot; empty: it is."""
+        paths = storage.list_files(f"{self.path}/images")
+        return [(path.rpartition("/")[2].removesuffix(".parquet"), storage.read_table(path)) for path in sorted(paths)]
+
+    def leaves(self) -> list[bytes]:
+        """The digests of the leaves, by number of the unit."""
+        key = self.secret["key"]
+        return [Unit((sha,)).leaf(blind_of(key, number)) for number, sha in enumerate(self.units["sha256"].to_pylist())]
+
+    def root(self) -> str:
+        """The Merkle root over the leaves."""
+        return root_of(self.leaves()).hex()
+
+
+def numbers_of(units: pa.Table, sha256: list[str]) -> npt.NDArray[np.int64]:
+    """The numbers of the units with these pixels; -1: there is none."""
+    known = {sha: number for number, sha in enumerate(units["sha256"].to_pylist())}
+    return np.array([known.get(sha, -1) for sha in sha256], dtype=np.int64)
