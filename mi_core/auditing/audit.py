@@ -10,19 +10,16 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from mi_core.adoption.builders import USUAL_SIDE, usual_settings
-from mi_core.adoption.published import published
-from mi_core.adoption.weight_sources import read_local
-from mi_core.auditing.arguments import checked, recipe_of
+from mi_core.auditing.arguments import checked
 from mi_core.auditing.asking import Bar, Setup
 from mi_core.auditing.found import Found
 from mi_core.auditing.images import items_of
 from mi_core.auditing.judging import Measured, judged
-from mi_core.auditing.models import Preparation, device_of, evaluating, given_reference, model_of, tried_out
+from mi_core.auditing.models import device_of, evaluating, given_reference, model_of, tried_out
+from mi_core.auditing.questions import question_of
 from mi_core.auditing.reading import CANDIDATES, CONTROLS, MAX_REJECTED, Samples, read
 from mi_core.auditing.scores import scores_of
 from mi_core.checks import ConfigError
-from mi_core.images import Decoder
 from mi_core.nonce import new_nonce
 from mi_core.validity.verdict import CLASSIFIED, FACTOR
 
@@ -121,17 +118,24 @@ def audit(
         raise ConfigError("references are given with quick=True, which leaves them out; keep one of the two")
     if references is not None and (not isinstance(references, list | nn.ModuleList) or not len(references)):
         raise ConfigError("references are no list of encoders; give one, or quick=True for an audit without any")
-    named = model if isinstance(model, str) else ""
-    captioned, told = usual_settings(named, None if weights is None else str(weights), size, read_local)
-    objective = objective or ("clip" if captioned else "simclr")
-    recipe = recipe_of(objective, augmentation or {})
-    output = output or ("projection" if captioned else "backbone")
+    question = question_of(
+        model,
+        size=size,
+        decoding=decoding,
+        weights=weights,
+        weights_key=weights_key,
+        objective=objective,
+        augmentation=augmentation,
+        output=output,
+        mean=mean,
+        std=std,
+        endpoint=endpoint,
+        key=key,
+        trust_code=trust_code,
+        seed=seed,
+    )
+    decoder, how, told, output = question.decoder, question.how, dict(question.data), question.output
     given = {CANDIDATES: items_of(candidates, CANDIDATES), CONTROLS: items_of(controls, CONTROLS)}
-    told |= decoding or {}
-    publisher = None if "image_size" in told else published(named)
-    way = told if publisher is None else publisher.preprocessing.decoding() | told
-    decoder = Decoder(**way | {"image_size": way["image_size"] or USUAL_SIDE})
-    how = Preparation(decoder.image_size, weights, mean, std, endpoint or {}, key, trust_code, seed, weights_key)
     with evaluating(model, *(references or ())), Bar(progress) as bar:
         target = model_of(model, how)
         given_ones = [given_reference(one, how, number) for number, one in enumerate(references or ())]
@@ -144,9 +148,9 @@ def audit(
         told |= {} if max_rejected == MAX_REJECTED else {"max_rejected": max_rejected}
         told |= {} if near_duplicates else {"near_duplicates": None}
         setup = Setup(
-            objective=objective,
+            objective=question.objective,
             augmentation=augmentation or {},
-            recipe=recipe,
+            recipe=question.recipe,
             data=told,
             output=output,
             views=views,

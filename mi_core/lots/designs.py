@@ -134,8 +134,8 @@ def held_back_bets(
     held_back: BoolArray,
     strata: _Int64,
     waves: _Int64,
-    sizes: Sequence[int],
-    left_back: Sequence[int],
+    sizes: npt.ArrayLike,
+    left_back: npt.ArrayLike,
 ) -> _Float64:
     """What a gambler gains with every coin of N units that were asked about, as logarithms (N, J).
 
@@ -221,17 +221,17 @@ def aligned(values: _Float64, strata: _Int64) -> _Float64:
     """Values (N,) less the mean of their stratum, as far as it differs from the common mean by more than chance."""
     names, numbers, counts = np.unique(strata, return_inverse=True, return_counts=True)
     if len(names) == 1:
-        return values - values.mean()
+        return np.asarray(values - values.mean())
     means = np.bincount(numbers, values) / counts
     degrees = len(values) - len(names)
     if degrees == 0:
-        return values - values.mean()
+        return np.asarray(values - values.mean())
     within = float(((values - means[numbers]) ** 2).sum()) / degrees
     spread = float((counts * (means - values.mean()) ** 2).sum()) - (len(names) - 1) * within
     common = (len(values) - float((counts**2).sum()) / len(values)) / (len(names) - 1)
     between = max(0.0, spread / (len(names) - 1) / common)
     shrink = between / (between + within / counts) if between else np.zeros(len(names))
-    return values - values.mean() - (shrink * (means - values.mean()))[numbers]
+    return np.asarray(values - values.mean() - (shrink * (means - values.mean()))[numbers])
 
 
 def _ranks(values: _Float64) -> _Float64:

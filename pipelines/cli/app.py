@@ -18,7 +18,7 @@ from pipelines.cli.flags import Flags, with_flags
 from pipelines.cli.jobs import estimate, submit
 from pipelines.cli.listing import list_app
 from pipelines.cli.loading import check_stage, loaded_run
-from pipelines.cli.lots import lot_app
+from pipelines.cli.lots import claim, lot_app
 from pipelines.cli.options import Address, Config, ConfigOrFlags, Force, Out, Overrides, Verbose, Yes
 from pipelines.cli.questions import init
 from pipelines.cli.runs import Open, compare, current_report, forget, index, statement, status, tell, verify
@@ -225,6 +225,7 @@ for _command, _example in (
     (status, "status runs/quickstart"),
     (statement, "statement runs/quickstart --card card.md"),
     (verify, "verify runs/quickstart/statement.json runs/quickstart"),
+    (claim, "claim release --encoder timm:resnet18 --weights resnet18.pth"),
     (check, "check quickstart queries.views=6"),
     (schema, "schema"),
     (completion, "completion bash"),

@@ -1,4 +1,4 @@
-"""``encoder-audit lot``: prepares a release in which chance decides what is published."""
+"""``encoder-audit lot`` and ``claim``: prepare a release by lot, and prove its use later."""
 
 from __future__ import annotations
 
@@ -8,7 +8,17 @@ import typer
 from typer.core import TyperGroup
 
 from pipelines.cli.examples import example
-from pipelines.cli.options import Address
+from pipelines.cli.options import (
+    Adapter,
+    Address,
+    ApiKeyEnv,
+    Encoder,
+    EncoderUrl,
+    Nonce,
+    Objective,
+    Size,
+    Weights,
+)
 from pipelines.console import output
 from pipelines.errors import UserError
 
@@ -135,3 +145,49 @@ def _tell(release: Release, counts: dict[str, int]) -> None:
         soft_wrap=True,
         highlight=False,
     )
+
+
+def claim(
+    lot: Annotated[str, typer.Argument(help="Folder of the lot.", metavar="LOT")],
+    encoder: Encoder = None,
+    url: EncoderUrl = None,
+    adapter: Adapter = None,
+    api_key_env: ApiKeyEnv = None,
+    weights: Weights = None,
+    objective: Objective = None,
+    size: Size = None,
+    views: Annotated[
+        int, typer.Option("--views", min=2, help="Views of each image that the encoder is asked for.")
+    ] = 10,
+    until_decided: Annotated[
+        bool, typer.Option("--until-decided", help="Ask about more and more images, and stop when it is decided.")
+    ] = False,
+    nonce: Nonce = None,
+    address: Address = None,
+) -> None:
+    """Find out whether an encoder used what a lot published, with a p-value that no choice of images can forge."""
+    from mi_core.lots.words import headline, lines
+    from pipelines.lots.claim import claim as made
+
+    if (encoder is None) == (url is None):
+        raise UserError("give --encoder kind:architecture, or --encoder-url for an API")
+    own = {name: value for name, value in (("adapter", adapter), ("api_key_env", api_key_env)) if value is not None}
+    if own and url is None:
+        raise UserError("--adapter and --api-key-env are of an API; give --encoder-url")
+    found = made(
+        lot,
+        url or encoder,
+        views=views,
+        until_decided=until_decided,
+        nonce=nonce,
+        address=address,
+        weights=weights,
+        objective=objective,
+        size=size,
+        endpoint=own or None,
+        trust_code=bool(encoder and encoder.partition(":")[0] in ("python", "torchscript")),
+    )
+    output.print(f"{headline(found.result)}\n", soft_wrap=True, highlight=False)
+    for line in lines(found.result, found.drawings, found.lost):
+        output.print(f"  {line}", soft_wrap=True, highlight=False)
+    output.print(f"\nclaim: {found.path}/claim.json", soft_wrap=True, highlight=False)

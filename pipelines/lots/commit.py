@@ -59,6 +59,7 @@ def commit(
     release = lot.new_release()
     if release.is_committed:
         return _same(release, share, beacon)
+    storage.write_json(f"{release.path}/source.json", source.model_dump(mode="json", exclude_defaults=True))
     items = Source(source).items()
     each(_read_part, [(source, item, release.path) for item in items], "reading images")
     _number(release, items, share, albums)
@@ -98,8 +99,8 @@ def _tell(release: Release, header: Header) -> None:
 
 def _read_part(source: SourceConfig, item: Item, folder: str) -> None:
     """Read the images of a part and write names and digests, unless that is done."""
-    path = f"{folder}/images/{item.name}.parquet"
-    if storage.exists(path):
+    path, stamp = f"{folder}/images/{item.name}.parquet", _stamp(item)
+    if storage.exists(path) and (storage.read_table(path, []).schema.metadata or {}).get(b"stamp") == stamp:
         return
     rows: list[dict[str, str]] = []
     for found in usable(source, item, _ANY_SIZE):
@@ -113,7 +114,13 @@ def _read_part(source: SourceConfig, item: Item, folder: str) -> None:
         sample, _, sha, _ = found
         rows.append({"name": sample.key, "sha256": sha, "file": file_digest(sample.image), "reason": ""})
     schema = pa.schema([(name, pa.string()) for name in ("name", "sha256", "file", "reason")])
-    storage.write_table(path, pa.Table.from_pylist(rows, schema))
+    storage.write_table(path, pa.Table.from_pylist(rows, schema).replace_schema_metadata({"stamp": stamp}))
+
+
+def _stamp(item: Item) -> bytes:
+    """What tells whether the files of a part are those that were read."""
+    paths = [f"{item.path}/{name}" for name in item.files] or [item.path]
+    return hashlib.sha256("\n".join(f"{path} {storage.stamp(path)}" for path in paths).encode()).hexdigest().encode()
 
 
 def file_digest(data: bytes) -> str:
@@ -123,7 +130,10 @@ def file_digest(data: bytes) -> str:
 
 def _number(release: Release, items: Sequence[Item], share: float, albums: Mapping[str, str] | None) -> None:
     """Number the units, and write units.parquet. A unit is all copies of an image; its album is that of the first."""
-    parts = [(item.name, storage.read_table(f"{release.path}/images/{item.name}.parquet")) for item in items]
+    read = {item.name: f"{release.path}/images/{item.name}.parquet" for item in items}
+    for path in set(storage.list_files(f"{release.path}/images")) - set(read.values()):
+        storage.remove(path)  # of an earlier call, on other images
+    parts = [(name, storage.read_table(path)) for name, path in read.items()]
     known = release.earlier()
     album_of: dict[str, str] = {}
     count = lost = earlier = 0
@@ -144,10 +154,10 @@ def _number(release: Release, items: Sequence[Item], share: float, albums: Mappi
     table = pa.table({"sha256": pa.array(digests).take(pa.array(order)), "stratum": strata[order]})
     table = table.replace_schema_metadata({"strata": "\n".join(names)})
     storage.write_table(f"{release.path}/units.parquet", table)
-    copies = count - lost - earlier - len(digests)
+    copies, divided = count - lost - earlier - len(digests), count_of(len(names), "album", "albums")
     say(
         "lot",
-        f"{count_of(count, 'image', 'images')}: {len(digests):,} in the lot, in {count_of(len(names), 'album', 'albums')}, "
+        f"{count_of(count, 'image', 'images')}: {len(digests):,} in the lot, in {divided}, "
         f"{copies:,} copies, {earlier:,} of earlier releases, {lost:,} unreadable and published as they are",
     )
 

@@ -7,11 +7,13 @@
         release-001/
           header.json       what the commitment is the digest of
           secret.json       salt, and the key that blinds the leaves
+          source.json       how its images are read
           images/PART.parquet   name, pixels and unit of every image, part by part as they were read
           units.parquet     the units by number: pixels, stratum
           draw.json         the beacon, and when it was drawn
           held-back/        the images that are not published
           done/PART.json    parts that are published
+        claims/ID/          what encoders were asked, and what they answered
 
 A *part* is a shard, or a slice of a folder. Releases are numbered; a later one leaves out images of earlier ones.
 """
@@ -19,9 +21,11 @@ A *part* is a shard, or a slice of a folder. Releases are numbered; a later one 
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,9 +33,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from mi_core.checks import ConfigError
+from mi_core.hashing import digests64
 from mi_core.lots.commitment import Header, Unit, blind_of
 from mi_core.lots.draw import Draw, draw
 from mi_core.lots.merkle import root_of
+from mi_core.lots.verdict import Drawn
+from pipelines.config.sections.sources import SourceConfig
 from pipelines.errors import UserError
 from pipelines.files import storage
 
@@ -70,11 +77,10 @@ class Lot:
 
     def releases(self) -> list[Release]:
         """All releases, the first one first; the last may not be committed or drawn."""
-        names = {
-            path.removeprefix(f"{self.path}/{VAULT}/").split("/")[0]
-            for path in storage.list_files(f"{self.path}/{VAULT}")
-        }
-        return [Release(self, int(name.removeprefix("release-"))) for name in sorted(names)]
+        root = f"{self.path}/{VAULT}/"
+        names = {path.removeprefix(root).split("/")[0] for path in storage.list_files(root.rstrip("/"))}
+        numbers = sorted(int(name.removeprefix("release-")) for name in names if name.startswith("release-"))
+        return [Release(self, number) for number in numbers]
 
     def new_release(self) -> Release:
         """The release that is being made, or the next one."""
@@ -138,8 +144,15 @@ class Release:
         path = f"{self.path}/secret.json"
         if not storage.exists(path):
             storage.write_json(path, {"salt": secrets.token_hex(32), "key": secrets.token_hex(32)})
+            if not storage.is_uri(path):
+                Path(path).chmod(0o600)
         content: dict[str, str] = storage.read_json(path)
         return content
+
+    @cached_property
+    def source(self) -> SourceConfig:
+        """How its images are read."""
+        return SourceConfig(**storage.read_json(f"{self.path}/source.json"))
 
     @cached_property
     def drawing(self) -> dict[str, Any]:
@@ -180,6 +193,29 @@ class Release:
     def root(self) -> str:
         """The Merkle root over the leaves."""
         return root_of(self.leaves()).hex()
+
+
+def drawn_of(releases: Sequence[Release]) -> Drawn:
+    """The coins of some releases together, their units numbered on."""
+    strata: list[npt.NDArray[np.int64]] = []
+    albums: list[str] = []
+    for release in releases:
+        strata.append(release.header.design.strata + len(albums))
+        albums += [name if len(releases) == 1 else f"{name} (release {release.number})" for name in release.strata]
+    return Drawn(
+        np.concatenate(strata), tuple(albums), np.concatenate([release.draw.held_back for release in releases])
+    )
+
+
+def order_of(releases: Sequence[Release]) -> npt.NDArray[np.int64]:
+    """(N,) numbers of the units in the order of asking: release by release, each shuffled by its commitment."""
+    parts, start = [], 0
+    for release in releases:
+        count = sum(release.header.design.sizes)
+        tickets = digests64((release.header.commitment, "order"), map(str, range(count)))
+        parts.append(start + np.argsort(tickets, kind="stable"))
+        start += count
+    return np.concatenate(parts)
 
 
 def numbers_of(units: pa.Table, sha256: list[str]) -> npt.NDArray[np.int64]:

@@ -1,0 +1,349 @@
+"""What a claim says: whether an encoder used what a lot published, which albums, and how much of it.
+
+*Verdict*: ``used`` if the p-value is at most the level, else ``not shown``. A claim on all images has the exact p-value
+of the draw. One that stops when it is decided has the p-value that holds at any time. Which of the two counts is fixed
+before the first query.
+
+*Level.* `LEVEL` is for all questions that are ever asked about one lot, together: the j-th has LEVEL / (j (j + 1)),
+whose sum over all j is LEVEL. A question is one encoder asked in one way. So nobody gains by asking one encoder after
+another, or one in many ways. To look again at the same question costs nothing if it stops when it is decided.
+
+*Albums*: the same test within each, with Holm's correction (Scandinavian Journal of Statistics, 1979).
+
+*Share*: a lower bound at 95 %. With images held back it is that of `mi_core.validity.sets.share.least_share`; from
+pairs alone the sign shows it: of used images at most all have the published version ahead, of others a half, so that
+the share is at least 2 P - 1, with the lower limit of Clopper and Pearson for P.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mi_core.checks import ConfigError, check_finite, check_range, check_shape
+from mi_core.hashing import digest64
+from mi_core.lots.designs import (
+    any_time_p_value,
+    held_back_bets,
+    held_back_p_value,
+    joined_p_value,
+    paired_bets,
+    paired_p_value,
+    wealth,
+)
+from mi_core.lots.draw import CAPTIONS, HELD_BACK, TWINS
+from mi_core.metrics.delong import auc
+from mi_core.metrics.intervals import clopper_pearson
+from mi_core.records import BoolArray, Estimate, FloatArray
+from mi_core.validity.multiple_testing import holm
+from mi_core.validity.sets.share import least_share
+
+LEVEL = 0.01
+"""The chance that any of all questions about one lot ends with a wrong ``used``."""
+USED, NOT_SHOWN = "used", "not shown"
+ALL, UNTIL_DECIDED = "all", "until-decided"
+"""Which images are asked about: all, or wave after wave until it is decided."""
+_FIRST_WAVE, _GROWTH = 64, 1.4
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """The coins of all releases of a lot together.
+
+    Args:
+        strata: (N,) numbers from 0 to S - 1; those of two releases are different.
+        albums: (S,) their names.
+        held_back: (N,) which units are not published.
+        version, caption: (N,) 0 or 1, which was published; None: not drawn.
+    """
+
+    strata: npt.NDArray[np.int64]
+    albums: tuple[str, ...]
+    held_back: BoolArray
+    version: npt.NDArray[np.int8] | None = None
+    caption: npt.NDArray[np.int8] | None = None
+
+
+@dataclass(frozen=True)
+class DesignResult:
+    """What one design shows.
+
+    Args:
+        design: its name.
+        published: units that bear on it; other: units held back, or again the published ones, whose other version was
+            asked about.
+        p_value: exact.
+        any_time_p_value: valid whenever the owner stops.
+        auc: of published against other, with its interval; of pairs each image is compared with all.
+    """
+
+    design: str
+    published: int
+    other: int
+    p_value: float
+    any_time_p_value: float
+    auc: Estimate
+
+
+@dataclass(frozen=True)
+class AlbumResult:
+    """What one album shows: numbers of units, its p-value, and that value corrected for the number of albums."""
+
+    album: str
+    published: int
+    held_back: int
+    p_value: float
+    corrected_p_value: float
+
+    @property
+    def is_used(self) -> bool:
+        """Whether the corrected p-value is at most `LEVEL`."""
+        return self.corrected_p_value <= LEVEL
+
+
+@dataclass(frozen=True)
+class ClaimResult:
+    """What a claim says.
+
+    Args:
+        verdict: `USED` or `NOT_SHOWN`.
+        counted: `ALL` or `UNTIL_DECIDED`: which p-value the verdict follows.
+        level: at which it was judged.
+        questions_asked: about this lot so far, this one included.
+        p_value: of all designs together, exact if all images were to be asked about.
+        any_time_p_value: of all designs together, valid whenever the owner stops.
+        units: in the lot; asked: that were asked about.
+        waves: after each, how many units were asked about and the any-time p-value by then.
+        designs: one by one.
+        share: at least this much of what was published was used, with 95 % confidence.
+        albums: in the order of their p-values.
+    """
+
+    verdict: str
+    counted: str
+    level: float
+    questions_asked: int
+    p_value: float
+    any_time_p_value: float
+    units: int
+    asked: int
+    waves: tuple[tuple[int, float], ...]
+    designs: tuple[DesignResult, ...]
+    share: float
+    albums: tuple[AlbumResult, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """The entry of claim.json."""
+        entry = asdict(self)
+        for part, mine in zip(entry["designs"], self.designs, strict=True):
+            part["auc"] = mine.auc.as_json()
+        return entry
+
+
+def level_of(questions_asked: int) -> float:
+    """The level of the j-th question about a lot.
+
+    Raises:
+        ConfigError: j is below 1.
+
+    Example:
+        >>> level_of(1), round(sum(level_of(j) for j in range(1, 10_000)), 5)
+        (0.005, 0.01)
+    """
+    check_range("questions asked", questions_asked, 1)
+    return LEVEL / (questions_asked * (questions_asked + 1))
+
+
+def waves_of(releases: Sequence[int]) -> npt.NDArray[np.int64]:
+    """The wave (N,) of each unit in the order of asking: 64 of a release, then 1.4 times as many in all, to its end.
+
+    Args:
+        releases: numbers of units of each. A later release leaves the waves of the earlier ones as they are.
+
+    Example:
+        >>> np.bincount(waves_of([150, 10])).tolist()
+        [64, 26, 36, 24, 10]
+    """
+    sizes: list[int] = []
+    for units in releases:
+        end, wanted = 0, float(_FIRST_WAVE)
+        while end < units:
+            sizes.append(min(units, round(wanted)) - end)
+            end, wanted = end + sizes[-1], wanted * _GROWTH
+    return np.repeat(np.arange(len(sizes)), sizes)
+
+
+def judge_claim(
+    drawn: Drawn,
+    units: npt.NDArray[np.int64],
+    waves: npt.NDArray[np.int64],
+    scores: FloatArray,
+    caption_scores: FloatArray | None = None,
+    *,
+    counted: str = ALL,
+    questions_asked: int = 1,
+    seed: str,
+) -> ClaimResult:
+    """Judge what an encoder answered.
+
+    Args:
+        drawn: the coins of the N units of the lot.
+        units: (M,) numbers of those that were asked about, in an order that does not depend on the coins.
+        waves: (M,) ascending numbers of the waves in which they were asked about, from `waves_of`.
+        scores: (M, V) of each version of the image, V 1 or 2, higher = more likely used.
+        caption_scores: (M, 2) of the image with each caption; None: captions were not drawn.
+        counted: `ALL` or `UNTIL_DECIDED`, as it was fixed before the first query.
+        questions_asked: about this lot so far, this one included.
+        seed: names the random draws of the p-values: that of the same claim gives the same numbers.
+
+    Raises:
+        ShapeError, ConfigError, NumericError: arrays do not fit, a unit stands twice, or a score is not finite.
+    """
+    (count,) = check_shape("units", units, "M")
+    check_shape("scores", scores, "M V", M=count)
+    check_finite("scores", scores)
+    if len(np.unique(units)) < count:
+        raise ConfigError("a unit is asked about twice")
+    values = np.asarray(scores, dtype=np.float64)
+    level = level_of(questions_asked)
+    mine = Drawn(drawn.strata[units], drawn.albums, drawn.held_back[units])
+    found: list[tuple[DesignResult, npt.NDArray[np.float64]]] = []
+    if drawn.held_back.any():
+        found.append(_of_held_back(drawn, mine, values.mean(axis=1), waves, digest64(seed, HELD_BACK)))
+    for name, coins, both in ((TWINS, drawn.version, values), (CAPTIONS, drawn.caption, caption_scores)):
+        if coins is not None and both is not None:
+            found.append(_of_pairs(name, coins[units], ~mine.held_back, both, waves, digest64(seed, name)))
+    # together the bets are a martingale from wave to wave, as those on pairs know what a wave holds back
+    ends = np.append(np.flatnonzero(np.diff(waves)), count - 1)
+    whole = np.sum([path for _, path in found], axis=0)[ends]
+    by_wave = tuple((int(end) + 1, any_time_p_value(whole[: at + 1])) for at, end in enumerate(ends))
+    exact = joined_p_value([result.p_value for result, _ in found])
+    any_time = any_time_p_value(whole)
+    decisive = exact if counted == ALL else any_time
+    return ClaimResult(
+        verdict=USED if decisive <= level else NOT_SHOWN,
+        counted=counted,
+        level=level,
+        questions_asked=questions_asked,
+        p_value=exact,
+        any_time_p_value=any_time,
+        units=len(drawn.strata),
+        asked=count,
+        waves=by_wave,
+        designs=tuple(result for result, _ in found),
+        share=_share(drawn, mine, units, values, caption_scores),
+        albums=_albums(drawn, mine, units, values, caption_scores, seed),
+    )
+
+
+def _of_held_back(
+    drawn: Drawn, mine: Drawn, scores: npt.NDArray[np.float64], waves: npt.NDArray[np.int64], seed: int
+) -> tuple[DesignResult, npt.NDArray[np.float64]]:
+    """The result, and the logarithm of the wealth after each unit."""
+    sizes, back = (
+        np.bincount(drawn.strata[rows], minlength=len(drawn.albums)) for rows in (slice(None), drawn.held_back)
+    )
+    path = wealth(held_back_bets(scores, mine.held_back, mine.strata, waves, sizes, back))
+    held = int(mine.held_back.sum())
+    both = 0 < held < len(scores)
+    result = DesignResult(
+        HELD_BACK,
+        len(scores) - held,
+        held,
+        held_back_p_value(scores, mine.held_back, mine.strata, seed=seed),
+        any_time_p_value(path),
+        auc(scores, ~mine.held_back) if both and min(held, len(scores) - held) > 1 else _UNKNOWN,
+    )
+    return result, path
+
+
+_UNKNOWN = Estimate(0.5, 0.0, 1.0, 0, supported=False)
+
+
+def _of_pairs(
+    name: str,
+    coins: npt.NDArray[np.int8],
+    published: BoolArray,
+    scores: FloatArray,
+    waves: npt.NDArray[np.int64],
+    seed: int,
+) -> tuple[DesignResult, npt.NDArray[np.float64]]:
+    """The same of pairs; units that are not published bet nothing."""
+    shown, other = _sides(coins, np.asarray(scores, dtype=np.float64))
+    gains = np.zeros(len(coins))
+    if published.any():
+        mine = wealth(paired_bets((shown - other)[published], waves[published]))
+        gains[published] = np.diff(mine, prepend=0.0)
+    count = int(published.sum())
+    pooled, member = np.concatenate([shown[published], other[published]]), np.repeat([True, False], count)
+    p_value = paired_p_value((shown - other)[published], seed=seed)
+    path = np.cumsum(gains)
+    estimate = auc(pooled, member, np.tile(np.arange(count), 2)) if count > 1 else _UNKNOWN
+    return DesignResult(name, count, count, p_value, any_time_p_value(path), estimate), path
+
+
+def _sides(coins: npt.NDArray[np.int8], scores: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.float64], ...]:
+    """The scores (M,) of the published versions and of the others."""
+    rows = np.arange(len(coins))
+    return scores[rows, coins], scores[rows, 1 - coins]
+
+
+def _share(
+    drawn: Drawn,
+    mine: Drawn,
+    units: npt.NDArray[np.int64],
+    scores: npt.NDArray[np.float64],
+    caption_scores: FloatArray | None,
+) -> float:
+    published = ~mine.held_back
+    if mine.held_back.any() and published.any():
+        return least_share(scores.mean(axis=1), published).low
+    bounds = [0.0]
+    for coins, both in ((drawn.version, scores), (drawn.caption, caption_scores)):
+        if coins is not None and both is not None and published.any():
+            shown, other = _sides(coins[units], np.asarray(both, dtype=np.float64))
+            ahead, behind = (int((side > 0)[published].sum()) for side in (shown - other, other - shown))
+            bounds.append(2 * clopper_pearson(ahead, max(1, ahead + behind))[0] - 1)
+    return max(bounds)
+
+
+def _albums(
+    drawn: Drawn,
+    mine: Drawn,
+    units: npt.NDArray[np.int64],
+    scores: npt.NDArray[np.float64],
+    caption_scores: FloatArray | None,
+    seed: str,
+) -> tuple[AlbumResult, ...]:
+    """Every album that was asked about, by its p-value; none where the lot is one album."""
+    numbers = np.unique(mine.strata)
+    if len(numbers) < 2:
+        return ()
+    found: list[tuple[float, str, int, int]] = []
+    order = np.argsort(mine.strata, kind="stable")
+    for together in np.split(order, np.flatnonzero(np.diff(mine.strata[order])) + 1):
+        rows = np.sort(together)
+        number = int(mine.strata[rows[0]])
+        held = mine.held_back[rows]
+        p_values = []
+        if held.any() and not held.all():
+            alone = np.zeros(len(rows), dtype=np.int64)
+            p_values.append(
+                held_back_p_value(scores[rows].mean(axis=1), held, alone, seed=digest64(seed, "album", number))
+            )
+        for name, coins, both in ((TWINS, drawn.version, scores), (CAPTIONS, drawn.caption, caption_scores)):
+            if coins is not None and both is not None and not held.all():
+                shown, other = _sides(coins[units[rows]], np.asarray(both, dtype=np.float64)[rows])
+                p_values.append(paired_p_value((shown - other)[~held], seed=digest64(seed, name, number)))
+        joined = joined_p_value(p_values) if p_values else 1.0
+        found.append((joined, drawn.albums[number], int((~held).sum()), int(held.sum())))
+    corrected = holm([entry[0] for entry in found])
+    results = [
+        AlbumResult(album, published, back, p_value, fixed)
+        for (p_value, album, published, back), fixed in zip(found, corrected, strict=True)
+    ]
+    return tuple(sorted(results, key=lambda result: (result.p_value, result.album)))

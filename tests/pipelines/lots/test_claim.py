@@ -1,0 +1,195 @@
+"""Claims on lots whose truth is planted: encoders that remember some pictures, or none."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from typer.testing import CliRunner
+
+from mi_core.lots.words import headline, lines
+from pipelines.cli.app import app
+from pipelines.errors import UserError
+from pipelines.files import storage
+from pipelines.lots.claim import Claim, claim
+from pipelines.lots.vault import Lot
+
+SIDE = 8
+PLAIN = {"jitter_probability": 0.0, "grayscale": 0.0, "blur": 0.0}
+Encoder = Callable[[torch.Tensor], torch.Tensor]
+
+
+def colour_of(number: int) -> np.ndarray:
+    """A colour that no other of 4,096 pictures is near."""
+    return np.array([number % 16, number // 16 % 16, number // 256]) * 15 + 10
+
+
+def picture(number: int) -> bytes:
+    """A PNG of one colour with a little noise."""
+    noise = np.random.default_rng(number).integers(-3, 4, (SIDE, SIDE, 3))
+    buffer = io.BytesIO()
+    Image.fromarray((colour_of(number) + noise).astype(np.uint8)).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def lot_of(place: Path, numbers: Collection[int], albums: int = 1) -> Path:
+    """A lot of pictures that is drawn and written; new pictures make a new release."""
+    for number in numbers:
+        path = place / "photos" / f"album{number % albums}" / f"{number:04d}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(picture(number))
+    result = CliRunner().invoke(app, ["lot", str(place / "photos"), "--out", str(place / "lot")])
+    assert result.exit_code == 0, result.output
+    return place / "lot"
+
+
+def published(lot: Path) -> set[int]:
+    return {int(path.stem) for path in (lot / "published").rglob("*.png")}
+
+
+class Remembering:
+    """Answers to views of pictures that it knows are alike; to others they depend on the noise. It counts images."""
+
+    def __init__(self, known: Collection[int]) -> None:
+        self.colours = torch.tensor(np.stack([colour_of(one) for one in sorted(known)] or [[-1e3] * 3])).float()
+        self.asked = 0
+
+    def __call__(self, images: torch.Tensor) -> torch.Tensor:
+        self.asked += len(images)
+        mean = 255 * images.mean(dim=(2, 3))
+        distance, nearest = torch.cdist(mean, self.colours).min(dim=1)
+        wave = torch.sin(mean * 40)
+        alike = torch.stack([torch.cos(nearest.float()), torch.sin(nearest.float()), torch.ones(len(mean))], dim=1)
+        return torch.where(distance[:, None] < 4, alike + 0.3 * wave, wave)
+
+
+def ask(lot: Path, encoder: Encoder, **settings: object) -> Claim:
+    usual = {"size": SIDE, "augmentation": PLAIN, "views": 4}
+    return claim(str(lot), encoder, **usual | settings)  # type: ignore[arg-type]
+
+
+def test_what_was_published_and_used_is_found(tmp_path: Path) -> None:
+    lot = lot_of(tmp_path, range(200), albums=4)
+    found = ask(lot, Remembering(published(lot)))
+    assert found.result.verdict == "used" and found.result.p_value < 1e-4
+    assert found.result.designs[0].auc.value > 0.9 and found.result.share > 0.5
+    assert found.lost == 0 and found.result.asked == 200
+    assert "USED" in headline(found.result)
+    assert any("drew alone" in line for line in lines(found.result, found.drawings, 0))
+    assert storage.read_json(f"{found.path}/claim.json")["verdict"] == "used"
+
+
+def test_an_encoder_that_knows_all_or_none_shows_nothing(tmp_path: Path) -> None:
+    lot = lot_of(tmp_path, range(200))
+    for known in (range(200), ()):
+        found = ask(lot, Remembering(known), seed=len(known))
+        assert found.result.verdict == "not shown" and found.result.p_value > 0.01
+        assert "does not show" in headline(found.result)
+
+
+def test_the_album_that_was_used_is_named(tmp_path: Path) -> None:
+    lot = lot_of(tmp_path, range(480), albums=4)
+    found = ask(lot, Remembering({one for one in published(lot) if one % 4 == 2}))
+    assert [album.album for album in found.result.albums if album.is_used] == ["album2"]
+    assert any("album2" in line for line in lines(found.result, found.drawings, 0))
+
+
+def test_a_claim_until_decided_stops_early_and_goes_on_without_asking_twice(tmp_path: Path) -> None:
+    lot = lot_of(tmp_path, range(400))
+    encoder = Remembering(published(lot))
+    found = ask(lot, encoder, until_decided=True)
+    assert found.result.verdict == "used" and found.result.asked < 200
+    asked = encoder.asked
+    again = ask(lot, encoder, until_decided=True)
+    assert again.result == found.result
+    assert encoder.asked - asked < 20  # what tries an encoder out, and nothing about the lot
+    unaware = Remembering(())
+    whole = ask(lot, unaware, until_decided=True)
+    assert whole.result.verdict == "not shown" and whole.result.asked == 400
+
+
+def test_new_releases_add_to_a_claim_until_decided(tmp_path: Path) -> None:
+    lot = lot_of(tmp_path, range(60))
+    encoder = Remembering([one for one in published(lot) if one % 3 == 0])
+    first = ask(lot, encoder, until_decided=True)
+    assert first.result.verdict == "not shown"
+    lot_of(tmp_path, range(60, 600))
+    encoder.colours = Remembering(published(lot)).colours
+    second = ask(lot, encoder, until_decided=True)
+    assert second.path == first.path
+    assert second.result.waves[: len(first.result.waves)] == first.result.waves
+    assert second.result.verdict == "used" and second.result.asked > 60
+
+
+def test_every_further_question_needs_a_smaller_p(tmp_path: Path) -> None:
+    lot = lot_of(tmp_path, range(100))
+    encoder = Remembering(published(lot))
+    levels = [ask(lot, encoder, seed=seed).result.level for seed in (0, 1, 2, 0)]
+    assert levels == [0.005, 0.01 / 6, 0.01 / 12, 0.005]
+
+
+def test_missing_and_altered_images_count_against_the_claim(tmp_path: Path) -> None:
+    lot = lot_of(tmp_path, range(300))
+    known = published(lot)
+    whole = ask(lot, Remembering(known))
+    # an owner who removes the published pictures that the encoder does not know gains nothing
+    half = {one for one in known if one % 2}
+    for number in known - half:
+        path = next((lot / "published").rglob(f"{number:04d}.png"))
+        path.unlink() if number % 4 else path.write_bytes(picture(number + 1000))
+    told = ask(lot, Remembering(half), seed=1)
+    assert told.lost == len(known - half)
+    assert told.result.asked == 300
+    assert told.result.p_value > whole.result.p_value
+    assert any("count against the claim" in line for line in lines(told.result, told.drawings, told.lost))
+    for path in (lot / "published").rglob("*.png"):
+        if int(path.stem) % 20 != 1:
+            path.unlink(missing_ok=True)
+    few = ask(lot, Remembering(half), seed=2)
+    assert few.result.verdict == "not shown"
+
+
+def test_what_is_asked_is_fixed_before_the_first_query(tmp_path: Path) -> None:
+    lot = lot_of(tmp_path, range(60))
+
+    def breaks(images: torch.Tensor) -> torch.Tensor:
+        if len(images) > 60:
+            raise RuntimeError("the encoder is gone")
+        return images.mean(dim=(2, 3)) @ torch.arange(12.0).reshape(3, 4).sin()
+
+    with pytest.raises(RuntimeError, match="is gone"):
+        ask(lot, breaks, nonce="77")
+    (registered,) = (lot / "vault" / "claims").glob("*/registered.json")
+    told = storage.read_json(str(registered))
+    assert told["nonce"] == {"from": "given", "value": "77"}
+    assert told["number"] == 1 and told["views"] == 4 and told["counted"] == "all"
+    with pytest.raises(UserError, match="registered with another nonce"):
+        ask(lot, breaks, nonce="78")
+
+
+def test_a_claim_needs_a_lot(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="holds no lot"):
+        ask(tmp_path, Remembering(()))
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "a.png").write_bytes(picture(1))
+    arguments = ["lot", "commit", str(tmp_path / "photos"), "--out", str(tmp_path / "lot"), "--beacon", "round 7"]
+    assert CliRunner().invoke(app, arguments).exit_code == 0
+    with pytest.raises(UserError, match="no release that is drawn"):
+        ask(tmp_path / "lot", Remembering(()))
+    with pytest.raises(UserError, match="colour is no setting of a claim"):
+        ask(lot_of(tmp_path / "other", range(60)), Remembering(()), colour=3)
+
+
+def test_units_are_asked_in_an_order_that_no_coin_settles(tmp_path: Path) -> None:
+    from pipelines.lots.vault import drawn_of, order_of
+
+    lot = Lot.at(str(lot_of(tmp_path, range(2000))))
+    drawn, order = drawn_of(lot.releases()), order_of(lot.releases())
+    assert sorted(order) == list(range(2000))
+    first = drawn.held_back[order[:1000]].sum()
+    assert 160 < first < 240
