@@ -20,6 +20,7 @@ from mi_core.augmentations.simclr import SimCLRAugmentation
 from mi_core.encoders.averaging import averaged
 from mi_core.encoders.checkpoint import Encoder
 from mi_core.encoders.folding import for_queries
+from mi_core.features.caption_similarity import CaptionSimilarity
 from mi_core.images import Decoder
 from mi_core.querying.extractor import Extractor
 from mi_core.querying.plan import QueryPlan
@@ -111,3 +112,29 @@ class ViewSimilarity:
         (values,) = columns.values()
         (measure,) = self.attack.needs
         return self.attack.statistic(Features(np.array(names), {measure.name: values}))
+
+
+class CaptionFit:
+    """How well an encoder of images and texts fits an image to a caption: their cosine (Ko et al., ICCV 2023).
+
+    Args:
+        encoder: in evaluation mode; one without texts gives NaN.
+        question: how it is asked.
+        device: where the encoder is to work.
+    """
+
+    def __init__(self, encoder: Encoder, question: Question, device: torch.device) -> None:
+        self.extractor = None
+        if encoder.text is not None:
+            measure = CaptionSimilarity()
+            plan = QueryPlan((measure,), (measure.output,), precision=precision_on(device.type, "auto"))
+            self.extractor = Extractor({"target": for_queries(encoder, device)}, plan, question.recipe, device)
+
+    def __call__(self, images: torch.Tensor, captions: Sequence[str], names: Sequence[str]) -> FloatArray:
+        """The scores (B,) of images (B, C, S, S) uint8 with their captions; ``names`` are for messages."""
+        if self.extractor is None:
+            return np.full(len(images), np.nan)
+        streams = torch.zeros(len(images), dtype=torch.int64)  # no view is drawn
+        (columns,) = self.extractor(images, streams, list(names), list(captions)).values()
+        (values,) = columns.values()
+        return np.asarray(values, dtype=np.float64)

@@ -93,6 +93,6 @@ def blind_of(key: str, number: int) -> bytes:
     return hmac.digest(key.encode(), str(number).encode(), "sha256")
 
 
-def salt_digest(salt: str) -> str:
-    """The SHA-256 of a salt, as the header tells it."""
-    return hashlib.sha256(salt.encode()).hexdigest()
+def text_digest(text: str) -> str:
+    """The SHA-256 (hex) of a salt, as the header tells it, or of a caption, as a leaf does."""
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from mi_core.lots.draw import SHARE
 from pipelines.cli.examples import example
 from pipelines.cli.options import (
     Adapter,
@@ -45,7 +46,13 @@ lot_app = typer.Typer(
 )
 Images = Annotated[str, typer.Argument(help="A folder of images, or tars.", metavar="IMAGES")]
 Place = Annotated[str, typer.Option("--out", help="Folder of the lot; one that is there gets a new release.")]
-Share = Annotated[float, typer.Option("--share", help="Share of the images that is held back.")]
+Share = Annotated[float, typer.Option("--share", help="Share of the images that is held back; 0: none.")]
+Twins = Annotated[
+    bool, typer.Option("--twins", help="Publish one of two versions of every image that no eye tells apart.")
+]
+Captions = Annotated[
+    bool, typer.Option("--captions", help="Publish one of two credit lines behind every caption (text beside it).")
+]
 Albums = Annotated[
     str | None,
     typer.Option(
@@ -55,9 +62,17 @@ Albums = Annotated[
 
 
 @lot_app.command(_FOR_BOTH, hidden=True)
-def both(images: Images, out: Place, share: Share = 0.2, albums: Albums = None, address: Address = None) -> None:
+def both(
+    images: Images,
+    out: Place,
+    share: Share = SHARE,
+    twins: Twins = False,
+    captions: Captions = False,
+    albums: Albums = None,
+    address: Address = None,
+) -> None:
     """Commit and draw at once, with random numbers of the operating system."""
-    _commit(images, out, share, "", albums, address, draw=True)
+    _commit(images, out, (share, twins, captions), "", albums, address, draw=True)
 
 
 @lot_app.command("commit", epilog=example("lot commit photos --out release --beacon 'drand round 12345678'"))
@@ -65,14 +80,16 @@ def commit(
     images: Images,
     out: Place,
     beacon: Annotated[str, typer.Option("--beacon", help="Which public number of a later time will decide, in words.")],
-    share: Share = 0.2,
+    share: Share = SHARE,
+    twins: Twins = False,
+    captions: Captions = False,
     albums: Albums = None,
     address: Address = None,
 ) -> None:
     """Fix images and salt by one number, before a public number of a later time decides what is published."""
     if not beacon.strip():
         raise UserError("--beacon is empty; say which public number will decide, such as 'drand round 12345678'")
-    _commit(images, out, share, beacon.strip(), albums, address, draw=False)
+    _commit(images, out, (share, twins, captions), beacon.strip(), albums, address, draw=False)
 
 
 @lot_app.command("draw", epilog=example("lot draw photos --out release --beacon 8f3c...01"))
@@ -98,7 +115,14 @@ def draw(
 
 
 def _commit(
-    images: str, out: str, share: float, beacon: str, albums: str | None, address: str | None, *, draw: bool
+    images: str,
+    out: str,
+    asked: tuple[float, bool, bool],
+    beacon: str,
+    albums: str | None,
+    address: str | None,
+    *,
+    draw: bool,
 ) -> None:
     from mi_core.checks import check_range
     from pipelines.data.scan.shards import source_of
@@ -107,14 +131,18 @@ def _commit(
     from pipelines.lots.parts import on_parts
     from pipelines.lots.publish import publish
     from pipelines.lots.vault import VAULT, Lot
+    from pipelines.lots.versions import Wanted
 
-    check_range("--share", share, 0, 1, open_low=True, open_high=True)
+    wanted = Wanted(*asked)
+    check_range("--share", wanted.share, 0, 1, open_high=True)
+    if not (wanted.share or wanted.twins or wanted.captions):
+        raise UserError("--share 0 holds nothing back; give a share above 0, or --twins or --captions")
     source, lot = source_of(images), Lot(storage.target(out))
     if f"{lot.path}/".startswith(f"{storage.absolute(images)}/"):
         raise UserError(f"--out {out} is inside of {images}; choose another folder")
     with on_parts(f"{lot.path}/{VAULT}", address) as each:
         given = None if albums is None else read_albums(albums)
-        release = commit(source, lot, share=share, beacon=beacon, albums=given, each=each)
+        release = commit(source, lot, wanted, beacon=beacon, albums=given, each=each)
         if draw:
             _tell(release, publish(source, release, "", each))
         else:

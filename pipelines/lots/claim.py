@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -20,11 +21,11 @@ import pyarrow.compute as pc
 import torch
 
 from mi_core.auditing.models import device_of, evaluating, model_of, tried_out
-from mi_core.auditing.questions import Question, ViewSimilarity, question_of
+from mi_core.auditing.questions import CaptionFit, Question, ViewSimilarity, question_of
 from mi_core.encoders.checkpoint import Encoder
 from mi_core.image_files import ImageError
-from mi_core.images import decode_and_hash
-from mi_core.lots.verdict import ALL, UNTIL_DECIDED, USED, ClaimResult, judge_claim, waves_of
+from mi_core.images import Decoder, decode, decode_and_hash
+from mi_core.lots.verdict import ALL, UNTIL_DECIDED, USED, ClaimResult, Drawn, judge_claim, waves_of
 from mi_core.nonce import GIVEN, SYSTEM, new_nonce
 from mi_core.provenance import now
 from pipelines.console import say
@@ -38,6 +39,7 @@ from pipelines.run.registration import code_digest
 
 CLAIMS = "claims"
 ATTACK = "mean-cosine"
+_PROBED = 8  # images by whose answers a function is known
 _BATCH = 64  # images that are decoded and asked about together
 _Int64 = npt.NDArray[np.int64]
 
@@ -114,10 +116,10 @@ def claim(
         raise UserError(f"{place} has no release that is drawn and written; run encoder-audit lot")
     with on_parts(f"{lot.path}/{VAULT}", address) as each, evaluating(model):
         asking = _Asking(model, _whole(settings), views, "")
-        prepared, fingerprint, load = _described(asking)
+        prepared, fingerprint, load = _described(asking, releases)
         registered, folder = _register(lot, releases, prepared, asking, fingerprint, load, until_decided, nonce)
         asking = _Asking(model, asking.settings, views, registered["nonce"]["value"])
-        return _asked(lot, releases, folder, registered, asking, each)
+        return _asked(releases, folder, registered, asking, each)
 
 
 def _whole(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -131,25 +133,32 @@ def _whole(settings: Mapping[str, Any]) -> dict[str, Any]:
     return usual | dict(settings)
 
 
-def _described(asking: _Asking) -> tuple[Question, str, str]:
+def _described(asking: _Asking, releases: Sequence[Release]) -> tuple[Question, str, str]:
     """How the encoder is asked, its fingerprint, and what it is in words."""
     question = question_of(asking.model, **asking.settings)
     target = model_of(asking.model, question.how)
     if question.output not in target.encoder.outputs:
         raise UserError(f"output = {question.output!r}: the encoder has {', '.join(target.encoder.outputs)}")
+    if any(release.header.design.captions for release in releases) and target.encoder.text is None:
+        say("claim", "the encoder reads no texts, so that the coins of captions show nothing")
     mark = target.part.fingerprint or ""
     if callable(asking.model) and not isinstance(asking.model, torch.nn.Module):
-        mark = hashlib.sha256(_answers(target.encoder, question).tobytes()).hexdigest()
+        mark = hashlib.sha256(_answers(target.encoder, question, releases[0]).tobytes()).hexdigest()
     return question, mark, target.part.load or ""
 
 
 @torch.inference_mode()
-def _answers(encoder: Encoder, question: Question) -> npt.NDArray[np.float32]:
-    """What a function, of which nothing but its name is known, answers to some noise, to three digits."""
-    side = question.decoder.image_size
-    noise = torch.from_numpy(np.random.default_rng(0).random((4, question.decoder.channels, side, side), np.float32))
-    found = encoder(noise)[question.output].float().numpy()
-    return np.asarray(np.round(found / (np.abs(found).max() or 1), 3) + 0.0, dtype=np.float32)
+def _answers(encoder: Encoder, question: Question, release: Release) -> npt.NDArray[np.float32]:
+    """What a function, of which nothing but its name is known, answers to a few images of the lot, to four digits."""
+    name, images = release.images()[0]
+    keys = [row["name"] for row in images.to_pylist() if row["sha256"]]
+    held = dict.fromkeys(keys, False)
+    data = [one for _, _, one in islice(_pictures(release, name, held), _PROBED)]
+    if not data:
+        raise UserError(f"{release.lot.published} holds none of the published images; put them back")
+    pixels = torch.from_numpy(np.stack([decode(one, question.decoder) for one in data]))
+    found = encoder(pixels.float() / 255)[question.output].float().numpy()
+    return np.asarray(np.round(found / (np.abs(found).max() or 1), 4) + 0.0, dtype=np.float32)
 
 
 def _register(
@@ -191,7 +200,6 @@ def _register(
 
 
 def _asked(
-    lot: Lot,
     releases: Sequence[Release],
     folder: str,
     registered: Mapping[str, Any],
@@ -201,19 +209,20 @@ def _asked(
     """Ask wave by wave, or about all at once, and judge."""
     drawn, order = drawn_of(releases), order_of(releases)
     waves = waves_of([len(release.units) for release in releases])
-    scores = np.full(len(order), np.nan)
-    is_lost = np.zeros(len(order), dtype=bool)
+    answers = _Answers(np.full((len(order), 2), np.nan), np.full((len(order), 2), np.nan))
     stops = np.unique(waves) if registered["counted"] == UNTIL_DECIDED else [int(waves[-1])]
     begun = 0
     for wave in stops:
         count = int(np.searchsorted(waves, wave, "right"))
-        _ask(releases, order[begun:count], f"{folder}/answers/{wave:04d}", asking, each, scores, is_lost)
+        _ask(releases, order[begun:count], f"{folder}/answers/{wave:04d}", asking, each, answers)
         begun = count
+        scores, captions = answers.against(drawn)
         result = judge_claim(
             drawn,
             order[:count],
             waves[:count],
-            _against(scores, is_lost, drawn.held_back)[order[:count], None],
+            scores[order[:count]],
+            None if captions is None else captions[order[:count]],
             counted=registered["counted"],
             questions_asked=registered["number"],
             seed=f"{releases[-1].header.commitment} {folder.rpartition('/')[2]}",
@@ -222,65 +231,74 @@ def _asked(
             say("claim", f"{count:,} of {len(order):,} images asked about: p = {result.any_time_p_value:.2g}")
         if result.verdict == USED:
             break
+    lost = int(np.isnan(answers.scores[order[:begun]]).any(axis=1).sum())
     drawings = tuple(release.drawing for release in releases)
-    found = Claim(folder, registered, result, drawings, int(is_lost.sum()))
+    found = Claim(folder, registered, result, drawings, lost)
     told = {"registered": dict(registered), "drawings": list(drawings), "lost": found.lost}
     storage.write_json(f"{folder}/claim.json", told | result.as_json())
     return found
 
 
-def _against(scores: npt.NDArray[np.float64], is_lost: npt.NDArray[np.bool_], held_back: npt.NDArray[np.bool_]) -> Any:
-    """Scores where lost images count against the claim: as the lowest if published, as the highest if held back."""
-    known = scores[~np.isnan(scores)]
-    low, high = (float(known.min()), float(known.max())) if len(known) else (0.0, 0.0)
-    return np.where(is_lost, np.where(held_back, high, low), scores)
+@dataclass(frozen=True)
+class _Answers:
+    """Scores (N, 2) of both versions of each unit, and of the image with both captions; NaN: there is none."""
+
+    scores: npt.NDArray[np.float64]
+    captions: npt.NDArray[np.float64]
+
+    def against(self, drawn: Drawn) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64] | None]:
+        """The scores, and those of captions where they were drawn; missing ones count against the claim.
+
+        What is published has the lowest score then, and what is not the highest.
+        """
+        made = []
+        for values, coins in ((self.scores, drawn.version), (self.captions, drawn.caption)):
+            known = values[~np.isnan(values)]
+            low, high = (float(known.min()), float(known.max())) if len(known) else (0.0, 0.0)
+            chosen = np.zeros(len(values), dtype=np.int64) if coins is None else coins
+            is_shown = ~drawn.held_back[:, None] & (np.arange(2) == chosen[:, None])
+            if coins is None:
+                is_shown = np.repeat(~drawn.held_back[:, None], 2, axis=1)
+            made.append(np.where(np.isnan(values), np.where(is_shown, low, high), values))
+        return made[0] if drawn.version is not None else made[0][:, :1], made[1] if drawn.caption is not None else None
 
 
 def _ask(
-    releases: Sequence[Release],
-    units: _Int64,
-    folder: str,
-    asking: _Asking,
-    each: Mapped,
-    scores: npt.NDArray[np.float64],
-    is_lost: npt.NDArray[np.bool_],
+    releases: Sequence[Release], units: _Int64, folder: str, asking: _Asking, each: Mapped, answers: _Answers
 ) -> None:
     """Ask about some units, and enter their scores."""
-    wanted = np.zeros(len(scores), dtype=bool)
+    wanted = np.zeros(len(answers.scores), dtype=bool)
     wanted[units] = True
-    work, start = [], 0
+    tasks: list[tuple[Any, ...]] = []
+    offsets, start = [], 0
     for release in releases:
-        table = release.units
-        count = len(table)
-        numbers = pa.array(np.arange(count))
+        count = len(release.units)
         seen = np.zeros(count, dtype=bool)
         for name, images in release.images():
-            place = pc.index_in(images["sha256"], value_set=table["sha256"].combine_chunks())
+            place = pc.index_in(images["sha256"], value_set=release.units["sha256"].combine_chunks())
             rows = np.asarray(pc.fill_null(place, -1))
-            first = rows >= 0
-            first[first] = ~seen[rows[first]] & wanted[start + rows[first]]
-            _, once = np.unique(rows[first], return_index=True)
-            chosen = np.flatnonzero(first)[np.sort(once)]
-            seen[rows[chosen]] = True
+            chosen = np.flatnonzero(rows >= 0)
+            chosen = chosen[~seen[rows[chosen]] & wanted[start + rows[chosen]]]
+            _, first = np.unique(rows[chosen], return_index=True)  # of several copies
+            chosen = chosen[np.sort(first)]
+            numbers = rows[chosen]
+            seen[numbers] = True
             if len(chosen):
-                part = pa.table(
-                    {
-                        "name": images["name"].take(pa.array(chosen)),
-                        "sha256": images["sha256"].take(pa.array(chosen)),
-                        "unit": numbers.take(pa.array(rows[chosen])),
-                        "held_back": release.draw.held_back[rows[chosen]],
-                    }
-                )
-                work.append((release, name, part, start, f"{folder}/{release.number:03d}-{name}.parquet"))
+                part = images.take(pa.array(chosen)).append_column("unit", pa.array(numbers))
+                path = f"{folder}/{release.number:03d}-{name}.parquet"
+                tasks.append((asking, release, name, part, path))
+                offsets.append(start)
         start += count
     here = not isinstance(asking.model, str)
-    tasks = [(asking, release, name, part, path) for release, name, part, _, path in work]
     paths = [_ask_part(*task) for task in tasks] if here else each(_ask_part, tasks, "asking the encoder")
-    for (_, _, _, offset, _), path in zip(work, paths, strict=True):
-        answers = storage.read_table(path)
-        rows = offset + np.asarray(answers["unit"])
-        scores[rows] = np.asarray(answers["score"])
-        is_lost[rows] = np.isnan(scores[rows])
+    for offset, path in zip(offsets, paths, strict=True):
+        table = storage.read_table(path)
+        rows = offset + np.asarray(table["unit"])
+        for values, names in ((answers.scores, _SCORES), (answers.captions, _CAPTION_SCORES)):
+            values[rows] = np.stack([np.asarray(table[name]) for name in names], axis=1)
+
+
+_SCORES, _CAPTION_SCORES = ("score-0", "score-1"), ("caption-0", "caption-1")
 
 
 def _ask_part(asking: _Asking, release: Release, name: str, part: pa.Table, path: str) -> str:
@@ -288,47 +306,67 @@ def _ask_part(asking: _Asking, release: Release, name: str, part: pa.Table, path
     if storage.exists(path):
         return path
     ask = _ready(asking) if isinstance(asking.model, str) else _made_ready(asking)
-    decoder = ask.decoder
-    rows = part.to_pylist()
-    scores = {row["unit"]: float("nan") for row in rows}
-    batch: list[tuple[int, np.ndarray]] = []
+    rows = {row["name"]: row for row in part.to_pylist()}
+    held = {row["name"]: bool(release.draw.held_back[row["unit"]]) for row in rows.values()}
+    scores = {row["unit"]: np.full(4, np.nan) for row in rows.values()}
+    batch: list[tuple[Mapping[str, Any], int, np.ndarray]] = []
 
     def send() -> None:
-        if batch:
-            images = torch.from_numpy(np.stack([pixels for _, pixels in batch]))
-            found = ask.similarity(images, [str(unit) for unit, _ in batch])
-            scores.update(zip([unit for unit, _ in batch], map(float, found), strict=True))
-            batch.clear()
+        if not batch:
+            return
+        images = torch.from_numpy(np.stack([pixels for _, _, pixels in batch]))
+        names = [row["name"] for row, _, _ in batch]
+        found = ask.similarity(images, names)
+        for (row, version, _), score in zip(batch, found, strict=True):
+            scores[row["unit"]][version] = score
+        for caption in (0, 1):
+            some = [at for at, (row, version, _) in enumerate(batch) if row["captions"] and version == shown(row)]
+            if some:
+                texts = [batch[at][0]["captions"][caption] for at in some]
+                fits = ask.fit(images[some], texts, [names[at] for at in some])
+                for at, score in zip(some, fits, strict=True):
+                    scores[batch[at][0]["unit"]][2 + caption] = score
+        batch.clear()
 
-    expected = {row["name"]: (row["unit"], row["sha256"]) for row in rows}
-    for key, data in _pictures(release, name, rows):
-        unit, sha = expected[key]
+    def shown(row: Mapping[str, Any]) -> int:
+        return int(release.draw.version[row["unit"]]) if len(row["versions"]) > 1 else 0
+
+    for key, is_other, data in _pictures(release, name, held):
+        row = rows[key]
+        version = shown(row) ^ is_other
         try:
-            decoded = decode_and_hash(data, decoder)
+            decoded = decode_and_hash(data, ask.decoder)
         except ImageError:
             continue
-        if decoded.sha256 == sha:
-            batch.append((unit, decoded.pixels))
+        if decoded.sha256 == row["versions"][version]:
+            batch.append((row, version, decoded.pixels))
         if len(batch) == _BATCH:
             send()
     send()
-    storage.write_table(path, pa.table({"unit": list(scores), "score": pa.array(list(scores.values()), pa.float64())}))
+    for row in rows.values():
+        if len(row["versions"]) == 1:
+            scores[row["unit"]][1] = scores[row["unit"]][0]
+    columns = np.stack(list(scores.values()))
+    table = {name: columns[:, at] for at, name in enumerate((*_SCORES, *_CAPTION_SCORES))}
+    storage.write_table(path, pa.table({"unit": list(scores), **table}))
     return path
 
 
-def _pictures(release: Release, name: str, rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, bytes]]:
-    """The names and bytes of the images of a part that are there."""
-    source = release.source
-    for is_held, folder in ((True, release.held_back), (False, release.lot.published)):
-        wanted = {row["name"] for row in rows if row["held_back"] == is_held}
-        if source.kind == "imagefolder":
-            for one in sorted(wanted):
-                data = storage.file_or_none(f"{folder}/{one}")
+def _pictures(release: Release, name: str, held: Mapping[str, bool]) -> Iterator[tuple[str, bool, bytes]]:
+    """The images of a part that are there: names, whether it is the version that is not published, and bytes."""
+    shown = [key for key, is_held in held.items() if not is_held]
+    back = [key for key, is_held in held.items() if is_held]
+    folders = [(release.lot.published, shown, False), (release.held_back, back, False)]
+    folders += [(release.other, list(held), True)] if release.header.design.twins else []
+    for folder, keys, is_other in folders:
+        if release.source.kind == "imagefolder":
+            for key in sorted(keys):
+                data = storage.file_or_none(f"{folder}/{key}")
                 if data is not None:
-                    yield one, data
-        elif wanted and storage.exists(path := f"{folder}/{name}.tar"):
-            for sample in Source(source).read(Item(name, path=path), wanted):
-                yield sample.key, sample.image
+                    yield key, is_other, data
+        elif keys and storage.exists(path := f"{folder}/{name}.tar"):
+            for sample in Source(release.source).read(Item(name, path=path), set(keys)):
+                yield sample.key, is_other, sample.image
 
 
 @dataclass(frozen=True)
@@ -336,14 +374,16 @@ class _Ready:
     """An encoder that is loaded, and how its images are decoded."""
 
     similarity: ViewSimilarity
-    decoder: Any
+    fit: CaptionFit
+    decoder: Decoder
 
 
 def _made_ready(asking: _Asking) -> _Ready:
     question = question_of(asking.model, **asking.settings)
     target = tried_out(model_of(asking.model, question.how), question.decoder.image_size)
     device = device_of(asking.model)
-    return _Ready(ViewSimilarity(target.encoder, question, asking.views, asking.nonce, device), question.decoder)
+    similarity = ViewSimilarity(target.encoder, question, asking.views, asking.nonce, device)
+    return _Ready(similarity, CaptionFit(target.encoder, question, device), question.decoder)
 
 
 def _ready(asking: _Asking) -> _Ready:

@@ -6,13 +6,14 @@ import csv
 import hashlib
 import io
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from mi_core.checks import ConfigError
-from mi_core.images import Decoder
-from mi_core.lots.commitment import Header, salt_digest
+from mi_core.lots.commitment import Header, text_digest
 from mi_core.lots.draw import Design, merged_strata
 from mi_core.provenance import now
 from pipelines.config.sections.sources import SourceConfig
@@ -23,17 +24,17 @@ from pipelines.data.scan.scan import usable
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.lots.parts import Mapped
-from pipelines.lots.vault import COMMITMENTS, Lot, Release
+from pipelines.lots.vault import COMMITMENTS, IMAGES, UNITS, Lot, Release
+from pipelines.lots.versions import ANY_SIZE, Wanted, caption_beside, file_digest, versions_of
 
-_ANY_SIZE = Decoder(1)
 _SOURCES = ("imagefolder", "shards")
 
 
 def commit(
     source: SourceConfig,
     lot: Lot,
+    wanted: Wanted,
     *,
-    share: float,
     beacon: str,
     albums: Mapping[str, str] | None,
     each: Mapped,
@@ -43,7 +44,7 @@ def commit(
     Args:
         source: a folder of images, or tars.
         lot: to which the release is added.
-        share: of the images that is held back, in (0, 1).
+        wanted: what is drawn.
         beacon: which public number will decide, in words; empty: none.
         albums: the album of every name; None: the folder that an image stands in.
         each: runs the parts.
@@ -58,27 +59,30 @@ def commit(
         )
     release = lot.new_release()
     if release.is_committed:
-        return _same(release, share, beacon)
+        return _same(release, wanted, beacon)
     storage.write_json(f"{release.path}/source.json", source.model_dump(mode="json", exclude_defaults=True))
     items = Source(source).items()
-    each(_read_part, [(source, item, release.path) for item in items], "reading images")
-    _number(release, items, share, albums)
+    key = release.secret["key"]
+    each(_read_part, [(source, item, release.path, wanted, key) for item in items], "reading images")
+    _number(release, items, wanted, albums)
     try:
-        design = Design(tuple(np.bincount(release.units["stratum"]).tolist()), share)
+        design = Design(tuple(np.bincount(release.units["stratum"]).tolist()), **asdict(wanted))
     except ConfigError as error:
         raise UserError(f"lot: {error}") from error
     previous = lot.releases()[:-1]
     before = previous[-1].header.commitment if previous else ""
-    header = Header(design, release.root(), salt_digest(release.secret["salt"]), beacon, before)
+    header = Header(design, release.root(), text_digest(release.secret["salt"]), beacon, before)
     storage.write_json(f"{release.path}/header.json", header.as_json())
     _tell(release, header)
     return release
 
 
-def _same(release: Release, share: float, beacon: str) -> Release:
+def _same(release: Release, wanted: Wanted, beacon: str) -> Release:
     """A release that is committed already, if that is what is asked for."""
-    header = release.header
-    for name, given, fixed in (("--share", share, header.design.share), ("--beacon", beacon, header.beacon)):
+    header, design = release.header, release.header.design
+    fixed_ones = {"--share": (wanted.share, design.share), "--beacon": (beacon, header.beacon)}
+    fixed_ones |= {"--twins": (wanted.twins, design.twins), "--captions": (wanted.captions, design.captions)}
+    for name, (given, fixed) in fixed_ones.items():
         if given != fixed:
             raise UserError(
                 f"release {release.number} is committed with {name} {fixed or 'none'!r}, not {given or 'none'!r}; draw "
@@ -97,62 +101,81 @@ def _tell(release: Release, header: Header) -> None:
         storage.write_atomic(path, (told + line).encode())
 
 
-def _read_part(source: SourceConfig, item: Item, folder: str) -> None:
+def _read_part(source: SourceConfig, item: Item, folder: str, wanted: Wanted, key: str) -> None:
     """Read the images of a part and write names and digests, unless that is done."""
-    path, stamp = f"{folder}/images/{item.name}.parquet", _stamp(item)
+    path, stamp = f"{folder}/images/{item.name}.parquet", _stamp(item, wanted)
     if storage.exists(path) and (storage.read_table(path, []).schema.metadata or {}).get(b"stamp") == stamp:
         return
-    rows: list[dict[str, str]] = []
-    for found in usable(source, item, _ANY_SIZE):
+    rows: list[dict[str, Any]] = []
+    for found in usable(source, item, ANY_SIZE):
         if isinstance(found, Note):
             continue
         if isinstance(found, Damage) or (isinstance(found, Problem) and not found.key):
             raise UserError(f"{item.path} is damaged ({found.reason}); mend it, so that no image of it is lost")
         if isinstance(found, Problem):
-            rows.append({"name": found.key, "sha256": "", "file": "", "reason": found.reason})
+            rows.append({"name": found.key, "sha256": "", "reason": found.reason})
             continue
         sample, _, sha, _ = found
-        rows.append({"name": sample.key, "sha256": sha, "file": file_digest(sample.image), "reason": ""})
-    schema = pa.schema([(name, pa.string()) for name in ("name", "sha256", "file", "reason")])
-    storage.write_table(path, pa.Table.from_pylist(rows, schema).replace_schema_metadata({"stamp": stamp}))
+        caption = caption_beside(source, item, sample) if wanted.captions else ""
+        if wanted.captions and not caption:
+            raise UserError(f"{item.path}/{sample.key} has no caption; put a text file of its name beside it")
+        both = versions_of(sample.image, sha, caption, wanted, key)
+        rows.append(
+            {
+                "name": sample.key,
+                "sha256": sha,
+                "file": file_digest(sample.image),
+                "versions": both.pixels() if len(both.images) > 1 else [sha],
+                "files": both.files(),
+                "captions": list(both.captions),
+                "reason": "",
+            }
+        )
+    storage.write_table(path, pa.Table.from_pylist(rows, IMAGES).replace_schema_metadata({"stamp": stamp}))
 
 
-def _stamp(item: Item) -> bytes:
-    """What tells whether the files of a part are those that were read."""
+def _stamp(item: Item, wanted: Wanted) -> bytes:
+    """What tells whether the files of a part are those that were read, and read for the same."""
     paths = [f"{item.path}/{name}" for name in item.files] or [item.path]
-    return hashlib.sha256("\n".join(f"{path} {storage.stamp(path)}" for path in paths).encode()).hexdigest().encode()
+    lines = [f"{path} {storage.stamp(path)}" for path in paths] + [repr((wanted.twins, wanted.captions))]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest().encode()
 
 
-def file_digest(data: bytes) -> str:
-    """What tells whether the bytes of an image are those that were committed."""
-    return hashlib.blake2b(data, digest_size=16).hexdigest()
-
-
-def _number(release: Release, items: Sequence[Item], share: float, albums: Mapping[str, str] | None) -> None:
-    """Number the units, and write units.parquet. A unit is all copies of an image; its album is that of the first."""
+def _number(release: Release, items: Sequence[Item], wanted: Wanted, albums: Mapping[str, str] | None) -> None:
+    """Number the units, and write units.parquet. A unit is all copies of an image; the first of them speaks for it."""
     read = {item.name: f"{release.path}/images/{item.name}.parquet" for item in items}
     for path in set(storage.list_files(f"{release.path}/images")) - set(read.values()):
         storage.remove(path)  # of an earlier call, on other images
-    parts = [(name, storage.read_table(path)) for name, path in read.items()]
     known = release.earlier()
-    album_of: dict[str, str] = {}
-    count = lost = earlier = 0
-    for _, table in parts:
-        for name, sha in zip(table["name"].to_pylist(), table["sha256"].to_pylist(), strict=True):
+    first: dict[str, tuple[str, list[str], list[str]]] = {}  # album, versions and captions by pixels
+    count = lost = earlier = unmarked = 0
+    for path in read.values():
+        for row in storage.read_table(path).to_pylist():
+            name, sha = row["name"], row["sha256"]
             count += 1
             lost += not sha
             earlier += sha in known
-            if sha and sha not in known and sha not in album_of:
+            if sha and sha not in known and sha not in first:
                 if albums is not None and name not in albums:
                     raise UserError(f"--albums names no album of {name}; add a line for it")
-                album_of[sha] = name.rpartition("/")[0] if albums is None else albums[name]
-    if not album_of:
+                album = name.rpartition("/")[0] if albums is None else albums[name]
+                first[sha] = album, row["versions"], row["captions"]
+                unmarked += len(row["versions"]) == 1
+    if not first:
         raise UserError(f"no new image: of {count:,} images {earlier:,} are in an earlier release, {lost:,} unreadable")
-    digests = sorted(album_of)
-    strata, names = merged_strata([album_of[sha] for sha in digests], share)
+    digests = sorted(first)
+    strata, names = merged_strata([first[sha][0] for sha in digests], wanted.share)
     order = np.argsort(strata, kind="stable")
-    table = pa.table({"sha256": pa.array(digests).take(pa.array(order)), "stratum": strata[order]})
-    table = table.replace_schema_metadata({"strata": "\n".join(names)})
+    rows = [
+        {
+            "sha256": digests[row],
+            "stratum": strata[row],
+            "versions": first[digests[row]][1],
+            "captions": first[digests[row]][2],
+        }
+        for row in order
+    ]
+    table = pa.Table.from_pylist(rows, UNITS).replace_schema_metadata({"strata": "\n".join(names)})
     storage.write_table(f"{release.path}/units.parquet", table)
     copies, divided = count - lost - earlier - len(digests), count_of(len(names), "album", "albums")
     say(
@@ -160,6 +183,8 @@ def _number(release: Release, items: Sequence[Item], share: float, albums: Mappi
         f"{count_of(count, 'image', 'images')}: {len(digests):,} in the lot, in {divided}, "
         f"{copies:,} copies, {earlier:,} of earlier releases, {lost:,} unreadable and published as they are",
     )
+    if wanted.twins and unmarked:
+        say("lot", f"{count_of(unmarked, 'image', 'images')} without a twin: only JPEG and PNG can carry a mark")
 
 
 def read_albums(path: str) -> dict[str, str]:

@@ -1,21 +1,44 @@
-"""Draw a lot, and write what is published and what is held back: the sources are only read."""
+"""Draw a lot, and write what is published and what is not: the sources are only read."""
 
 from __future__ import annotations
 
+import copy
 import io
 import tarfile
+from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import Any
 
 from mi_core.provenance import now
 from pipelines.config.sections.sources import SourceConfig
 from pipelines.data.read import tar_shards
+from pipelines.data.read.captions import SUFFIXES
 from pipelines.data.read.samples import Item
 from pipelines.data.read.sources import Source
 from pipelines.errors import UserError
 from pipelines.files import storage
-from pipelines.lots.commit import file_digest
 from pipelines.lots.parts import Mapped
 from pipelines.lots.vault import LONE, Release
+from pipelines.lots.versions import Versions, Wanted, caption_path, file_digest, versions_of
+
+_PUBLISHED, _HELD_BACK, _OTHER = "published", "held_back", "other"
+
+
+@dataclass(frozen=True)
+class _Fate:
+    """What becomes of one image.
+
+    Args:
+        row: of `IMAGES`: what was committed of it.
+        is_held: whether it is held back.
+        version, caption: the coins.
+    """
+
+    row: Mapping[str, Any]
+    is_held: bool
+    version: int
+    caption: int
 
 
 @dataclass(frozen=True)
@@ -25,17 +48,33 @@ class _Part:
     Args:
         source, item: where they are.
         release: that they are written for.
-        files: digest of the bytes of each image, by name.
-        held_back: names of those that are not published.
+        fates: by name; images without one are published as they are.
         elsewhere: names of those that are in an earlier release, and are written nowhere.
     """
 
     source: SourceConfig
     item: Item
     release: Release
-    files: dict[str, str]
-    held_back: set[str]
+    fates: Mapping[str, _Fate]
     elsewhere: set[str]
+
+    def versions(self, fate: _Fate, image: bytes, caption: str) -> Versions:
+        """Both versions of an image whose bytes and caption are those that were committed.
+
+        Raises:
+            UserError: they are not.
+        """
+        design = self.release.header.design
+        wanted = Wanted(design.share, design.twins, design.captions)
+        both = versions_of(image, fate.row["sha256"], caption, wanted, self.release.secret["key"])
+        if list(both.captions) != fate.row["captions"]:
+            raise _changed(f"the caption of {self.item.path}/{fate.row['name']}")
+        if [file_digest(data) for data in both.images] != fate.row["files"]:
+            raise UserError(
+                f"{self.item.path}/{fate.row['name']}: its twins are not those that were committed, as another version "
+                "of Pillow or NumPy makes them; install the versions of then"
+            )
+        return both
 
 
 def publish(source: SourceConfig, release: Release, beacon: str, each: Mapped) -> dict[str, int]:
@@ -56,21 +95,23 @@ def publish(source: SourceConfig, release: Release, beacon: str, each: Mapped) -
     """
     _fix(release, beacon)
     items = {item.name: item for item in Source(source).items()}
-    drawn = release.draw.held_back
-    held = {sha for sha, is_held in zip(release.units["sha256"].to_pylist(), drawn, strict=True) if is_held}
-    earlier = release.earlier()
+    drawn, earlier = release.draw, release.earlier()
+    numbers = {sha: number for number, sha in enumerate(release.units["sha256"].to_pylist())}
     parts = []
     for name, table in release.images():
         if name not in items:
             raise UserError(f"part {name} of the committed images is not there any more; put it back")
-        rows = table.to_pylist()
-        files = {row["name"]: row["file"] for row in rows if row["file"]}
-        kept = {row["name"] for row in rows if row["sha256"] in held}
-        parts.append(
-            _Part(source, items[name], release, files, kept, {r["name"] for r in rows if r["sha256"] in earlier})
-        )
+        fates, elsewhere = {}, set()
+        for row in table.to_pylist():
+            if row["sha256"] in earlier:
+                elsewhere.add(row["name"])
+            elif row["sha256"]:
+                unit = numbers[row["sha256"]]
+                coins = int(drawn.version[unit]), int(drawn.caption[unit])
+                fates[row["name"]] = _Fate(row, bool(drawn.held_back[unit]), *coins)
+        parts.append(_Part(source, items[name], release, fates, elsewhere))
     each(_write_part, [(part,) for part in parts], "writing images")
-    return {"published": len(drawn) - int(drawn.sum()), "held_back": int(drawn.sum())}
+    return {_PUBLISHED: int((~drawn.held_back).sum()), _HELD_BACK: int(drawn.held_back.sum())}
 
 
 def _fix(release: Release, beacon: str) -> None:
@@ -91,63 +132,106 @@ def _fix(release: Release, beacon: str) -> None:
 
 
 def _write_part(part: _Part) -> None:
-    """Write the images of a part to one of two folders, unless that is done."""
+    """Write the images of a part to their folders, unless that is done."""
     done = f"{part.release.path}/done/{part.item.name}.json"
     if storage.exists(done):
         return
     (_divide_tar if part.source.kind == "shards" else _divide_folder)(part)
-    storage.write_json(done, {"held_back": len(part.held_back)})
+    storage.write_json(done, {"images": len(part.fates)})
 
 
 def _divide_folder(part: _Part) -> None:
-    missing = part.files.keys() - set(part.item.files)
+    missing = part.fates.keys() - set(part.item.files)
     if missing:
         raise UserError(f"{part.item.path}/{min(missing)} was committed and is not there any more; put it back")
     for name in part.item.files:
         if name in part.elsewhere:
             continue
-        data = storage.read_bytes(f"{part.item.path}/{name}")
-        if name in part.files and file_digest(data) != part.files[name]:
+        data, fate = storage.read_bytes(f"{part.item.path}/{name}"), part.fates.get(name)
+        if fate is None:
+            _write(part, _PUBLISHED, name, data)
+            continue
+        if file_digest(data) != fate.row["file"]:
             raise _changed(f"{part.item.path}/{name}")
-        _write(part, name in part.held_back, name, data)
+        place = _HELD_BACK if fate.is_held else _PUBLISHED
+        text = storage.file_or_none(caption_path(f"{part.item.path}/{name}")) if fate.row["captions"] else None
+        both = part.versions(fate, data, "" if text is None else text.decode(errors="replace").strip())
+        _write(part, place, name, both.image(fate.version))
+        if len(both.images) > 1:
+            _write(part, _OTHER, name, both.image(1 - fate.version))
+        if both.captions:
+            _write(part, place, caption_path(name), both.captions[fate.caption].encode())
 
 
 def _divide_tar(part: _Part) -> None:
-    """Two tars of one: members with headers and bytes as they were."""
+    """A tar for each folder: members in order, with headers and bytes as they were, but for what has two versions."""
     source = part.source
     rules = tar_shards.ShardRules(source.key == "last-dot", source.image, source.end_marker == "required")
-    buffers = {True: io.BytesIO(), False: io.BytesIO()}
-    left = dict(part.files)
-    with (
-        storage.open_input(part.item.path) as stream,
-        tarfile.open(fileobj=stream, mode="r|*") as given,
-        tarfile.open(fileobj=buffers[True], mode="w", format=tarfile.GNU_FORMAT) as back,
-        tarfile.open(fileobj=buffers[False], mode="w", format=tarfile.GNU_FORMAT) as shown,
-    ):
+    buffers = {place: io.BytesIO() for place in (_PUBLISHED, _HELD_BACK, _OTHER)}
+    left, texts = dict(part.fates), _texts(part, rules)
+    with ExitStack() as stack:
+        stream = stack.enter_context(storage.open_input(part.item.path))
+        given = stack.enter_context(tarfile.open(fileobj=stream, mode="r|*"))
+        tars = {
+            place: stack.enter_context(tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT))
+            for place, buffer in buffers.items()
+        }
         for member in given:
-            key, _ = rules.split(member.name)
+            key, suffix = rules.split(member.name)
             key = f"{part.item.name}/{key}" if source.shard_in_key else key
             if key in part.elsewhere:
-                left.pop(key, None)
                 continue
             content = given.extractfile(member) if member.isfile() else None
-            data = b"" if content is None else content.read()
-            if left.get(key) == file_digest(data):
+            data, fate = b"" if content is None else content.read(), part.fates.get(key)
+            if fate is None:
+                _add(tars[_PUBLISHED], member, data)
+                continue
+            if key in left and file_digest(data) == fate.row["file"]:
                 del left[key]
-            (back if key in part.held_back else shown).addfile(member, io.BytesIO(data))
+                both = part.versions(fate, data, texts.get(key, ("", ""))[1])
+                data = both.image(fate.version)
+                if len(both.images) > 1:
+                    _add(tars[_OTHER], member, both.image(1 - fate.version))
+            elif key in texts and suffix == texts[key][0]:
+                data = fate.row["captions"][fate.caption].encode()
+            _add(tars[_HELD_BACK if fate.is_held else _PUBLISHED], member, data)
     if left:
         raise _changed(f"{part.item.path}, image {min(left)}")
-    for is_held, buffer in buffers.items():
-        _write(part, is_held, f"{part.item.name}.tar", buffer.getvalue())
+    for place, buffer in buffers.items():
+        if place != _OTHER or part.release.header.design.twins:
+            _write(part, place, f"{part.item.name}.tar", buffer.getvalue())
 
 
-def _write(part: _Part, is_held: bool, name: str, data: bytes) -> None:
+def _texts(part: _Part, rules: tar_shards.ShardRules) -> dict[str, tuple[str, str]]:
+    """The suffix and the caption of every image of a tar whose captions have two versions."""
+    if not part.release.header.design.captions:
+        return {}
+    found: dict[str, tuple[str, str]] = {}
+    for sample in Source(part.source).scan(part.item):
+        others = getattr(sample, "others", {})
+        for suffix in SUFFIXES:
+            if suffix in others and sample.key not in found:
+                found[sample.key] = suffix, others[suffix].decode(errors="replace").strip()
+    return found
+
+
+def _add(tar: tarfile.TarFile, member: tarfile.TarInfo, data: bytes) -> None:
+    """Add a member with its own header and some bytes."""
+    header = copy.copy(member)
+    if header.isfile():
+        header.size = len(data)
+    tar.addfile(header, io.BytesIO(data))
+
+
+def _write(part: _Part, place: str, name: str, data: bytes) -> None:
     """Write one file, unless an interrupted call did.
 
     Raises:
         UserError: another file has its name.
     """
-    path = f"{part.release.held_back if is_held else part.release.lot.published}/{name}"
+    release = part.release
+    folder = {_PUBLISHED: release.lot.published, _HELD_BACK: release.held_back, _OTHER: release.other}[place]
+    path = f"{folder}/{name}"
     if not storage.exists(path):
         storage.write_atomic(path, data)
     elif storage.read_bytes(path) != data:

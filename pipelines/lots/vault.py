@@ -12,6 +12,7 @@
           units.parquet     the units by number: pixels, stratum
           draw.json         the beacon, and when it was drawn
           held-back/        the images that are not published
+          other/            the versions that are not published, where there are two
           done/PART.json    parts that are published
         claims/ID/          what encoders were asked, and what they answered
 
@@ -34,7 +35,7 @@ import pyarrow as pa
 
 from mi_core.checks import ConfigError
 from mi_core.hashing import digests64
-from mi_core.lots.commitment import Header, Unit, blind_of
+from mi_core.lots.commitment import Header, Unit, blind_of, text_digest
 from mi_core.lots.draw import Draw, draw
 from mi_core.lots.merkle import root_of
 from mi_core.lots.verdict import Drawn
@@ -45,6 +46,22 @@ from pipelines.files import storage
 COMMITMENTS, PUBLISHED, VAULT = "commitments.txt", "published", "vault"
 LONE = "owner"
 """Who drew a lot without a beacon."""
+_TEXT, _TEXTS = pa.string(), pa.list_(pa.string())
+IMAGES = pa.schema(
+    {
+        "name": _TEXT,
+        "sha256": _TEXT,
+        "file": _TEXT,
+        "versions": _TEXTS,
+        "files": _TEXTS,
+        "captions": _TEXTS,
+        "reason": _TEXT,
+    }
+)
+"""Of a part: names; SHA-256 of the pixels and digest of the bytes as they were given; the same of the one or two
+versions; both captions or none; and why an image is not in the lot, or an empty text."""
+UNITS = pa.schema({"sha256": _TEXT, "stratum": pa.int64(), "versions": _TEXTS, "captions": _TEXTS})
+"""Of the units by number; captions as texts."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +129,11 @@ class Release:
         )
 
     @property
+    def other(self) -> str:
+        """The folder of the versions that are not published, of all images."""
+        return f"{self.path}/other"
+
+    @property
     def is_committed(self) -> bool:
         """Whether its commitment is made."""
         return storage.exists(f"{self.path}/header.json")
@@ -170,7 +192,7 @@ class Release:
 
     @cached_property
     def units(self) -> pa.Table:
-        """The units by number: ``sha256`` of the pixels, ``stratum``, and names of strata in the metadata."""
+        """The units by number: a table of `UNITS`, with the names of the strata in its metadata."""
         return storage.read_table(f"{self.path}/units.parquet")
 
     @property
@@ -180,15 +202,22 @@ class Release:
         return tuple(names.decode().split("\n"))
 
     def images(self) -> list[tuple[str, pa.Table]]:
-        """Part by part: ``name``, ``sha256`` of the pixels, ``file``: digest of the bytes, ``reason``: why an image is
-        not in the lot; empty: it is."""
+        """Part by part: a table of `IMAGES`."""
         paths = storage.list_files(f"{self.path}/images")
         return [(path.rpartition("/")[2].removesuffix(".parquet"), storage.read_table(path)) for path in sorted(paths)]
 
     def leaves(self) -> list[bytes]:
         """The digests of the leaves, by number of the unit."""
-        key = self.secret["key"]
-        return [Unit((sha,)).leaf(blind_of(key, number)) for number, sha in enumerate(self.units["sha256"].to_pylist())]
+        return [unit.leaf(self.blind(number)) for number, unit in enumerate(self.contents())]
+
+    def blind(self, number: int) -> bytes:
+        """The blinding number of a leaf."""
+        return blind_of(self.secret["key"], number)
+
+    def contents(self) -> list[Unit]:
+        """What the leaves bind, by number of the unit."""
+        rows = self.units.select(["versions", "captions"]).to_pylist()
+        return [Unit(tuple(row["versions"]), tuple(map(text_digest, row["captions"]))) for row in rows]
 
     def root(self) -> str:
         """The Merkle root over the leaves."""
@@ -202,8 +231,17 @@ def drawn_of(releases: Sequence[Release]) -> Drawn:
     for release in releases:
         strata.append(release.header.design.strata + len(albums))
         albums += [name if len(releases) == 1 else f"{name} (release {release.number})" for name in release.strata]
+    held, version, caption = (
+        np.concatenate([getattr(release.draw, name) for release in releases])
+        for name in ("held_back", "version", "caption")
+    )
+    designs = [release.header.design for release in releases]
     return Drawn(
-        np.concatenate(strata), tuple(albums), np.concatenate([release.draw.held_back for release in releases])
+        np.concatenate(strata),
+        tuple(albums),
+        held,
+        version if any(design.twins for design in designs) else None,
+        caption if any(design.captions for design in designs) else None,
     )
 
 

@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import binomtest, chisquare
 
 from mi_core.checks import ConfigError
-from mi_core.lots.commitment import Header, Unit, blind_of, salt_digest
+from mi_core.lots.commitment import Header, Unit, blind_of, text_digest
 from mi_core.lots.draw import SMALL, Design, draw, merged_strata
 
 SALT = "0123456789abcdef" * 4
@@ -79,7 +79,7 @@ def test_impossible_designs_are_refused() -> None:
 
 
 def header(**changed: object) -> Header:
-    usual = {"design": Design((3,)), "root": "ab", "salt_sha256": salt_digest(SALT), "beacon": "drand round 7"}
+    usual = {"design": Design((3,)), "root": "ab", "salt_sha256": text_digest(SALT), "beacon": "drand round 7"}
     return Header(**usual | changed)  # type: ignore[arg-type]
 
 
@@ -92,7 +92,7 @@ def test_the_commitment_binds_every_field_of_the_header() -> None:
         header(design=Design((3,), share=0.3)),
         header(design=Design((3,), twins=True)),
         header(root="ac"),
-        header(salt_sha256=salt_digest(salt(1))),
+        header(salt_sha256=text_digest(salt(1))),
         header(beacon=""),
         header(previous=first.commitment),
     ]

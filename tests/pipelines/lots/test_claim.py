@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +12,7 @@ import torch
 from PIL import Image
 from typer.testing import CliRunner
 
+from mi_core.encoders.checkpoint import Encoder as EncoderModule
 from mi_core.lots.words import headline, lines
 from pipelines.cli.app import app
 from pipelines.errors import UserError
@@ -37,15 +38,23 @@ def picture(number: int) -> bytes:
     return buffer.getvalue()
 
 
-def lot_of(place: Path, numbers: Collection[int], albums: int = 1) -> Path:
+def lot_of(
+    place: Path, numbers: Collection[int], albums: int = 1, options: Sequence[str] = (), captions: bool = False
+) -> Path:
     """A lot of pictures that is drawn and written; new pictures make a new release."""
     for number in numbers:
         path = place / "photos" / f"album{number % albums}" / f"{number:04d}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(picture(number))
-    result = CliRunner().invoke(app, ["lot", str(place / "photos"), "--out", str(place / "lot")])
+        if captions:
+            path.with_suffix(".txt").write_text(f"picture {number}")
+    result = CliRunner().invoke(app, ["lot", str(place / "photos"), "--out", str(place / "lot"), *options])
     assert result.exit_code == 0, result.output
     return place / "lot"
+
+
+def release(lot: Path, number: int = 1) -> Path:
+    return lot / "vault" / f"release-{number:03d}"
 
 
 def published(lot: Path) -> set[int]:
@@ -66,6 +75,36 @@ class Remembering:
         wave = torch.sin(mean * 40)
         alike = torch.stack([torch.cos(nearest.float()), torch.sin(nearest.float()), torch.ones(len(mean))], dim=1)
         return torch.where(distance[:, None] < 4, alike + 0.3 * wave, wave)
+
+
+class Captioned(EncoderModule):
+    """Fits an image to a text that it knows better than to another one."""
+
+    def __init__(self, known: Collection[str], numbers: Collection[int]) -> None:
+        super().__init__(
+            Backbone(), {"projection": torch.nn.Identity()}, torch.zeros(1, 3, 1, 1), torch.ones(1, 3, 1, 1)
+        )
+        self.text = Texts(known)
+
+
+class Backbone(torch.nn.Module):
+    """The mean colour and a constant."""
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        mean = images.mean(dim=(2, 3))
+        return torch.cat([torch.sin(mean * 4000) / 9, torch.ones(len(images), 1)], dim=1)
+
+
+class Texts(torch.nn.Module):
+    """Texts to embeddings: one for what is known, another for the rest."""
+
+    def __init__(self, known: Collection[str]) -> None:
+        super().__init__()
+        self.known = known
+
+    def forward(self, texts: Sequence[str]) -> torch.Tensor:
+        hits = torch.tensor([[1.0 if text in self.known else 0.2] for text in texts])
+        return torch.cat([torch.ones(len(texts), 3) / 2, hits], dim=1)
 
 
 def ask(lot: Path, encoder: Encoder, **settings: object) -> Claim:
@@ -115,11 +154,12 @@ def test_a_claim_until_decided_stops_early_and_goes_on_without_asking_twice(tmp_
 
 def test_new_releases_add_to_a_claim_until_decided(tmp_path: Path) -> None:
     lot = lot_of(tmp_path, range(60))
-    encoder = Remembering([one for one in published(lot) if one % 3 == 0])
+    known = {one for one in published(lot) if one % 3 == 0}
+    encoder = Remembering(known)
     first = ask(lot, encoder, until_decided=True)
     assert first.result.verdict == "not shown"
     lot_of(tmp_path, range(60, 600))
-    encoder.colours = Remembering(published(lot)).colours
+    encoder.colours = Remembering(known | {one for one in published(lot) if one >= 60}).colours
     second = ask(lot, encoder, until_decided=True)
     assert second.path == first.path
     assert second.result.waves[: len(first.result.waves)] == first.result.waves
@@ -183,6 +223,48 @@ def test_a_claim_needs_a_lot(tmp_path: Path) -> None:
         ask(tmp_path / "lot", Remembering(()))
     with pytest.raises(UserError, match="colour is no setting of a claim"):
         ask(lot_of(tmp_path / "other", range(60)), Remembering(()), colour=3)
+
+
+def test_of_two_versions_the_published_one_is_found(tmp_path: Path) -> None:
+    """The planted encoder knows single pixels, which twins of one image have different."""
+    lot = lot_of(tmp_path, range(300), options=("--share", "0", "--twins"))
+    assert not list((lot / "vault").rglob("held-back/*"))
+    shown, other = (
+        {path.stem: path for path in place.rglob("*.png")} for place in (lot / "published", release(lot) / "other")
+    )
+    assert len(shown) == len(other) == 300
+    assert all(shown[name].read_bytes() != other[name].read_bytes() for name in shown)
+    result = ask(lot, Remembering(range(300))).result
+    assert [design.design for design in result.designs] == ["twins"] and result.verdict == "not shown"
+
+    def exact(images: torch.Tensor) -> torch.Tensor:
+        """It tells published files from others by the mean colour, to a hundredth of a level."""
+        mean = 255 * images.mean(dim=(2, 3))
+        distance = torch.cdist(mean.double(), means.double()).min(dim=1).values[:, None]
+        return torch.where(distance < 0.02, torch.ones(1, 3), torch.sin(images[:, :, 0, 0] * 4000))
+
+    means = torch.stack(
+        [torch.tensor(np.asarray(Image.open(path))).float().mean(dim=(0, 1)) for path in shown.values()]
+    )
+    whole = {**PLAIN, "crop_scale": (1.0, 1.0), "crop_ratio": (1.0, 1.0)}
+    found = ask(lot, exact, augmentation=whole).result
+    assert found.verdict == "used" and found.p_value < 1e-4
+    assert 0.3 < found.share <= 1
+
+
+def test_of_two_captions_the_published_one_is_found(tmp_path: Path) -> None:
+    lot = lot_of(tmp_path, range(120), options=("--share", "0.25", "--captions"), captions=True)
+    texts = {path.stem: path.read_text() for path in (lot / "published").rglob("*.txt")}
+    assert texts.keys() == {path.stem for path in (lot / "published").rglob("*.png")}
+    assert all(text.startswith(f"picture {int(name)} (Photo: ") for name, text in texts.items())
+    encoder = Captioned(set(texts.values()))
+    result = claim(str(lot), encoder, size=SIDE, augmentation=PLAIN, views=4, output="projection").result
+    by_name = {design.design: design for design in result.designs}
+    assert by_name["captions"].p_value < 1e-4 and by_name["captions"].published == 90
+    assert by_name["held-back"].p_value > 0.01
+    assert result.verdict == "used"
+    blind = ask(lot, Remembering(())).result
+    assert {design.design: design.p_value for design in blind.designs}["captions"] == 1
 
 
 def test_units_are_asked_in_an_order_that_no_coin_settles(tmp_path: Path) -> None:

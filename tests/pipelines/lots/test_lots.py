@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from mi_core.lots.commitment import Header, Unit, blind_of, salt_digest
+from mi_core.lots.commitment import Header, Unit, blind_of, text_digest
 from mi_core.lots.draw import draw
 from mi_core.lots.merkle import root_of
 from pipelines.cli.app import app
@@ -103,7 +103,7 @@ def test_the_commitment_is_that_of_the_images_and_the_coins_follow_from_it(tmp_p
     found = Header.from_json(header)
     leaves = [Unit((sha,)).leaf(blind_of(secret["key"], n)) for n, sha in enumerate(units["sha256"].to_pylist())]
     assert root_of(leaves).hex() == found.root
-    assert salt_digest(secret["salt"]) == found.salt_sha256
+    assert text_digest(secret["salt"]) == found.salt_sha256
     assert found.beacon == "drand round 7"
     lot("draw", source, "--out", tmp_path / "lot", "--beacon", "c0ffee")
     expected = draw(found.design, secret["salt"], "c0ffee").held_back
