@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mi_core.checks import ConfigError, check_finite, check_range, check_shape
-from mi_core.hashing import digest64
+from mi_core.hashing import digest64, digests64
 from mi_core.lots.designs import (
     any_time_p_value,
     held_back_bets,
@@ -35,7 +35,7 @@ from mi_core.lots.designs import (
     paired_p_value,
     wealth,
 )
-from mi_core.lots.draw import CAPTIONS, HELD_BACK, TWINS
+from mi_core.lots.draw import CAPTIONS, HELD_BACK, TWINS, Design, Draw
 from mi_core.metrics.delong import auc
 from mi_core.metrics.intervals import clopper_pearson
 from mi_core.records import BoolArray, Estimate, FloatArray
@@ -66,6 +66,61 @@ class Drawn:
     held_back: BoolArray
     version: npt.NDArray[np.int8] | None = None
     caption: npt.NDArray[np.int8] | None = None
+
+
+def joined_draws(designs: Sequence[Design], albums: Sequence[Sequence[str]], draws: Sequence[Draw]) -> Drawn:
+    """The coins of the releases of a lot together, their units and strata numbered on.
+
+    Args:
+        designs: of each release.
+        albums: the names of its strata.
+        draws: how its coins fell.
+    """
+    strata: list[npt.NDArray[np.int64]] = []
+    names: list[str] = []
+    for number, (design, mine) in enumerate(zip(designs, albums, strict=True), start=1):
+        strata.append(design.strata + len(names))
+        names += [name if len(designs) == 1 else f"{name} (release {number})" for name in mine]
+    return Drawn(
+        np.concatenate(strata),
+        tuple(names),
+        np.concatenate([each.held_back for each in draws]),
+        np.concatenate([each.version for each in draws]) if any(design.twins for design in designs) else None,
+        np.concatenate([each.caption for each in draws]) if any(design.captions for design in designs) else None,
+    )
+
+
+def asking_order(commitments: Sequence[str], sizes: Sequence[int]) -> npt.NDArray[np.int64]:
+    """(N,) numbers of the units in the order of asking: release by release, each shuffled by its commitment.
+
+    The commitment was made before the draw, so that the order cannot depend on the coins.
+    """
+    parts, start = [], 0
+    for commitment, size in zip(commitments, sizes, strict=True):
+        tickets = digests64((commitment, "order"), map(str, range(size)))
+        parts.append(start + np.argsort(tickets, kind="stable"))
+        start += size
+    return np.concatenate(parts)
+
+
+def counted_against(
+    scores: npt.NDArray[np.float64], captions: npt.NDArray[np.float64], drawn: Drawn, units: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64] | None]:
+    """Cosines (M, V) and, where captions were drawn, those of captions, with missing ones counted against the claim.
+
+    What is published has -1 then, and what is not 1: no owner gains by losing images.
+
+    Args:
+        scores: (M, 2) of both versions, NaN: missing; captions: (M, 2) of both captions.
+        drawn: the coins; units: (M,) numbers of the units.
+    """
+    made = []
+    for values, coins in ((scores, drawn.version), (captions, drawn.caption)):
+        is_shown = np.repeat(~drawn.held_back[units, None], 2, axis=1)
+        if coins is not None:
+            is_shown &= np.arange(2) == coins[units, None]
+        made.append(np.where(np.isnan(values), np.where(is_shown, -1.0, 1.0), values))
+    return made[0] if drawn.version is not None else made[0][:, :1], made[1] if drawn.caption is not None else None
 
 
 @dataclass(frozen=True)

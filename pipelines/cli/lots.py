@@ -218,4 +218,9 @@ def claim(
     output.print(f"{headline(found.result)}\n", soft_wrap=True, highlight=False)
     for line in lines(found.result, found.drawings, found.lost):
         output.print(f"  {line}", soft_wrap=True, highlight=False)
-    output.print(f"\nclaim: {found.path}/claim.json", soft_wrap=True, highlight=False)
+    output.print(
+        f"\nstatement: {found.path}/statement.json and opened.parquet beside it: hand over both; "
+        "encoder-audit verify checks them without the vault",
+        soft_wrap=True,
+        highlight=False,
+    )

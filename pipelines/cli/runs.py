@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from pipelines.console import count_of, output
+from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.files.damage import reading
 
@@ -96,13 +97,21 @@ def statement(
 
 def verify(
     file: Annotated[str, typer.Argument(help="The statement, or a signed envelope of it.", metavar="STATEMENT")],
-    run: Annotated[str, typer.Argument(help="Folder of the run that it is of.", metavar="RUN")],
+    run: Annotated[
+        str | None, typer.Argument(help="Folder of the run that it is of; of a claim not needed.", metavar="[RUN]")
+    ] = None,
 ) -> None:
     """Check a statement against its run, offline: every digest anew, and the verdict by the rule; exit code 1: no."""
+    from pipelines.lots.statement import is_claim, verify_claim
     from pipelines.report.verify import FAILS
     from pipelines.report.verify import verify as checked
 
-    checks = checked(file, run)
+    if is_claim(file):
+        checks = verify_claim(file, run)
+    elif run is None:
+        raise UserError(f"{file} is of a run; give its folder as well: encoder-audit verify {file} RUN")
+    else:
+        checks = checked(file, run)
     for check in checks:
         output.print(f"{check.outcome:5}  {check.about}: {check.text}", soft_wrap=True, highlight=False, markup=False)
     if any(check.outcome == FAILS for check in checks):

@@ -25,7 +25,7 @@ from mi_core.auditing.questions import CaptionFit, Question, ViewSimilarity, que
 from mi_core.encoders.checkpoint import Encoder
 from mi_core.image_files import ImageError
 from mi_core.images import Decoder, decode, decode_and_hash
-from mi_core.lots.verdict import ALL, UNTIL_DECIDED, USED, ClaimResult, Drawn, judge_claim, waves_of
+from mi_core.lots.verdict import ALL, UNTIL_DECIDED, USED, ClaimResult, counted_against, judge_claim, waves_of
 from mi_core.nonce import GIVEN, SYSTEM, new_nonce
 from mi_core.provenance import now
 from pipelines.console import say
@@ -34,6 +34,7 @@ from pipelines.data.read.sources import Source
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.lots.parts import Mapped, on_parts
+from pipelines.lots.statement import CAPTION_SCORES, SCORES, Asked, write_statement
 from pipelines.lots.vault import VAULT, Lot, Release, drawn_of, order_of
 from pipelines.run.registration import code_digest
 
@@ -41,7 +42,6 @@ CLAIMS = "claims"
 ATTACK = "mean-cosine"
 _PROBED = 8  # images by whose answers a function is known
 _BATCH = 64  # images that are decoded and asked about together
-_Int64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -209,66 +209,42 @@ def _asked(
     """Ask wave by wave, or about all at once, and judge."""
     drawn, order = drawn_of(releases), order_of(releases)
     waves = waves_of([len(release.units) for release in releases])
-    answers = _Answers(np.full((len(order), 2), np.nan), np.full((len(order), 2), np.nan))
+    asked = Asked(order, np.full((len(order), 2), np.nan), np.full((len(order), 2), np.nan))
     stops = np.unique(waves) if registered["counted"] == UNTIL_DECIDED else [int(waves[-1])]
+    seed = f"{releases[-1].header.commitment} {folder.rpartition('/')[2]}"
     begun = 0
     for wave in stops:
         count = int(np.searchsorted(waves, wave, "right"))
-        _ask(releases, order[begun:count], f"{folder}/answers/{wave:04d}", asking, each, answers)
+        _ask(releases, asked, slice(begun, count), f"{folder}/answers/{wave:04d}", asking, each)
         begun = count
-        scores, captions = answers.against(drawn)
+        scores, captions = counted_against(asked.scores[:count], asked.captions[:count], drawn, order[:count])
         result = judge_claim(
             drawn,
             order[:count],
             waves[:count],
-            scores[order[:count]],
-            None if captions is None else captions[order[:count]],
+            scores,
+            captions,
             counted=registered["counted"],
             questions_asked=registered["number"],
-            seed=f"{releases[-1].header.commitment} {folder.rpartition('/')[2]}",
+            seed=seed,
         )
         if registered["counted"] == UNTIL_DECIDED:
             say("claim", f"{count:,} of {len(order):,} images asked about: p = {result.any_time_p_value:.2g}")
         if result.verdict == USED:
             break
-    lost = int(np.isnan(answers.scores[order[:begun]]).any(axis=1).sum())
+    whole = Asked(order[:begun], asked.scores[:begun], asked.captions[:begun])
     drawings = tuple(release.drawing for release in releases)
-    found = Claim(folder, registered, result, drawings, lost)
-    told = {"registered": dict(registered), "drawings": list(drawings), "lost": found.lost}
-    storage.write_json(f"{folder}/claim.json", told | result.as_json())
+    found = Claim(folder, registered, result, drawings, int(np.isnan(whole.scores).any(axis=1).sum()))
+    write_statement(folder, releases, registered, whole, result, seed)
     return found
 
 
-@dataclass(frozen=True)
-class _Answers:
-    """Scores (N, 2) of both versions of each unit, and of the image with both captions; NaN: there is none."""
-
-    scores: npt.NDArray[np.float64]
-    captions: npt.NDArray[np.float64]
-
-    def against(self, drawn: Drawn) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64] | None]:
-        """The scores, and those of captions where they were drawn; missing ones count against the claim.
-
-        What is published has the lowest score then, and what is not the highest.
-        """
-        made = []
-        for values, coins in ((self.scores, drawn.version), (self.captions, drawn.caption)):
-            known = values[~np.isnan(values)]
-            low, high = (float(known.min()), float(known.max())) if len(known) else (0.0, 0.0)
-            chosen = np.zeros(len(values), dtype=np.int64) if coins is None else coins
-            is_shown = ~drawn.held_back[:, None] & (np.arange(2) == chosen[:, None])
-            if coins is None:
-                is_shown = np.repeat(~drawn.held_back[:, None], 2, axis=1)
-            made.append(np.where(np.isnan(values), np.where(is_shown, low, high), values))
-        return made[0] if drawn.version is not None else made[0][:, :1], made[1] if drawn.caption is not None else None
-
-
-def _ask(
-    releases: Sequence[Release], units: _Int64, folder: str, asking: _Asking, each: Mapped, answers: _Answers
-) -> None:
+def _ask(releases: Sequence[Release], asked: Asked, rows: slice, folder: str, asking: _Asking, each: Mapped) -> None:
     """Ask about some units, and enter their scores."""
-    wanted = np.zeros(len(answers.scores), dtype=bool)
-    wanted[units] = True
+    place_of = np.empty(len(asked.order), dtype=np.int64)
+    place_of[asked.order] = np.arange(len(asked.order))
+    wanted = np.zeros(len(asked.order), dtype=bool)
+    wanted[asked.order[rows]] = True
     tasks: list[tuple[Any, ...]] = []
     offsets, start = [], 0
     for release in releases:
@@ -276,29 +252,24 @@ def _ask(
         seen = np.zeros(count, dtype=bool)
         for name, images in release.images():
             place = pc.index_in(images["sha256"], value_set=release.units["sha256"].combine_chunks())
-            rows = np.asarray(pc.fill_null(place, -1))
-            chosen = np.flatnonzero(rows >= 0)
-            chosen = chosen[~seen[rows[chosen]] & wanted[start + rows[chosen]]]
-            _, first = np.unique(rows[chosen], return_index=True)  # of several copies
+            numbers = np.asarray(pc.fill_null(place, -1))
+            chosen = np.flatnonzero(numbers >= 0)
+            chosen = chosen[~seen[numbers[chosen]] & wanted[start + numbers[chosen]]]
+            _, first = np.unique(numbers[chosen], return_index=True)  # of several copies
             chosen = chosen[np.sort(first)]
-            numbers = rows[chosen]
-            seen[numbers] = True
+            seen[numbers[chosen]] = True
             if len(chosen):
-                part = images.take(pa.array(chosen)).append_column("unit", pa.array(numbers))
-                path = f"{folder}/{release.number:03d}-{name}.parquet"
-                tasks.append((asking, release, name, part, path))
+                part = images.take(pa.array(chosen)).append_column("unit", pa.array(numbers[chosen]))
+                tasks.append((asking, release, name, part, f"{folder}/{release.number:03d}-{name}.parquet"))
                 offsets.append(start)
         start += count
     here = not isinstance(asking.model, str)
     paths = [_ask_part(*task) for task in tasks] if here else each(_ask_part, tasks, "asking the encoder")
     for offset, path in zip(offsets, paths, strict=True):
         table = storage.read_table(path)
-        rows = offset + np.asarray(table["unit"])
-        for values, names in ((answers.scores, _SCORES), (answers.captions, _CAPTION_SCORES)):
-            values[rows] = np.stack([np.asarray(table[name]) for name in names], axis=1)
-
-
-_SCORES, _CAPTION_SCORES = ("score-0", "score-1"), ("caption-0", "caption-1")
+        places = place_of[offset + np.asarray(table["unit"])]
+        for values, names in ((asked.scores, SCORES), (asked.captions, CAPTION_SCORES)):
+            values[places] = np.stack([np.asarray(table[name]) for name in names], axis=1)
 
 
 def _ask_part(asking: _Asking, release: Release, name: str, part: pa.Table, path: str) -> str:
@@ -347,7 +318,7 @@ def _ask_part(asking: _Asking, release: Release, name: str, part: pa.Table, path
         if len(row["versions"]) == 1:
             scores[row["unit"]][1] = scores[row["unit"]][0]
     columns = np.stack(list(scores.values()))
-    table = {name: columns[:, at] for at, name in enumerate((*_SCORES, *_CAPTION_SCORES))}
+    table = {name: columns[:, at] for at, name in enumerate((*SCORES, *CAPTION_SCORES))}
     storage.write_table(path, pa.table({"unit": list(scores), **table}))
     return path
 

@@ -34,11 +34,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from mi_core.checks import ConfigError
-from mi_core.hashing import digests64
 from mi_core.lots.commitment import Header, Unit, blind_of, text_digest
 from mi_core.lots.draw import Draw, draw
 from mi_core.lots.merkle import root_of
-from mi_core.lots.verdict import Drawn
+from mi_core.lots.verdict import Drawn, asking_order, joined_draws
 from pipelines.config.sections.sources import SourceConfig
 from pipelines.errors import UserError
 from pipelines.files import storage
@@ -225,38 +224,11 @@ class Release:
 
 
 def drawn_of(releases: Sequence[Release]) -> Drawn:
-    """The coins of some releases together, their units numbered on."""
-    strata: list[npt.NDArray[np.int64]] = []
-    albums: list[str] = []
-    for release in releases:
-        strata.append(release.header.design.strata + len(albums))
-        albums += [name if len(releases) == 1 else f"{name} (release {release.number})" for name in release.strata]
-    held, version, caption = (
-        np.concatenate([getattr(release.draw, name) for release in releases])
-        for name in ("held_back", "version", "caption")
-    )
+    """The coins of some releases together."""
     designs = [release.header.design for release in releases]
-    return Drawn(
-        np.concatenate(strata),
-        tuple(albums),
-        held,
-        version if any(design.twins for design in designs) else None,
-        caption if any(design.captions for design in designs) else None,
-    )
+    return joined_draws(designs, [release.strata for release in releases], [release.draw for release in releases])
 
 
 def order_of(releases: Sequence[Release]) -> npt.NDArray[np.int64]:
-    """(N,) numbers of the units in the order of asking: release by release, each shuffled by its commitment."""
-    parts, start = [], 0
-    for release in releases:
-        count = sum(release.header.design.sizes)
-        tickets = digests64((release.header.commitment, "order"), map(str, range(count)))
-        parts.append(start + np.argsort(tickets, kind="stable"))
-        start += count
-    return np.concatenate(parts)
-
-
-def numbers_of(units: pa.Table, sha256: list[str]) -> npt.NDArray[np.int64]:
-    """The numbers of the units with these pixels; -1: there is none."""
-    known = {sha: number for number, sha in enumerate(units["sha256"].to_pylist())}
-    return np.array([known.get(sha, -1) for sha in sha256], dtype=np.int64)
+    """(N,) numbers of the units of some releases in the order of asking."""
+    return asking_order([one.header.commitment for one in releases], [len(one.units) for one in releases])

@@ -80,7 +80,7 @@ class Remembering:
 class Captioned(EncoderModule):
     """Fits an image to a text that it knows better than to another one."""
 
-    def __init__(self, known: Collection[str], numbers: Collection[int]) -> None:
+    def __init__(self, known: Collection[str]) -> None:
         super().__init__(
             Backbone(), {"projection": torch.nn.Identity()}, torch.zeros(1, 3, 1, 1), torch.ones(1, 3, 1, 1)
         )
@@ -120,7 +120,7 @@ def test_what_was_published_and_used_is_found(tmp_path: Path) -> None:
     assert found.lost == 0 and found.result.asked == 200
     assert "USED" in headline(found.result)
     assert any("drew alone" in line for line in lines(found.result, found.drawings, 0))
-    assert storage.read_json(f"{found.path}/claim.json")["verdict"] == "used"
+    assert storage.read_json(f"{found.path}/statement.json")["result"]["verdict"] == "used"
 
 
 def test_an_encoder_that_knows_all_or_none_shows_nothing(tmp_path: Path) -> None:

@@ -1,0 +1,200 @@
+"""Statements of claims: they hold without the vault, and every forgery is found."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from typer.testing import CliRunner
+
+from pipelines.cli.app import app
+from pipelines.errors import UserError
+from pipelines.files import storage
+from pipelines.lots.statement import verify_claim
+from pipelines.report.bindings import file_digest
+from tests.pipelines.lots.test_claim import Remembering, ask, lot_of, picture, published
+
+Change = Callable[[dict[str, Any], pa.Table], pa.Table | None]
+
+
+@pytest.fixture(scope="module")
+def handed_over(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The two files of a claim that stopped early, in a folder without a vault."""
+    place = tmp_path_factory.mktemp("claim")
+    lot = lot_of(place, range(300))
+    found = ask(lot, Remembering(published(lot)), until_decided=True)
+    assert found.result.verdict == "used" and found.result.asked < 300
+    (place / "handed").mkdir()
+    for name in ("statement.json", "opened.parquet"):
+        shutil.copy(f"{found.path}/{name}", place / "handed" / name)
+    shutil.rmtree(lot)
+    return place / "handed"
+
+
+def outcomes(folder: Path) -> dict[str, str]:
+    return {check.about: check.outcome for check in verify_claim(str(folder / "statement.json"))}
+
+
+def test_a_statement_holds_without_the_vault(handed_over: Path) -> None:
+    found = outcomes(handed_over)
+    assert "FAILS" not in found.values()
+    assert [found[name] for name in ("opened", "commitment", "completeness", "result")] == ["holds"] * 4
+    assert found["draw"] == "note" and found["encoder"] == "open"
+    result = CliRunner().invoke(app, ["verify", str(handed_over / "statement.json")])
+    assert result.exit_code == 0 and "DRAWN BY THE OWNER ALONE" in result.output
+
+
+def test_only_what_was_asked_about_is_opened(handed_over: Path) -> None:
+    stated = storage.read_json(str(handed_over / "statement.json"))
+    table = storage.read_table(str(handed_over / "opened.parquet"))
+    assert len(table) == stated["opened"]["rows"] == stated["result"]["asked"] < 300
+    assert not any(key in stated["releases"][0] for key in ("key", "secret"))
+
+
+def changed(handed_over: Path, place: Path, change: Change) -> Path:
+    """A copy of the statement with something changed, and digests that fit again."""
+    shutil.copytree(handed_over, place)
+    stated = storage.read_json(str(place / "statement.json"))
+    table = storage.read_table(str(place / "opened.parquet"))
+    other = change(stated, table)
+    if other is not None:
+        storage.write_table(str(place / "opened.parquet"), other)
+        stated["opened"] |= {"sha256": file_digest(str(place / "opened.parquet")), "rows": len(other)}
+    storage.write_json(str(place / "statement.json"), stated)
+    return place
+
+
+def with_column(table: pa.Table, name: str, values: Any) -> pa.Table:
+    at = table.schema.get_field_index(name)
+    return table.set_column(at, table.schema.field(name), pa.array(values, table.schema.field(name).type))
+
+
+def another_salt(stated: dict[str, Any], _: pa.Table) -> None:
+    stated["releases"][0]["salt"] = "0" * 64
+
+
+def another_header(stated: dict[str, Any], _: pa.Table) -> None:
+    stated["releases"][0]["header"]["design"]["share"] = 0.3
+
+
+def another_beacon(stated: dict[str, Any], _: pa.Table) -> None:
+    stated["releases"][0]["drawing"] |= {"beacon": "1", "by": "beacon"}
+
+
+def another_image(_: dict[str, Any], table: pa.Table) -> pa.Table:
+    versions = table["versions"].to_pylist()
+    return with_column(table, "versions", [["0" * 64], *versions[1:]])
+
+
+def images_swapped(_: dict[str, Any], table: pa.Table) -> pa.Table:
+    units = table["unit"].to_pylist()
+    return with_column(table, "unit", [units[1], units[0], *units[2:]])
+
+
+def better_answers(_: dict[str, Any], table: pa.Table) -> pa.Table:
+    return with_column(table, "score-0", np.asarray(table["score-0"]) + np.random.default_rng(0).random(len(table)))
+
+
+def an_image_left_out(_: dict[str, Any], table: pa.Table) -> pa.Table:
+    return table.slice(1)
+
+
+def another_p_value(stated: dict[str, Any], _: pa.Table) -> None:
+    stated["result"]["any_time_p_value"] /= 10
+
+
+def another_verdict(stated: dict[str, Any], _: pa.Table) -> None:
+    stated["result"]["verdict"] = "not shown"
+
+
+def fewer_questions(stated: dict[str, Any], _: pa.Table) -> None:
+    stated["result"]["questions_asked"] = 2
+
+
+def all_promised(stated: dict[str, Any], _: pa.Table) -> None:
+    stated["registered"]["counted"] = "all"
+
+
+@pytest.mark.parametrize(
+    ("change", "about"),
+    [
+        (another_salt, "commitment"),
+        (another_header, "commitment"),
+        (another_beacon, "commitment"),
+        (another_image, "commitment"),
+        (images_swapped, "commitment"),
+        (an_image_left_out, "commitment"),
+        (better_answers, "result"),
+        (another_p_value, "result"),
+        (another_verdict, "result"),
+        (fewer_questions, "result"),
+        (all_promised, "completeness"),
+    ],
+)
+def test_every_forgery_is_found(handed_over: Path, tmp_path: Path, change: Change, about: str) -> None:
+    place = changed(handed_over, tmp_path / "forged", change)
+    assert outcomes(place).get(about) == "FAILS"
+    result = CliRunner().invoke(app, ["verify", str(place / "statement.json")])
+    assert result.exit_code == 1
+
+
+def test_other_bytes_of_what_was_opened_are_found(handed_over: Path, tmp_path: Path) -> None:
+    place = changed(handed_over, tmp_path / "forged", lambda stated, table: None)
+    storage.write_table(str(place / "opened.parquet"), storage.read_table(str(place / "opened.parquet")).slice(1))
+    assert outcomes(place)["opened"] == "FAILS"
+
+
+def test_an_owner_cannot_choose_images_by_their_answers(tmp_path: Path) -> None:
+    """Asking about the first half alone, and proving that, is seen: they are not the first of the order."""
+    lot = lot_of(tmp_path, range(200))
+    found = ask(lot, Remembering(()), until_decided=True)
+    stated = storage.read_json(f"{found.path}/statement.json")
+    table = storage.read_table(f"{found.path}/opened.parquet")
+    kept = np.sort(np.argsort(-np.asarray(table["score-0"]))[:100])
+    from mi_core.lots.merkle import proof_of
+    from pipelines.lots.vault import Lot
+
+    chosen = table.take(pa.array(kept))
+    leaves = Lot.at(str(lot)).releases()[0].leaves()
+    stated["releases"][0]["proof"] = [one.hex() for one in proof_of(leaves, sorted(chosen["unit"].to_pylist()))]
+    storage.write_table(f"{found.path}/opened.parquet", chosen)
+    stated["opened"] |= {"sha256": file_digest(f"{found.path}/opened.parquet"), "rows": 100}
+    storage.write_json(f"{found.path}/statement.json", stated)
+    checks = outcomes(Path(found.path))
+    assert checks["commitment"] == "holds" and checks["completeness"] == "FAILS"
+
+
+def test_a_lot_with_a_beacon_says_what_to_look_up(tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    for number in range(100):
+        (tmp_path / "photos" / f"{number:04d}.png").write_bytes(picture(number))
+    beacon = "drand quicknet round 12345678"
+    for command in (["commit", "--beacon", beacon], ["draw", "--beacon", "c0ffee"]):
+        arguments = ["lot", command[0], str(tmp_path / "photos"), "--out", str(tmp_path / "lot"), *command[1:]]
+        assert CliRunner().invoke(app, arguments).exit_code == 0
+    found = ask(tmp_path / "lot", Remembering(()))
+    checks = {check.about: check for check in verify_claim(f"{found.path}/statement.json")}
+    assert checks["draw"].outcome == "open" and f"{beacon} was c0ffee" in checks["draw"].text
+
+
+def test_what_is_no_statement_is_refused(tmp_path: Path, handed_over: Path) -> None:
+    path = tmp_path / "statement.json"
+    with pytest.raises(UserError, match="no statement of a claim"):
+        verify_claim(str(path))
+    path.write_text("{")
+    with pytest.raises(UserError, match="no statement of a claim"):
+        verify_claim(str(path))
+    shutil.copy(handed_over / "statement.json", path)
+    with pytest.raises(UserError, match=r"opened\.parquet is missing"):
+        verify_claim(str(path))
+    assert not any(check.outcome == "FAILS" for check in verify_claim(str(path), str(handed_over)))
+    stated = storage.read_json(str(path))
+    del stated["releases"][0]["proof"]
+    storage.write_json(str(path), stated)
+    with pytest.raises(UserError, match="is damaged"):
+        verify_claim(str(path), str(handed_over))
