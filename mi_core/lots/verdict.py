@@ -27,6 +27,7 @@ import numpy.typing as npt
 from mi_core.checks import ConfigError, check_finite, check_range, check_shape
 from mi_core.hashing import digest64, digests64
 from mi_core.lots.designs import (
+    DRAWS,
     any_time_p_value,
     held_back_bets,
     held_back_p_value,
@@ -242,6 +243,7 @@ def judge_claim(
     counted: str = ALL,
     questions_asked: int = 1,
     seed: str,
+    draws: int = DRAWS,
 ) -> ClaimResult:
     """Judge what an encoder answered.
 
@@ -254,6 +256,7 @@ def judge_claim(
         counted: `ALL` or `UNTIL_DECIDED`, as it was fixed before the first query.
         questions_asked: about this lot so far, this one included.
         seed: names the random draws of the p-values: that of the same claim gives the same numbers.
+        draws: how many of a p-value.
 
     Raises:
         ShapeError, ConfigError, NumericError: arrays do not fit, a unit stands twice, or a score is not finite.
@@ -268,10 +271,10 @@ def judge_claim(
     mine = Drawn(drawn.strata[units], drawn.albums, drawn.held_back[units])
     found: list[tuple[DesignResult, npt.NDArray[np.float64]]] = []
     if drawn.held_back.any():
-        found.append(_of_held_back(drawn, mine, values.mean(axis=1), waves, digest64(seed, HELD_BACK)))
+        found.append(_of_held_back(drawn, mine, values.mean(axis=1), waves, digest64(seed, HELD_BACK), draws))
     for name, coins, both in ((TWINS, drawn.version, values), (CAPTIONS, drawn.caption, caption_scores)):
         if coins is not None and both is not None:
-            found.append(_of_pairs(name, coins[units], ~mine.held_back, both, waves, digest64(seed, name)))
+            found.append(_of_pairs(name, coins[units], ~mine.held_back, both, waves, digest64(seed, name), draws))
     # together the bets are a martingale from wave to wave, as those on pairs know what a wave holds back
     ends = np.append(np.flatnonzero(np.diff(waves)), count - 1)
     whole = np.sum([path for _, path in found], axis=0)[ends]
@@ -291,12 +294,12 @@ def judge_claim(
         waves=by_wave,
         designs=tuple(result for result, _ in found),
         share=_share(drawn, mine, units, values, caption_scores),
-        albums=_albums(drawn, mine, units, values, caption_scores, seed),
+        albums=_albums(drawn, mine, units, values, caption_scores, seed, draws),
     )
 
 
 def _of_held_back(
-    drawn: Drawn, mine: Drawn, scores: npt.NDArray[np.float64], waves: npt.NDArray[np.int64], seed: int
+    drawn: Drawn, mine: Drawn, scores: npt.NDArray[np.float64], waves: npt.NDArray[np.int64], seed: int, draws: int
 ) -> tuple[DesignResult, npt.NDArray[np.float64]]:
     """The result, and the logarithm of the wealth after each unit."""
     sizes, back = (
@@ -309,7 +312,7 @@ def _of_held_back(
         HELD_BACK,
         len(scores) - held,
         held,
-        held_back_p_value(scores, mine.held_back, mine.strata, seed=seed),
+        held_back_p_value(scores, mine.held_back, mine.strata, seed=seed, draws=draws),
         any_time_p_value(path),
         auc(scores, ~mine.held_back) if both and min(held, len(scores) - held) > 1 else _UNKNOWN,
     )
@@ -326,6 +329,7 @@ def _of_pairs(
     scores: FloatArray,
     waves: npt.NDArray[np.int64],
     seed: int,
+    draws: int,
 ) -> tuple[DesignResult, npt.NDArray[np.float64]]:
     """The same of pairs; units that are not published bet nothing."""
     shown, other = _sides(coins, np.asarray(scores, dtype=np.float64))
@@ -335,7 +339,7 @@ def _of_pairs(
         gains[published] = np.diff(mine, prepend=0.0)
     count = int(published.sum())
     pooled, member = np.concatenate([shown[published], other[published]]), np.repeat([True, False], count)
-    p_value = paired_p_value((shown - other)[published], seed=seed)
+    p_value = paired_p_value((shown - other)[published], seed=seed, draws=draws)
     path = np.cumsum(gains)
     estimate = auc(pooled, member, np.tile(np.arange(count), 2)) if count > 1 else _UNKNOWN
     return DesignResult(name, count, count, p_value, any_time_p_value(path), estimate), path
@@ -373,6 +377,7 @@ def _albums(
     scores: npt.NDArray[np.float64],
     caption_scores: FloatArray | None,
     seed: str,
+    draws: int,
 ) -> tuple[AlbumResult, ...]:
     """Every album that was asked about, by its p-value; none where the lot is one album."""
     numbers = np.unique(mine.strata)
@@ -388,12 +393,14 @@ def _albums(
         if held.any() and not held.all():
             alone = np.zeros(len(rows), dtype=np.int64)
             p_values.append(
-                held_back_p_value(scores[rows].mean(axis=1), held, alone, seed=digest64(seed, "album", number))
+                held_back_p_value(
+                    scores[rows].mean(axis=1), held, alone, seed=digest64(seed, "album", number), draws=draws
+                )
             )
         for name, coins, both in ((TWINS, drawn.version, scores), (CAPTIONS, drawn.caption, caption_scores)):
             if coins is not None and both is not None and not held.all():
                 shown, other = _sides(coins[units[rows]], np.asarray(both, dtype=np.float64)[rows])
-                p_values.append(paired_p_value((shown - other)[~held], seed=digest64(seed, name, number)))
+                p_values.append(paired_p_value((shown - other)[~held], seed=digest64(seed, name, number), draws=draws))
         joined = joined_p_value(p_values) if p_values else 1.0
         found.append((joined, drawn.albums[number], int((~held).sum()), int(held.sum())))
     corrected = holm([entry[0] for entry in found])
