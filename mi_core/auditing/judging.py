@@ -173,6 +173,7 @@ def _report(
         },
         registration=Registration(nonce=NonceOrigin(origin=GIVEN if setup.nonce_given else SYSTEM, value=setup.nonce)),
         validity=verdict,
+        bounds=build.bound_parts([(attacks[0], scores.limits)]),
         evidence=shown,
         queries=_queries(measured, each),
         rejected=rejected,
