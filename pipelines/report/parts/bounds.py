@@ -31,7 +31,7 @@ def bounds(run: FinishedRun, results: Sequence[AttackResult]) -> tuple[Bound, ..
     lines, primary = lines_of(run.folder), run.primaries()[0].judge
     applied = [task for task in run.tasks() if "not_applicable" not in result_of(task)]
     measured = [
-        (result, _limits(task))
+        (result, limits_of(task))
         for task, result in zip(applied, results, strict=True)
         if task.judge.last and task.judge.output == primary.output and _counts(run, result.target)
     ]
@@ -49,8 +49,8 @@ def _counts(run: FinishedRun, target: str) -> bool:
     return target == audited or isinstance(run.config.encoders[target], DefendedConfig)
 
 
-def _limits(task: Task) -> Estimate:
-    """The limits of one attack in one seed, on the images and groups that its verdict would rest on.
+def limits_of(task: Task) -> Estimate:
+    """The limits of one attack in one seed, on the images and groups that a verdict on it would rest on.
 
     By lot all images count. By choice those do that the classifiers saw, because bursts are known of these.
     """
