@@ -19,7 +19,6 @@ from mi_core.checks import NumericError
 from mi_core.metrics.delong import auc
 from mi_core.metrics.pooled import pool, together
 from mi_core.records import BoolArray, Estimate, FloatArray
-from mi_core.report.contents import series_names
 from mi_core.report.model.as_json import part_from_json
 from mi_core.report.model.attacks import AttackResult
 from mi_core.report.model.evidence import (
@@ -31,9 +30,9 @@ from mi_core.report.model.evidence import (
     TellingFeature,
     TopSample,
 )
-from mi_core.report.model.judgement import AttackLimits, Bound, SeedVerdict, VerdictPart, judged
+from mi_core.report.model.judgement import SeedVerdict, VerdictPart, judged
 from mi_core.report.model.report import QueriesPart, QueryEntry, Remark
-from mi_core.report.pooling import IDENTITY, of_all
+from mi_core.report.pooling import of_all
 from mi_core.validity.candidates import flags_as_json
 from mi_core.validity.multiple_testing import cauchy_combination, holm
 from mi_core.validity.power import fpr_floor, power_as_json
@@ -86,62 +85,6 @@ def verdict_part(per_seed: Mapping[int, Validity], *, overlap: float = 0.0, faul
     pooled = judge_pooled(list(per_seed.values()), overlap=overlap)
     several = tuple(of_seeds) if len(of_seeds) > 1 else ()
     return VerdictPart(**judged(pooled), per_seed=several, warning=fault or None)
-
-
-def bound_parts(
-    measured: Iterable[tuple[AttackResult, Estimate]],
-    *,
-    overlap: float = 0.0,
-    planned: Mapping[str, int] = {},
-    bound: float | None = None,
-    registered: bool = True,
-) -> tuple[Bound, ...]:
-    """The upper limit of what attacks reach: a part for each target, in the order of the first attack on it.
-
-    Args:
-        measured: attacks on one output of each target at its last checkpoint, one a seed, with their limits as
-            `mi_core.validity.bound.auc_limits`.
-        overlap: as `mi_core.metrics.pooled.pool`.
-        planned: by target, attacks that were ever registered on that output.
-        bound: that the AUC is to stay under; None: there is none.
-        registered: whether images and bound were fixed before the first query.
-    """
-    of_targets: dict[str, dict[tuple[Any, ...], list[tuple[AttackResult, Estimate]]]] = {}
-    for result, limits in measured:
-        identity = tuple(getattr(result, name) for name in IDENTITY)
-        of_targets.setdefault(result.target, {}).setdefault(identity, []).append((result, limits))
-    parts = []
-    for target, of_attacks in of_targets.items():
-        first = next(iter(of_attacks.values()))[0][0]
-        rows = tuple(_limits(of_seeds, overlap) for of_seeds in of_attacks.values())
-        part = Bound(
-            target=target,
-            output=first.output,
-            epoch=first.epoch,
-            at_most=max(row.high for row in rows),
-            attack=_highest(rows),
-            attacks=len(rows),
-            planned=planned.get(target),
-            limits=rows,
-        )
-        if bound is not None:
-            part = replace(part, bound=bound, outcome=part.outcome_of(bound), registered=registered)
-        parts.append(part)
-    return tuple(parts)
-
-
-def _limits(of_seeds: Sequence[tuple[AttackResult, Estimate]], overlap: float) -> AttackLimits:
-    """The limits of one attack over its seeds."""
-    pooled = pool([limits for _, limits in of_seeds], overlap=overlap)
-    told = {name: getattr(of_seeds[0][0], name) for name in ("attack", "reference", "shadow", "settings")}
-    return AttackLimits(**told, auc=pooled.value, low=pooled.low, high=pooled.high, n=pooled.n)
-
-
-def _highest(rows: Sequence[AttackLimits]) -> str:
-    """The name of the attack with the largest upper limit."""
-    pairs = [(row.attack, ", ".join(filter(None, (row.shadow or row.reference, row.settings)))) for row in rows]
-    names = series_names(pairs)
-    return names[pairs[max(range(len(rows)), key=lambda number: rows[number].high)]]
 
 
 @dataclass(frozen=True)

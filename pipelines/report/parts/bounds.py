@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from mi_core.records import Estimate
-from mi_core.report.build import bound_parts
+from mi_core.report.bounds import bound_parts
 from mi_core.report.model.attacks import AttackResult
 from mi_core.report.model.judgement import Bound
 from mi_core.validity.bound import auc_limits

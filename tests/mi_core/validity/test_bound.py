@@ -6,6 +6,9 @@ The simulations draw binormal scores of several attacks on the same images. With
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 from scipy.special import expit, logit, ndtri
@@ -13,75 +16,45 @@ from scipy.stats import binom, t
 
 from mi_core.checks import ConfigError, ShapeError
 from mi_core.metrics.delong import auc, placements
-from mi_core.metrics.pooled import pool
 from mi_core.validity.bound import CANNOT_TELL, MET, NOT_MET, auc_limits, outcome
+from tests.mi_core.validity.bounded import AT, PLANTED, SETTINGS, drawn, outcomes
 
 DRAWS = 1000
-BOUND = 0.55
 MOST = binom.ppf(0.999, DRAWS, 0.05)  # errors of 1,000 draws that chance explains: 73
+RECORDED = json.loads((Path(__file__).parents[3] / "configs" / "results" / "bound.json").read_text())
 
 
-def drawn(
-    truths: list[float], generator: np.random.Generator, *, side: int = 150, alike: float = 0.0, group: int = 1
-) -> tuple[list[np.ndarray], np.ndarray, np.ndarray]:
-    """Scores of an attack for each AUC, members, and groups of images whose scores correlate by .5."""
-    member = np.arange(2 * side) < side
-    groups = np.arange(2 * side) // group
-    shared = generator.normal(size=2 * side)
-
-    def noise() -> np.ndarray:
-        own = generator.normal(size=2 * side)
-        if group > 1:
-            own = (own + generator.normal(size=groups[-1] + 1)[groups]) / np.sqrt(2)
-        return np.sqrt(alike) * shared + np.sqrt(1 - alike) * own
-
-    return [noise() + np.sqrt(2) * ndtri(truth) * member for truth in truths], member, groups
+@pytest.mark.parametrize("name", SETTINGS)
+def test_met_is_wrong_in_at_most_5_percent(name: str) -> None:
+    assert outcomes(**SETTINGS[name])[MET] <= MOST
 
 
-def outcomes(truths: list[float], *, seeds: int = 1, grouped: bool = False, **how: float) -> dict[str, int]:
-    """How often each outcome comes in 1,000 draws."""
-    generator, found = np.random.default_rng(7), dict.fromkeys((MET, NOT_MET, CANNOT_TELL), 0)
-    for _ in range(DRAWS):
-        of_seeds = []
-        for _ in range(seeds):
-            scores, member, groups = drawn(truths, generator, **how)
-            of_seeds.append([auc_limits(row, member, groups if grouped else None) for row in scores])
-        limits = [pool(attack) for attack in zip(*of_seeds, strict=True)]
-        found[outcome([(row.low, row.high) for row in limits], BOUND)] += 1
-    return found
+@pytest.mark.parametrize("name", [*SETTINGS, *PLANTED])
+def test_outcomes_are_as_frequent_as_recorded(name: str) -> None:
+    recorded, draws = RECORDED["shares"][name], 200
+    for said, count in outcomes(draws=draws, **(SETTINGS | PLANTED)[name]).items():
+        assert binom.ppf(1e-4, draws, recorded[said]) <= count <= binom.ppf(1 - 1e-4, draws, recorded[said])
 
 
-@pytest.mark.parametrize(
-    "how",
-    [
-        {"truths": [BOUND]},
-        {"truths": [BOUND], "side": 40},
-        {"truths": [BOUND], "seeds": 3},
-        {"truths": [BOUND], "grouped": True, "group": 5},
-        {"truths": [BOUND] * 4},
-        {"truths": [BOUND] * 4, "alike": 0.95},
-        {"truths": [0.5, 0.5, 0.5, BOUND]},
-    ],
-    ids=["one", "few images", "seeds", "groups", "four", "four alike", "one of four"],
-)
-def test_met_is_wrong_in_at_most_5_percent(how: dict) -> None:
-    assert outcomes(**how)[MET] <= MOST
+def test_the_record_keeps_its_level() -> None:
+    assert RECORDED["draws"] == 10_000
+    assert max(RECORDED["shares"][name][MET] for name in SETTINGS) <= binom.ppf(0.999, 10_000, 0.05) / 10_000
 
 
 def test_the_limit_is_no_wider_than_it_has_to_be() -> None:
     """One attack at the bound: "met" in 5 % of draws, neither fewer nor more, and so is "not met"."""
-    found = outcomes([BOUND])
-    for side in (MET, NOT_MET):
-        assert binom.ppf(0.001, DRAWS, 0.05) <= found[side] <= MOST
+    found = outcomes([AT])
+    for said in (MET, NOT_MET):
+        assert binom.ppf(0.001, DRAWS, 0.05) <= found[said] <= MOST
 
 
 def test_ignored_groups_would_be_found_out() -> None:
-    assert outcomes([BOUND], group=5)[MET] > 2 * MOST
+    assert outcomes([AT], group=5)[MET] > 2 * MOST
 
 
 def test_planted_aucs_are_told() -> None:
-    assert outcomes([0.5] * 4, side=1500)[MET] >= 0.99 * DRAWS
-    assert outcomes([0.5, 0.7], side=150)[NOT_MET] >= 0.99 * DRAWS
+    assert outcomes([0.5] * 4, side=1500)[MET] >= 0.98 * DRAWS
+    assert outcomes([0.5, 0.7])[NOT_MET] >= 0.98 * DRAWS
     assert outcomes([0.5] * 4, side=40)[CANNOT_TELL] >= 0.5 * DRAWS
 
 
@@ -116,7 +89,7 @@ def test_scores_without_a_variance_have_limits_too() -> None:
     ],
 )
 def test_the_outcome_at_the_edges(limits: list[tuple[float, float]], found: str) -> None:
-    assert outcome(limits, BOUND) == found
+    assert outcome(limits, AT) == found
 
 
 def test_impossible_bounds_are_refused() -> None:
@@ -124,6 +97,6 @@ def test_impossible_bounds_are_refused() -> None:
         with pytest.raises(ConfigError, match="bound = "):
             outcome([(0.4, 0.6)], bound)
     with pytest.raises(ShapeError, match="0 attacks"):
-        outcome([], BOUND)
+        outcome([], AT)
     with pytest.raises(ShapeError, match="needs 2 samples"):
         auc_limits(np.zeros(3), np.array([True, False, False]))

@@ -9,7 +9,7 @@ import jsonschema
 import pytest
 
 from mi_core.records import Estimate
-from mi_core.report.build import bound_parts
+from mi_core.report.bounds import bound_parts
 from mi_core.report.contents import schema
 from mi_core.report.model.as_json import part_as_json, part_from_json
 from mi_core.report.model.attacks import AttackResult
