@@ -60,15 +60,19 @@ def test_every_path_leads_into_a_report() -> None:
     whole: dict[str, Any] = full() | {"bounds": [KEPT, BROKEN]}
     whole["validity"] |= {"reason": "by-lot", "works": True, "registered": True}
     table = PAGE.partition("<!-- paths -->")[2].partition("\n\n")[0]
-    paths = [
-        path for cell in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for path in re.findall(r"`(.*?)`", cell)
-    ]
+    cells = re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
+    paths = [path for cell in cells for path in re.findall(r"`(.*?)`", cell)]
     assert len(paths) > 15
     for path in paths:
-        part: Any = whole
-        for name in re.findall(r"\w+", path):
-            part = part[int(name)] if isinstance(part, list) else part[name]
-        assert part is not None, path
+        parts: list[Any] = [whole]
+        for name in re.findall(r"\w+|\[\]", path):
+            if name == "[]":
+                parts = [inner for part in parts for inner in part]
+            elif name.isdigit():
+                parts = [part[int(name)] for part in parts]
+            else:
+                parts = [part[name] for part in parts if name in part]
+        assert parts, path
 
 
 def test_the_exit_codes_are_told() -> None:

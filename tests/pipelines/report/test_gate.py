@@ -17,6 +17,8 @@ from tests.mi_core.report.words.test_bound import LIMITS, PLAIN
 from tests.pipelines.report.stating import called
 from tests.pipelines.report.test_compare import rate, report, row
 
+pytestmark = pytest.mark.ray
+
 Write = Callable[..., str]
 
 
