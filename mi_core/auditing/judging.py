@@ -26,6 +26,7 @@ from mi_core.nonce import GIVEN, SYSTEM
 from mi_core.provenance import now, versions
 from mi_core.querying.sanity import consistency_in_words, fault_in_words
 from mi_core.report import build
+from mi_core.report.bounds import bound_parts
 from mi_core.report.model.attacks import MethodPart
 from mi_core.report.model.encoders import EncoderPart
 from mi_core.report.model.evidence import Evidence, TopSample
@@ -173,6 +174,7 @@ def _report(
         },
         registration=Registration(nonce=NonceOrigin(origin=GIVEN if setup.nonce_given else SYSTEM, value=setup.nonce)),
         validity=verdict,
+        bounds=bound_parts([(attacks[0], scores.limits)]),
         evidence=shown,
         queries=_queries(measured, each),
         rejected=rejected,

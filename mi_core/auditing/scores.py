@@ -15,8 +15,9 @@ from mi_core.auditing.asking import Asked
 from mi_core.auditing.reading import Samples
 from mi_core.auditing.references import Reference
 from mi_core.metrics.delong import auc
-from mi_core.records import BoolArray, Features, FloatArray, LabelledFeatures
+from mi_core.records import BoolArray, Estimate, Features, FloatArray, LabelledFeatures
 from mi_core.validity.blind import blind_scores, semantic_scores, telling
+from mi_core.validity.bound import auc_limits
 from mi_core.validity.bursts import find_bursts
 from mi_core.validity.file_features import FILE_FEATURES, pixel_names
 from mi_core.validity.unseen import Calibration, Scale, mean_of_unseen
@@ -54,9 +55,18 @@ class Scores:
     groups: npt.NDArray[np.int64] | None = None
     telling: Mapping[str, float]
 
+    @property
+    def limits(self) -> Estimate:
+        """The AUC of the attack with two limits, on what the verdict rests on."""
+        return auc_limits(self.score[self.seen], self.member[self.seen], self._seen_groups)
+
+    @property
+    def _seen_groups(self) -> npt.NDArray[np.int64] | None:
+        return None if self.groups is None else self.groups[self.seen]
+
     def validity(self, *, trained: bool, works: bool, factor: float) -> Validity:
         """What the verdict rests on; the arguments are fields of it."""
-        seen, groups = self.seen, None if self.groups is None else self.groups[self.seen]
+        seen, groups = self.seen, self._seen_groups
         semantic = None if self.semantic is None else auc(self.semantic[seen], self.member[seen], groups)
         control = None if self.control is None else self.control[seen]
         settled = {"semantic_auc": semantic, "trained": trained, "works": works, "factor": factor}

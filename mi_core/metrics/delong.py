@@ -24,14 +24,16 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import expit, logit
+from scipy.special import expit, logit, ndtri
 
 from mi_core.checks import ConfigError, ShapeError, check_finite, check_shape
-from mi_core.metrics.intervals import NORMAL_95, Groups, GroupSizes, quantile_95
+from mi_core.metrics.intervals import Groups, GroupSizes, student_quantile
 from mi_core.records import BoolArray, Estimate, FloatArray
 
 _Float64 = npt.NDArray[np.float64]
 _Integers = npt.NDArray[np.integer[Any]]
+TAIL = 0.025
+"""The chance on either side of a 95 % interval."""
 
 
 def checked_scores(scores: FloatArray, labels: BoolArray, name: str) -> tuple[_Float64, BoolArray]:
@@ -94,7 +96,7 @@ def placements(scores: FloatArray, member: BoolArray) -> tuple[_Float64, _Float6
     return _share_below(members, nonmembers), 1 - _share_below(nonmembers, members)
 
 
-def auc(scores: FloatArray, member: BoolArray, groups: _Integers | None = None) -> Estimate:
+def auc(scores: FloatArray, member: BoolArray, groups: _Integers | None = None, *, tail: float = TAIL) -> Estimate:
     """Area under the ROC curve with its DeLong interval.
 
     Where the scores separate the classes perfectly (AUC 0 or 1), or are all equal, DeLong's variance is 0. The interval
@@ -106,6 +108,7 @@ def auc(scores: FloatArray, member: BoolArray, groups: _Integers | None = None) 
         scores: (N,) higher = more likely a member.
         member: (N,) bool.
         groups: (N,) integers, equal for samples that depend on each other; without them all are independent.
+        tail: chance on either side of the interval, in (0, .5): at .05 both ends are one-sided 95 % limits.
 
     Raises:
         ShapeError, ConfigError, NumericError: as `placements` and, with groups,
@@ -118,9 +121,9 @@ def auc(scores: FloatArray, member: BoolArray, groups: _Integers | None = None) 
     """
     placed = placements(scores, member)
     if groups is None:
-        return _auc(*placed)
+        return _auc(*placed, tail)
     grouped = Groups.from_codes(groups, member)
-    return clustered_auc(float(placed[0].mean()), _influence(*placed, grouped), grouped.sizes)
+    return clustered_auc(float(placed[0].mean()), _influence(*placed, grouped), grouped.sizes, tail)
 
 
 def design_effect(scores: FloatArray, member: BoolArray, groups: _Integers) -> float:
@@ -254,13 +257,13 @@ def _share_below(values: _Float64, others: _Float64) -> _Float64:
     return shares
 
 
-def _auc(v10: _Float64, v01: _Float64) -> Estimate:
+def _auc(v10: _Float64, v01: _Float64, tail: float = TAIL) -> Estimate:
     value, n = float(v10.mean()), len(v10) + len(v01)
     error = math.sqrt(v10.var(ddof=1) / len(v10) + v01.var(ddof=1) / len(v01))
-    return interval_on_logits(value, error, NORMAL_95, min(len(v10), len(v01)), n)
+    return interval_on_logits(value, error, float(ndtri(1 - tail)), min(len(v10), len(v01)), n, tail)
 
 
-def clustered_auc(value: float, influence: _Float64, sizes: GroupSizes) -> Estimate:
+def clustered_auc(value: float, influence: _Float64, sizes: GroupSizes, tail: float = TAIL) -> Estimate:
     """An AUC with its interval by groups.
 
     Args:
@@ -268,13 +271,14 @@ def clustered_auc(value: float, influence: _Float64, sizes: GroupSizes) -> Estim
         influence: (2, G) of the members and of the non-members of each group on it: their placements about the mean,
             summed, over M or K.
         sizes: of the G groups.
+        tail: as `auc`.
     """
     variance = sizes.covariance(influence[:1], influence[1:])[0, 0]
     error = math.sqrt(variance) if variance > 1e-28 else 0.0  # the sums of a group may cancel but for rounding
     pairs = min(*sizes.with_class, sizes.number // 2)
     shares = (sizes.counts / sizes.totals[:, None]).sum(axis=0)
-    quantile = quantile_95(sizes.degrees(shares, influence.sum(axis=0))) if error > 0 else NORMAL_95
-    return interval_on_logits(value, error, quantile, pairs, round(float(sizes.totals.sum())))
+    quantile = student_quantile(sizes.degrees(shares, influence.sum(axis=0)), tail) if error > 0 else 0.0
+    return interval_on_logits(value, error, quantile, pairs, round(float(sizes.totals.sum())), tail)
 
 
 def _influence(v10: _Float64, v01: _Float64, groups: Groups) -> _Float64:
@@ -284,10 +288,13 @@ def _influence(v10: _Float64, v01: _Float64, groups: Groups) -> _Float64:
     return groups.sums(influence)
 
 
-def interval_on_logits(value: float, error: float, quantile: float, pairs: int, n: int) -> Estimate:
-    """The interval of an AUC from its standard error, or from the number of independent pairs where that is 0."""
+def interval_on_logits(value: float, error: float, quantile: float, pairs: int, n: int, tail: float) -> Estimate:
+    """The interval of an AUC from its standard error, or from the number of independent pairs where that is 0.
+
+    ``quantile`` is the one that leaves ``tail`` on either side.
+    """
     if error == 0:  # all pairs agree (value 0 or 1) or are tied (value 0.5)
-        agreement = 0.025 ** (1 / pairs)
+        agreement = tail ** (1 / pairs)
         return Estimate(value, value * agreement, 1 - (1 - value) * agreement, n)
     reach = quantile * error / (value * (1 - value))
     return Estimate(value, float(expit(logit(value) - reach)), float(expit(logit(value) + reach)), n)

@@ -25,7 +25,6 @@ from scipy.special import betaincinv, stdtrit
 from mi_core.checks import ConfigError, ShapeError, check_range, check_shape
 from mi_core.records import BoolArray, Estimate
 
-NORMAL_95 = 1.959963984540054  # two-sided 95 % quantile of the standard normal
 _TAIL = (1 - 0.95) / 2  # on either side of an interval
 
 
@@ -212,14 +211,14 @@ def worth_of(sizes: npt.NDArray[np.floating[Any]]) -> float:
     return float(sizes.sum() ** 2 / (sizes**2).sum())
 
 
-def quantile_95(degrees: float) -> float:
-    """Two-sided 95 % quantile of Student's t.
+def student_quantile(degrees: float, tail: float = 0.025) -> float:
+    """Quantile of Student's t that is exceeded with a chance of ``tail``: two-sided of 95 % where nothing else is said.
 
     Example:
-        >>> round(quantile_95(10), 3)
-        2.228
+        >>> round(student_quantile(10), 3), round(student_quantile(10, 0.05), 3)
+        (2.228, 1.812)
     """
-    return float(stdtrit(degrees, 0.975))
+    return float(stdtrit(degrees, 1 - tail))
 
 
 def clustered_rate(hits: BoolArray, counted: BoolArray, groups: Groups) -> Estimate:
@@ -282,5 +281,5 @@ def worth_of_counted(hits: npt.NDArray[np.float64], counted: npt.NDArray[np.floa
         effective = n / max(1.0, by_group / by_sample)
     else:
         effective = worth_of(weights)
-    ratio = quantile_95(max(n - 1, 1)) / quantile_95(sizes.degrees(weights))
+    ratio = student_quantile(max(n - 1, 1)) / student_quantile(sizes.degrees(weights))
     return max(1.0, effective * min(1.0, ratio) ** 2)

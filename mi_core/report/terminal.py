@@ -26,9 +26,10 @@ from mi_core.report.defenses import TableRow, defense_tables
 from mi_core.report.model.attacks import InferenceRow, PooledRow, Sweep
 from mi_core.report.model.defenses import Tuning
 from mi_core.report.model.evidence import Evidence
+from mi_core.report.model.judgement import Bound
 from mi_core.report.model.promises import Composition, DpAudit, Memorisation
 from mi_core.report.model.report import Report
-from mi_core.report.words import composition, dp_audit, evidence, memorisation, wording
+from mi_core.report.words import bound, composition, dp_audit, evidence, memorisation, wording
 from mi_core.report.words.numbers import DAGGER, count, duration, estimate, percent, rate
 from mi_core.report.words.sides import Sides, measured_by, rate_or_share, share_found, sides_of, unsupported
 
@@ -68,6 +69,7 @@ def terminal_table(report: Report, *, whole: bool = True) -> RenderableType:
     ]
     if answer.conditions:
         parts.append(_conditions(answer.conditions))
+    parts += [_bounds(report.bounds)] if report.bounds else []
     parts += [_memorisation(report.memorisation)] if report.memorisation else []
     parts += [_dp_audit(report.dp_audit)] if report.dp_audit else []
     parts += [_composition(report.composition)] if report.composition else []
@@ -139,6 +141,13 @@ def _conditions(conditions: Sequence[wording.Condition]) -> Table:
     for one in conditions:
         table.add_row(one.name, one.measured, one.needed, "met" if one.holds else "not met")
     return table
+
+
+def _bounds(entries: Sequence[Bound]) -> Group:
+    """What attacks reach at most."""
+    lines = [f"{entry.target}: {bound.sentence(entry)} {bound.basis(entry)}".rstrip() for entry in entries]
+    shown = [Padding(Text(line), (0, 0, 0, 2)) for line in (*lines, bound.MEANING)]
+    return Group(Text(bound.HEADING, style="bold"), *shown, Text())
 
 
 def _memorisation(entries: Sequence[Memorisation]) -> Group:

@@ -3,6 +3,7 @@
 The root and a drawer that imports nothing of it:
 
     verdict            the verdict on an attack; power: what a verdict of so many images can find
+    bound              an upper limit of what attacks reach
     blind              a classifier that queries no encoder; file_features: what it sees of a file
     unseen             a score without what reference encoders explain of it
     near_duplicates    near-copies; hash_tables: pairs of close hashes; bursts: photographs of one scene

@@ -180,6 +180,8 @@ def _plan(run: Run, plans: Sequence[Plan], nonce: dict[str, Any]) -> dict[str, A
         "attacks": [{**judge.attack.model_dump(mode="json"), "output": judge.output} for judge in judges if judge.last],
         "tool": registration.code_digest(),
     }
+    if run.config.validity.bound is not None:
+        told["bound"] = run.config.validity.bound
     if run.config.dp_audit is not None:
         told["dp_audit"] = run.config.dp_audit.model_dump(mode="json")
     return told

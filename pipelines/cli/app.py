@@ -1,4 +1,8 @@
-"""The command line: parses, calls a stage, prints. Exit codes: 0 done, 2 wrong input (one line), 1 anything else."""
+"""The command line: parses, calls a stage, prints.
+
+Exit codes: 0 done, 2 wrong input (one line), 1 anything else. A gate ends with 3 where it fails, with 4 where it cannot
+tell.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +19,25 @@ from pipelines.cli.check import check
 from pipelines.cli.completion import completion, prepare
 from pipelines.cli.examples import example
 from pipelines.cli.flags import Flags, with_flags
+from pipelines.cli.gate import end_by, gate, gate_after
 from pipelines.cli.jobs import estimate, submit
 from pipelines.cli.listing import list_app
 from pipelines.cli.loading import check_stage, loaded_run
 from pipelines.cli.lots import claim, lot_app
-from pipelines.cli.options import Address, Config, ConfigOrFlags, Force, Out, Overrides, Verbose, Yes
+from pipelines.cli.options import (
+    Address,
+    Config,
+    ConfigOrFlags,
+    FailOn,
+    Force,
+    Junit,
+    MaxAuc,
+    Out,
+    Overrides,
+    Verbose,
+    WorseThan,
+    Yes,
+)
 from pipelines.cli.questions import init
 from pipelines.cli.runs import Open, compare, current_report, forget, index, statement, status, tell, verify
 from pipelines.cli.schema import schema
@@ -190,10 +208,17 @@ def audit(
     force: Force = None,
     verbose: Verbose = False,
     yes: Yes = False,
+    fail_on: FailOn = None,
+    max_auc: MaxAuc = None,
+    worse_than: WorseThan = None,
+    junit: Junit = None,
 ) -> None:
     """Run all stages of a config, or audit the encoder that flags name; the same command continues a run."""
     loaded, place = loaded_run(config, overrides, out, flags)
+    wanted = gate_after(fail_on, max_auc, worse_than, junit, place)
     _run_loaded(loaded, place, "report", address, force, verbose, yes)
+    if wanted is not None:
+        end_by(wanted, place, junit)
 
 
 app.command(epilog=example("init audit.yaml"))(init)
@@ -220,6 +245,7 @@ def report(
 
 for _command, _example in (
     (compare, "compare runs/quickstart runs/other --json difference.json"),
+    (gate, "gate runs/quickstart --fail-on leak,undecided --max-auc .55"),
     (forget, "forget runs/before runs/after --retrained runs/retrained"),
     (index, "index runs"),
     (status, "status runs/quickstart"),

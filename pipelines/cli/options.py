@@ -84,3 +84,21 @@ Objective = Annotated[
     typer.Option("--objective", help="Its training: simclr, moco-v1, moco-v2, moco-v3, byol, clip and the like."),
 ]
 Size = Annotated[int | None, typer.Option("--size", help="Side of the images in pixels; default: its own, or 224.")]
+FailOn = Annotated[
+    str | None,
+    typer.Option(
+        "--fail-on",
+        help="Gate: verdicts that fail, with commas between: leak, confounded, no-evidence, undecided. Default: leak.",
+        metavar="VERDICTS",
+    ),
+]
+MaxAuc = Annotated[
+    float | None, typer.Option("--max-auc", help="Gate: AUC that all attacks on the audited output must stay under.")
+]
+WorseThan = Annotated[
+    str | None,
+    typer.Option("--worse-than", help="Gate: fail if the leak is larger than that of this run.", metavar="RUN"),
+]
+Junit = Annotated[
+    str | None, typer.Option("--junit", help="Gate: write its conditions as JUnit XML to a file.", metavar="FILE")
+]

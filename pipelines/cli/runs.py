@@ -34,8 +34,8 @@ def index(
 
 
 def compare(
-    first: Annotated[str, typer.Argument(help="Folder of a finished run.", metavar="RUN")],
-    second: Annotated[str, typer.Argument(help="Folder of another finished run.", metavar="RUN")],
+    first: Annotated[str, typer.Argument(help="Folder of a finished run, or its report.json.", metavar="RUN")],
+    second: Annotated[str, typer.Argument(help="The same of another run.", metavar="RUN")],
     json: Annotated[str | None, typer.Option("--json", help="Write the comparison to a file.", metavar="FILE")] = None,
 ) -> None:
     """Compare two reports: verdicts, images, encoders, attacks, utility, defenses, and differences of the configs."""

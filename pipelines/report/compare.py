@@ -14,7 +14,7 @@ from rich.text import Text
 
 from mi_core.metrics.pooled import difference
 from mi_core.records import Estimate
-from mi_core.report.contents import fault_of, final_rows, known_in_words, pooled_rows
+from mi_core.report.contents import fault_of, final_rows, known_in_words, pooled_rows, primary_row
 from mi_core.report.defenses import defense_tables, measures
 from mi_core.report.model.as_json import part_as_json, part_from_json
 from mi_core.report.model.attacks import PooledRow
@@ -54,6 +54,7 @@ _INDEPENDENT = {
     "are conservative, too wide, where both AUCs err alike on the images, as two runs of one attack mostly do, and not "
     "valid where they err in opposite ways.",
 }
+_SUFFIX = ".json"  # of a report that is named by itself
 _LONGEST = 60  # letters of a config's value in a table
 
 
@@ -61,18 +62,35 @@ def compare(first: str, second: str) -> dict[str, Any]:
     """What two finished runs found, side by side; what only one has, stands on its side alone.
 
     Args:
-        first, second: folders of runs.
+        first, second: folders of runs, or their files report.json.
 
     Raises:
         UserError: a folder holds no report, or not one that this version reads; or both are the same.
     """
-    if storage.absolute(first) == storage.absolute(second):
-        raise UserError(f"{first} and {second} are one run; give two")
-    entries = [_read(folder) for folder in (first, second)]
+    check_two(first, second)
+    reports = [read_report(run) for run in (first, second)]
     with reading(f"report.json of {first} or {second}"):
-        found = _compared((first, second), [report_from_json(entry) for entry in entries])
+        found = _compared((first, second), reports)
         table(found)  # a value that cannot be shown is damaged too
     return found
+
+
+def check_two(first: str, second: str) -> None:
+    """Raise UserError if both are one run."""
+    if storage.absolute(path_of_report(first)) == storage.absolute(path_of_report(second)):
+        raise UserError(f"{first} and {second} are one run; give two")
+
+
+def leak_difference(baseline: Report, report: Report) -> Estimate | None:
+    """AUC of the primary attack of ``report`` minus that of the same attack of ``baseline``, as in a comparison.
+
+    None: the two cannot be compared. One of them has no such attack, or audits candidates and the other members.
+    """
+    row = primary_row(pooled_rows(report))
+    if row is None or sides_by(baseline.membership) != sides_by(report.membership):
+        return None
+    mate = _mates([row], pooled_rows(baseline)).get(id(row))
+    return None if mate is None else difference(mate.auc, row.auc)
 
 
 def _compared(folders: Sequence[str], reports: Sequence[Report]) -> dict[str, Any]:
@@ -156,16 +174,30 @@ def _estimate(entry: Mapping[str, Any], digits: int | None = None) -> str:
     return estimate(Estimate.from_json(entry), digits)
 
 
-def _read(folder: str) -> dict[str, Any]:
-    """The report of a run."""
-    if not storage.is_folder(folder):
-        raise UserError(f"{folder} is no folder; give the folder of a run")
-    path = f"{folder.rstrip('/')}/report.json"
+def path_of_report(run: str) -> str:
+    """The file of a report that a user names by itself or by the folder of its run."""
+    is_file = run.endswith(_SUFFIX) and not storage.is_folder(run)
+    return run if is_file else f"{run.rstrip('/')}/report.json"
+
+
+def read_report(run: str) -> Report:
+    """The report of a run.
+
+    Args:
+        run: its folder, or its report.json.
+
+    Raises:
+        UserError: it holds no report, or not one that this version reads.
+    """
+    path = path_of_report(run)
+    if path != run and not storage.is_folder(run):
+        raise UserError(f"{run} is no folder; give the folder of a run")
     with reading(path):
-        report: dict[str, Any] | None = storage.read_json_or(path, None)
-    if fault := "is not there" if report is None else fault_of(report):
-        raise UserError(f"{path} {fault}; run encoder-audit report {folder}")
-    return report or {}
+        entry: dict[str, Any] | None = storage.read_json_or(path, None)
+    if fault := "is not there" if entry is None else fault_of(entry):
+        raise UserError(f"{path} {fault}; run encoder-audit report {path.rpartition('/')[0]}")
+    with reading(path):
+        return report_from_json(entry)
 
 
 def _sides(values: Iterable[Any]) -> Row:
@@ -181,15 +213,21 @@ def _rows(key: str, of_sides: Iterable[Mapping[str, Any]]) -> list[Row]:
 
 def _attacks(first: Sequence[PooledRow], second: Sequence[PooledRow]) -> list[Row]:
     """All rows; side by side those alike in everything, and last checkpoints of what is alike but for the epoch."""
-    mates: dict[int, PooledRow] = {}  # of the first run's rows, by their ids
+    mates = _mates(first, second)
+    matched = {id(mate) for mate in mates.values()}
+    alone = [_pair(None, row) for row in second if id(row) not in matched]
+    return [_pair(row, mates.get(id(row))) for row in first] + alone
+
+
+def _mates(first: Sequence[PooledRow], second: Sequence[PooledRow]) -> dict[int, PooledRow]:
+    """The rows of the second run that are alike to some of the first, by the ids of these."""
+    mates: dict[int, PooledRow] = {}
     for same, mine, theirs in ((_SAME, first, second), (_SAME[:-1], final_rows(first), final_rows(second))):
         alike = attrgetter(*same)
         taken = {id(mate) for mate in mates.values()}
         there = {alike(row): row for row in theirs if id(row) not in taken}
         mates |= {id(row): there[alike(row)] for row in mine if id(row) not in mates and alike(row) in there}
-    matched = {id(mate) for mate in mates.values()}
-    alone = [_pair(None, row) for row in second if id(row) not in matched]
-    return [_pair(row, mates.get(id(row))) for row in first] + alone
+    return mates
 
 
 def _pair(*rows: PooledRow | None) -> Row:

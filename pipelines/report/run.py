@@ -61,6 +61,7 @@ from pipelines.files.digest import digest
 from pipelines.plan.rules.encoders import attacked_epochs, shadows_of
 from pipelines.plan.rules.roles import is_membership_unknown
 from pipelines.plan.rules.utility import classifier_roles, utility_roles
+from pipelines.report.parts.bounds import bounds
 from pipelines.report.parts.caveats import caveats, not_applying, not_tested, remarks
 from pipelines.report.parts.composition import composition
 from pipelines.report.parts.defended import defended
@@ -147,6 +148,7 @@ def gather(run: FinishedRun) -> Report:
         methods={name: _method(run, name) for name in dict.fromkeys(result.attack for result in attacks)},
         registration=_part_or_none(Registration, registration_as_json(lines_of(run.folder))),
         validity=judged,
+        bounds=bounds(run, attacks),
         evidence=None if judged is None else evidence(run, judged),
         classes=classes(run),
         memorisation=memorised(run),

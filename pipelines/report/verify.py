@@ -289,7 +289,9 @@ def _of_report(predicate: Part, folder: RunFolder) -> list[Check]:
         if fault:
             return [f"{fault}; parts that differ: {_some(parts)}" + (f" ({_some(fields)})" if fields else "")]
         others = [] if _reported(typed, told) == _last(predicate["encoders"]) else ["encoders"]
-        named = [*fields, *parts, *others]
+        wanted = [line.get("bound") for line in predicate["registrations"] if line["event"] == PLAN][-1:] or [None]
+        bound = [] if all([part.bound] == wanted for part in typed.bounds) else ["registered bound"]
+        named = [*fields, *parts, *others, *bound]
         return [f"the statement's {_some(named)} is not as {REPORT} has it"] if named else []
 
     faults = _guarded(changed, REPORT)

@@ -24,6 +24,10 @@ from pipelines.run.folder import RunFolder
 FILE = "registration.jsonl"
 ROLES, PLAN, START, LOOK = "roles", "plan", "start", "look"
 """What happened."""
+DECISIVE = ("primary_attack", "output", "epoch", "nonce", "by", "factor", "references")
+"""The parts of a plan that a verdict rests on."""
+OF_BOUND = (*DECISIVE, "bound")
+"""The parts that the answer to `validity.bound` rests on; the verdict does not ask for it."""
 Line = Mapping[str, Any]
 _CHAIN = ("time", "previous", "sha256")  # what a line holds besides what happened
 _FIRST = "0" * 64
@@ -86,28 +90,33 @@ def faults_of(lines: Sequence[Line]) -> list[str]:
     return faults
 
 
-def is_after_looking(lines: Sequence[Line]) -> bool:
+def is_after_looking(lines: Sequence[Line], parts: Sequence[str] = DECISIVE) -> bool:
     """Whether the images, or what the verdict rests on, were chosen after the first start of the queries.
 
-    What counts of a plan is `DECISIVE`: attacks that are only added to it change nothing.
+    What counts of a plan is ``parts``: attacks that are only added to it change nothing.
     """
     first = next((number for number, line in enumerate(lines) if line["event"] == START), len(lines))
-    for event, parts in ((ROLES, ("roles",)), (PLAN, DECISIVE)):
-        told = [[line.get(part) for part in parts] for line in lines if line["event"] == event]
+    for event, names in ((ROLES, ("roles",)), (PLAN, parts)):
+        told = [[line.get(name) for name in names] for line in lines if line["event"] == event]
         before = sum(line["event"] == event for line in lines[:first])
         if any(later != told[max(0, before - 1)] for later in told[before:]) or (told and not before):
             return True
     return False
 
 
-DECISIVE = ("primary_attack", "output", "epoch", "nonce", "by", "factor", "references")
-"""The parts of a plan that a verdict rests on."""
+def attempts(lines: Sequence[Line], output: str | None = None) -> tuple[int, dict[str, int]]:
+    """How many reports were written, and by target how many different attacks were ever planned.
 
-
-def attempts(lines: Sequence[Line]) -> tuple[int, dict[str, int]]:
-    """How many reports were written, and by target how many different attacks (on their outputs) were ever planned."""
+    Args:
+        lines: of a run.
+        output: on which attacks count; None: on any, each output by itself.
+    """
     planned = {
-        _text(attack): attack["target"] for line in lines if line["event"] == PLAN for attack in line.get("attacks", ())
+        _text(attack): attack["target"]
+        for line in lines
+        if line["event"] == PLAN
+        for attack in line.get("attacks", ())
+        if output in (None, attack["output"])
     }
     return sum(line["event"] == LOOK for line in lines), dict(Counter(planned.values()))
 

@@ -1,4 +1,4 @@
-"""The verdict, with the numbers that it rests on."""
+"""The verdict with the numbers that it rests on, and the upper limit of what attacks reach."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from mi_core.records import Estimate
+from mi_core.validity.bound import outcome
 from mi_core.validity.verdict import Robustness, Validity
 
 
@@ -61,6 +62,51 @@ class VerdictPart(Judged):
 
     per_seed: tuple[SeedVerdict, ...] = ()
     warning: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttackLimits:
+    """The AUC of an attack over all seeds, between two limits of which each has 95 % by itself."""
+
+    attack: str
+    reference: str
+    shadow: str | None = None
+    settings: str | None = None
+    auc: float
+    low: float
+    high: float
+    n: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bound:
+    """The upper limit of what all attacks on one output of an encoder reach, at its last checkpoint.
+
+    Args:
+        target, output, epoch: what was attacked.
+        at_most: the largest upper limit of an attack, with 95 %; attack: whose that is.
+        attacks: how many there are; planned: how many were ever registered, if that is known.
+        limits: of each attack.
+        bound: that the AUC is to stay under, and outcome: whether it does, of `mi_core.validity.bound.OUTCOMES`; None:
+            no bound is wanted.
+        registered: whether images and bound were fixed before the target was queried; None as ``bound``.
+    """
+
+    target: str
+    output: str
+    epoch: int | None = None
+    at_most: float
+    attack: str
+    attacks: int
+    planned: int | None = None
+    limits: tuple[AttackLimits, ...]
+    bound: float | None = None
+    outcome: str | None = None
+    registered: bool | None = None
+
+    def outcome_of(self, bound: float) -> str:
+        """Whether a bound is kept within, as `mi_core.validity.bound.outcome`."""
+        return outcome([(each.low, each.high) for each in self.limits], bound)
 
 
 def judged(validity: Validity) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from mi_core.report.model.attacks import (
 from mi_core.report.model.defenses import DefenseRow, Tuning
 from mi_core.report.model.encoders import EncoderPart
 from mi_core.report.model.evidence import Evidence
-from mi_core.report.model.judgement import VerdictPart
+from mi_core.report.model.judgement import Bound, VerdictPart
 from mi_core.report.model.promises import Composition, DpAudit, Memorisation
 
 SCHEMA_VERSION = 1
@@ -165,6 +165,7 @@ class Report:
     methods: Mapping[str, MethodPart] = field(default_factory=dict)
     registration: Registration | None = None
     validity: VerdictPart | None = None
+    bounds: tuple[Bound, ...] = ()
     evidence: Evidence | None = None
     classes: tuple[ClassRow, ...] = ()
     memorisation: tuple[Memorisation, ...] = ()

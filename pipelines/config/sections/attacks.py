@@ -139,6 +139,13 @@ class ValidityConfig(Section):
         description="groups that somebody chose: how many times as strong as anything the checks could have missed "
         "a hidden difference has to be before the verdict is leak",
     )
+    bound: float | None = Field(
+        default=None,
+        gt=0.5,
+        le=1,
+        description="AUC that all attacks on the primary output are to stay under: the report says whether their upper "
+        "95 % limits do; default: none",
+    )
     fdr: float = Field(
         default=0.05, gt=0, lt=1, description="false discovery rate at which single candidates are flagged"
     )

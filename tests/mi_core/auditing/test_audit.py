@@ -106,6 +106,9 @@ def test_names_and_order_change_no_score(tmp_path: Path, monkeypatch: pytest.Mon
         by_name = {row["key"].rpartition("/")[2].removesuffix(".png"): row["score"] for row in one.table}
         scores.append([by_name[name] for name in own[:100]])
     assert scores[0] == pytest.approx(scores[1], abs=1e-6)
+    for one in found:  # the AUC of the verdict, below a limit that is closer than its interval
+        (bounds,) = one.report["bounds"]
+        assert one.auc == bounds["limits"][0]["auc"] < bounds["at_most"] < one.auc_interval[1]
     first, second = (one.validity.as_json() for one in found)
     assert first.keys() == second.keys()
     for name in ("attack_auc", "blind_auc", "control_auc", "semantic_auc"):

@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import binomtest, t
 
 from mi_core.checks import ConfigError, ShapeError
-from mi_core.metrics.intervals import Groups, clopper_pearson, clustered_rate, quantile_95, rate, worth_of
+from mi_core.metrics.intervals import Groups, clopper_pearson, clustered_rate, rate, student_quantile, worth_of
 
 
 @pytest.mark.parametrize(("successes", "n"), [(0, 7), (7, 7), (3, 7), (1, 1000), (999, 1000), (440, 880)])
@@ -82,7 +82,7 @@ def test_where_all_agree_a_group_counts_once(successes: int) -> None:
 
 
 def test_the_quantile_is_that_of_t() -> None:
-    assert quantile_95(7.5) == pytest.approx(t.ppf(0.975, 7.5))
+    assert student_quantile(7.5) == pytest.approx(t.ppf(0.975, 7.5))
 
 
 def test_bad_groups() -> None:

@@ -24,8 +24,9 @@ from pipelines.report.parts.verdict import verdict
 from pipelines.report.verify import HOLDS, NOTE, verify
 from pipelines.run.folder import RunFolder
 from pipelines.run.registration import attempts, faults_of, is_after_looking, lines_of, without_chain, write_down
+from tests.mi_core.report.words.test_bound import KEPT, PLAIN
 from tests.pipelines.report.made import made_run
-from tests.pipelines.report.stating import A, called, checked, edited, faults, flipped
+from tests.pipelines.report.stating import A, called, checked, edited, faults, flipped, reregistered
 
 pytestmark = pytest.mark.ray
 
@@ -147,6 +148,19 @@ def test_attacks_that_are_only_added_leave_the_plan_in_force(copied: Path) -> No
     assert attempts(lines_of(folder))[1] == {"target": len(plan["attacks"]) + 1}
     write_down(folder, "roles", {"roles": {}})
     assert is_after_looking(lines_of(folder))
+
+
+def test_a_bound_other_than_the_registered_one_is_named(copied: Path) -> None:
+    whole = json.loads((copied / "report.json").read_text())
+    (copied / "report.json").write_text(json.dumps(whole | {"bounds": [PLAIN]}))
+    statement.write(str(copied))
+    assert faults(checked(copied)) == []
+    (copied / "report.json").write_text(json.dumps(whole | {"bounds": [KEPT]}))
+    with pytest.raises(UserError, match="report: the statement's registered bound is not as report.json has it"):
+        statement.write(str(copied))
+    reregistered(copied, lambda line: {"bound": KEPT["bound"]} if line["event"] == "plan" else {})
+    statement.write(str(copied))
+    assert faults(checked(copied)) == []
 
 
 @pytest.mark.parametrize(

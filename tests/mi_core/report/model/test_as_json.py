@@ -20,6 +20,8 @@ from tests.mi_core.report.conftest import BARE, estimate, make_asked, make_repor
 from tests.mi_core.report.test_defenses import entry as defense
 from tests.mi_core.report.test_defenses import pair
 from tests.mi_core.report.test_tuning import search
+from tests.mi_core.report.words.test_bound import KEPT as BOUNDED
+from tests.mi_core.report.words.test_bound import PLAIN
 from tests.mi_core.report.words.test_composition import MIXED, NOTHING, TWO
 from tests.mi_core.report.words.test_dp_audit import KEPT, REFUTED, UNPROMISED
 from tests.mi_core.report.words.test_memorisation import SHOWN
@@ -47,6 +49,7 @@ def full() -> dict[str, Any]:
         },
         "classes": make_asked()["classes"],
         "memorisation": [SHOWN],
+        "bounds": [BOUNDED, PLAIN],
         "dp_audit": [REFUTED, KEPT, UNPROMISED],
         "composition": [TWO, MIXED, NOTHING],
         "defenses": [defense("noise", 0.0, pair("metric-conf", 0.6, 0.55)) | {"adaptive": False}],

@@ -1,0 +1,60 @@
+"""The command ``gate``, and the same after ``audit``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pipelines.cli.options import FailOn, Junit, MaxAuc, WorseThan
+from pipelines.console import output
+from pipelines.files import storage
+
+if TYPE_CHECKING:
+    from pipelines.report.gate import Gate
+
+
+def gate(
+    run: Annotated[str, typer.Argument(help="Folder of a finished run, or its report.json.", metavar="RUN")],
+    fail_on: FailOn = None,
+    max_auc: MaxAuc = None,
+    worse_than: WorseThan = None,
+    junit: Junit = None,
+) -> None:
+    """Let a pipeline stop at a leak: exit code 0 passes, 3 fails, 4 cannot tell."""
+    from pipelines.report.gate import Gate
+
+    end_by(Gate.of_options(fail_on, max_auc, worse_than), run, junit)
+
+
+def gate_after(
+    fail_on: str | None, max_auc: float | None, worse_than: str | None, junit: str | None, place: str
+) -> Gate | None:
+    """The gate that options of ``audit`` describe, checked before the audit starts; None: none is given.
+
+    Args:
+        fail_on, max_auc, worse_than, junit: as given.
+        place: folder of the run.
+
+    Raises:
+        UserError: an option is wrong.
+    """
+    if fail_on is None and max_auc is None and worse_than is None and junit is None:
+        return None
+    from pipelines.report.compare import check_two
+    from pipelines.report.gate import Gate
+
+    if worse_than is not None:
+        check_two(worse_than, place)
+    return Gate.of_options(fail_on, max_auc, worse_than)
+
+
+def end_by(wanted: Gate, run: str, junit: str | None) -> None:
+    """Judge a run, say so in a line, and end with the exit code."""
+    from pipelines.report import gate as gates
+
+    conditions = wanted.judge(run)
+    if junit is not None:
+        storage.write_atomic(storage.target(junit), gates.junit(conditions, run))
+    output.print(gates.line(conditions), soft_wrap=True, highlight=False, markup=False)
+    raise typer.Exit(gates.EXIT_CODES[gates.outcome_of(conditions)])

@@ -1,0 +1,185 @@
+"""A gate: whether a report passes some conditions, as an exit code, as a line and as JUnit XML.
+
+A condition fails if what it excludes is shown, and passes if the report speaks against it. If the report says neither,
+it cannot tell: an undecided verdict is no reason to pass. Nor is a confounded one, because whoever chooses unlike
+groups would pass every gate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+from xml.etree import ElementTree
+
+from mi_core.report.model.report import Report
+from mi_core.report.runs import plain
+from mi_core.report.words import bound
+from mi_core.report.words.numbers import estimate
+from mi_core.report.words.wording import TITLES
+from mi_core.validity.bound import MET, NOT_MET
+from pipelines.errors import UserError
+from pipelines.report.compare import check_two, leak_difference, read_report
+
+PASSES, FAILS, CANNOT_TELL = "passes", "fails", "cannot tell"
+EXIT_CODES = {PASSES: 0, FAILS: 3, CANNOT_TELL: 4}
+VERDICTS = tuple(TITLES)
+DEFAULT = "leak"
+"""The verdict on which a gate fails where none is named."""
+_OPEN = ("undecided", "confounded")  # verdicts that neither show a leak nor speak against one
+_LONGEST = 1000  # characters of a reason
+_ELEMENTS = {FAILS: "failure", CANNOT_TELL: "error"}
+
+
+class Condition(NamedTuple):
+    """One condition of a gate.
+
+    Args:
+        name: what has to hold, the same in every run.
+        outcome: `PASSES`, `FAILS` or `CANNOT_TELL`.
+        reason: what the report says of it.
+    """
+
+    name: str
+    outcome: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Gate:
+    """The conditions that a report has to pass.
+
+    Args:
+        fail_on: verdicts that fail.
+        max_auc: AUC that all attacks are to stay under, in (.5, 1]; None: any.
+        worse_than: a run whose leak is not to be exceeded; None: there is none.
+        baseline: its report.
+    """
+
+    fail_on: tuple[str, ...] = (DEFAULT,)
+    max_auc: float | None = None
+    worse_than: str | None = None
+    baseline: Report | None = None
+
+    @classmethod
+    def of_options(cls, fail_on: str | None, max_auc: float | None, worse_than: str | None) -> Gate:
+        """The gate that options of a command describe, with the report of the baseline.
+
+        Args:
+            fail_on: verdicts between commas; None: `DEFAULT`.
+            max_auc, worse_than: as the fields.
+
+        Raises:
+            UserError: an option is wrong, or the baseline has no report.
+        """
+        named = tuple(name.strip() for name in (DEFAULT if fail_on is None else fail_on).split(","))
+        for name in named:
+            if name not in VERDICTS:
+                raise UserError(
+                    f"--fail-on {name!r} is no verdict; allowed, with commas between: {', '.join(VERDICTS)}"
+                )
+        if max_auc is not None and not 0.5 < max_auc <= 1:
+            raise UserError(f"--max-auc {max_auc:g} is out of range; give an AUC above .5, up to 1")
+        return cls(named, max_auc, worse_than, None if worse_than is None else read_report(worse_than))
+
+    def judge(self, run: str) -> list[Condition]:
+        """What the report of a run says of each condition.
+
+        Args:
+            run: its folder, or its report.json.
+
+        Raises:
+            UserError: it has no report that this version reads, or it is the baseline.
+        """
+        if self.worse_than is not None:
+            check_two(self.worse_than, run)
+        report = read_report(run)
+        return [Condition(name, outcome, plain(reason, _LONGEST)) for name, outcome, reason in self._judged(report)]
+
+    def _judged(self, report: Report) -> Iterator[Condition]:
+        yield Condition(f"the verdict is not {' or '.join(self.fail_on)}", *_verdict(report, self.fail_on))
+        if self.max_auc is not None:
+            name = f"all attacks stay under AUC {bound.wanted(self.max_auc)}"
+            yield Condition(name, *_below(report, self.max_auc))
+        if self.baseline is not None:
+            name = f"the leak is not larger than that of {plain(self.worse_than)}"
+            yield Condition(name, *_not_larger(report, self.baseline))
+
+
+def _verdict(report: Report, fail_on: Sequence[str]) -> tuple[str, str]:
+    judged = report.validity
+    verdict = "undecided" if judged is None else judged.verdict
+    why = "no attack that a verdict could rest on applies" if judged is None else judged.reason
+    outcome = FAILS if verdict in fail_on else CANNOT_TELL if verdict in _OPEN else PASSES
+    return outcome, f"verdict {verdict}" + (f" ({why})" if why else "")
+
+
+def _below(report: Report, most: float) -> tuple[str, str]:
+    if not report.bounds:
+        return CANNOT_TELL, (
+            "the report has no upper limits: no attack applies, or an older version wrote it; then run encoder-audit "
+            "report on its folder"
+        )
+    audited = report.bounds[0]
+    outcome = audited.outcome_of(most)
+    at_most = f"AUC at most {bound.upward(audited.at_most)} (95 %, the highest of {audited.attacks}: {audited.attack})"
+    said = f"{at_most}. {bound.outcome_sentence(audited, most, outcome)}"
+    judged = report.validity
+    if outcome == MET and judged is not None and judged.works is False:
+        return CANNOT_TELL, f"{said} But the encoder does not recognise images."
+    if outcome == MET and judged is not None and judged.registered is False:
+        return CANNOT_TELL, f"{said} But images or attack were chosen after the first query."
+    return {MET: PASSES, NOT_MET: FAILS}.get(outcome, CANNOT_TELL), said
+
+
+def _not_larger(report: Report, baseline: Report) -> tuple[str, str]:
+    change = leak_difference(baseline, report)
+    if change is None:
+        return CANNOT_TELL, "the baseline has no such attack on the same target and output, so there is no comparison"
+    said = f"AUC of the primary attack minus that of the baseline {estimate(change, 3)}"
+    if change.low > 0:
+        return FAILS, f"{said}: larger by more than chance explains"
+    return PASSES, f"{said}: not larger by more than chance explains"
+
+
+def outcome_of(conditions: Sequence[Condition]) -> str:
+    """The outcome of all: one that fails decides, then one that cannot tell."""
+    outcomes = {condition.outcome for condition in conditions}
+    return next(outcome for outcome in (FAILS, CANNOT_TELL, PASSES) if outcome in outcomes)
+
+
+def line(conditions: Sequence[Condition]) -> str:
+    """The outcome and its reasons in one line: those of what decides, or of all where all pass."""
+    outcome = outcome_of(conditions)
+    reasons = "; ".join(condition.reason.rstrip(".") for condition in conditions if condition.outcome == outcome)
+    return f"gate {outcome}: {reasons}"
+
+
+def junit(conditions: Sequence[Condition], run: str) -> bytes:
+    """The conditions as JUnit XML, a test case each, as GitHub's and GitLab's readers take it.
+
+    A condition that cannot be told is an ``error``, which is JUnit's word for a test that could not be carried out.
+    Readers show errors beside failures. Skipped tests they show as fine, while exit code 4 stops the pipeline: nobody
+    would see why.
+
+    Args:
+        conditions: at least one.
+        run: the name of the suite.
+    """
+    counts = {
+        "tests": len(conditions),
+        **{f"{kind}s": sum(each.outcome == outcome for each in conditions) for outcome, kind in _ELEMENTS.items()},
+        "skipped": 0,
+    }
+    told = {name: str(number) for name, number in counts.items()} | {"time": "0"}
+    root = ElementTree.Element("testsuites", {"name": "encoder-audit gate", **told})
+    suite = ElementTree.SubElement(root, "testsuite", {"name": plain(run), **told})
+    for condition in conditions:
+        case = ElementTree.SubElement(
+            suite, "testcase", {"classname": "encoder-audit.gate", "name": condition.name, "time": "0"}
+        )
+        kind = _ELEMENTS.get(condition.outcome)
+        shown = ElementTree.SubElement(case, kind or "system-out", {"message": condition.reason} if kind else {})
+        shown.text = condition.reason
+    ElementTree.indent(root)
+    return bytes(ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)) + b"\n"
