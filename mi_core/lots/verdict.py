@@ -147,18 +147,22 @@ class DesignResult:
 
 @dataclass(frozen=True)
 class AlbumResult:
-    """What one album shows: numbers of units, its p-value, and that value corrected for the number of albums."""
+    """What one album shows.
+
+    Args:
+        album: its name.
+        published, held_back: numbers of units.
+        p_value: within the album.
+        corrected_p_value: for the number of albums.
+        is_used: whether that is at most the level of the claim.
+    """
 
     album: str
     published: int
     held_back: int
     p_value: float
     corrected_p_value: float
-
-    @property
-    def is_used(self) -> bool:
-        """Whether the corrected p-value is at most `LEVEL`."""
-        return self.corrected_p_value <= LEVEL
+    is_used: bool
 
 
 @dataclass(frozen=True)
@@ -294,7 +298,7 @@ def judge_claim(
         waves=by_wave,
         designs=tuple(result for result, _ in found),
         share=_share(drawn, mine, units, values, caption_scores),
-        albums=_albums(drawn, mine, units, values, caption_scores, seed, draws),
+        albums=_albums(drawn, mine, units, values, caption_scores, level, seed, draws),
     )
 
 
@@ -376,6 +380,7 @@ def _albums(
     units: npt.NDArray[np.int64],
     scores: npt.NDArray[np.float64],
     caption_scores: FloatArray | None,
+    level: float,
     seed: str,
     draws: int,
 ) -> tuple[AlbumResult, ...]:
@@ -405,7 +410,7 @@ def _albums(
         found.append((joined, drawn.albums[number], int((~held).sum()), int(held.sum())))
     corrected = holm([entry[0] for entry in found])
     results = [
-        AlbumResult(album, published, back, p_value, fixed)
+        AlbumResult(album, published, back, p_value, fixed, fixed <= level)
         for (p_value, album, published, back), fixed in zip(found, corrected, strict=True)
     ]
     return tuple(sorted(results, key=lambda result: (result.p_value, result.album)))

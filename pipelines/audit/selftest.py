@@ -10,6 +10,8 @@ Runs of the whole pipeline on the data of one config (`pipelines.audit.planted`)
   the best views, not by the taste of another encoder, not by bursts (`pipelines.audit.chosen`).
 - Trained anew without the members, the encoder forgot them, but for a tenth at most. After one more epoch on other
   images it did not. Trained anew with a tenth of them, it must not be said to have forgotten them.
+- A lot whose published images were used is used; of one album of ten it names that one; a lot that no encoder saw is
+  never said to be used.
 - Images that stand 16 times in training are memorised more than those that stand there once.
 - A provider who promises an epsilon and adds no noise is refuted; one who adds it is not. These two cases need images
   with classes, and enough of them.
@@ -26,7 +28,7 @@ import pyarrow.compute as pc
 from rich.table import Table
 
 from mi_core.provenance import versions
-from pipelines.audit import planted
+from pipelines.audit import drawn, planted
 from pipelines.audit import run as audit
 from pipelines.audit.chosen import CASES, Chooser
 from pipelines.config.roles import TARGET_ROLES
@@ -35,8 +37,10 @@ from pipelines.console import say
 from pipelines.data.draw.splits import Splits
 from pipelines.data.scan.scan import scan
 from pipelines.files import storage
+from pipelines.lots.claim import Claim
+from pipelines.lots.statement import STATEMENT
 from pipelines.report.forget import forget
-from pipelines.run.folder import SCAN, RunFolder
+from pipelines.run.folder import SCAN, RunFolder, SeedFolder
 from pipelines.run.leftovers import note, watched
 from pipelines.run.points import points
 from pipelines.run.ray_session import ray_cluster
@@ -58,6 +62,9 @@ _CASES = {
     "forgotten": ("trained anew without the members, a tenth may be kept", ("forgotten",)),
     "not-forgotten": ("trained on, for one epoch on other images", ("not-forgotten",)),
     "kept": ("trained anew on a tenth of the members", ("not-forgotten", "cannot-tell")),
+    "lot-used": ("all that a lot published, in training", ("used",)),
+    "lot-album": ("one album of ten of a lot, in training", ("one-album",)),
+    "lot-unused": ("a lot that no encoder saw", ("not-shown",)),
     "duplicates": ("images that stand once and 16 times in training", ("in-order",)),
     "honest-dp": ("a promise of epsilon 1, with its noise", ("not-refuted",)),
     "broken-dp": ("a promise of epsilon 1, without noise", ("refuted",)),
@@ -70,6 +77,8 @@ _FIGURES = {
     "after_auc": "after",
     "unseen_auc": "unseen",
     "epsilon": "epsilon at least",
+    "lot_auc": "AUC",
+    "p_value": "p",
     "memorised_1": "memorised once",
     "memorised_16": "16 times",
 }
@@ -83,13 +92,15 @@ class Outcome:
         name: of the case.
         verdict: as the run says it.
         figures: numbers that it rests on, as JSON values.
-        folder: of the run, or of the point of a sweep.
+        folder: of the run, of the point of a sweep, or of the claim.
+        page: that shows it, in the folder.
     """
 
     name: str
     verdict: str
     figures: Mapping[str, Any]
     folder: str
+    page: str = "report.html"
 
     @property
     def planted(self) -> str:
@@ -109,7 +120,7 @@ class Outcome:
     def as_json(self) -> dict[str, Any]:
         """The entry of selftest.json."""
         plain = {name: getattr(self, name) for name in ("name", "planted", "expected", "verdict", "right")}
-        return plain | {"report": f"{self.folder}/report.html"} | dict(self.figures)
+        return plain | {"report": f"{self.folder}/{self.page}"} | dict(self.figures)
 
 
 def run(config: RunConfig, out: str, *, address: str | None = None, command: str = "", verbose: bool = False) -> bool:
@@ -157,6 +168,7 @@ def _judged(config: RunConfig, place: str, audited: _Audited) -> Iterator[Outcom
     for name in CASES:
         yield of_verdict(name, audited(chooser.audit(name, f"{place}/images/{name}"), name))
     splits = Splits.load(first.path)
+    yield from _on_lot(trained, splits, first, place, audited)
     for name in planted.ALTERED:
         sources = planted.altered(config, splits, f"{place}/images/{name}", name)
         yield of_verdict(name, audited(planted.random(config, sources), name))
@@ -172,6 +184,23 @@ def _judged(config: RunConfig, place: str, audited: _Audited) -> Iterator[Outcom
         yield of_promise("broken-dp", promises, planted.BROKEN)
     else:
         say("selftest", "no promise of differential privacy is planted: it takes classes and 300 audited images")
+
+
+def _on_lot(config: RunConfig, splits: Splits, first: SeedFolder, place: str, audited: _Audited) -> Iterator[Outcome]:
+    """The outcomes of the claims on a lot of the audited images."""
+    lot = drawn.lot_of(config, splits, f"{place}/images/lot")
+    primary = config.attacks[config.validity.attack]
+    for name, whole in (("lot-used", True), ("lot-album", False)):
+        folder = audited(drawn.training(config, lot, whole=whole), name)
+        yield of_claim(name, drawn.claim_on(config, lot, folder.seed(config.seeds[0]), "target"))
+    yield of_claim("lot-unused", drawn.claim_on(config, lot, first, primary.reference))
+
+
+def of_claim(name: str, found: Claim) -> Outcome:
+    """What a claim says of an encoder."""
+    result = found.result
+    figures = {"p_value": result.p_value, "lot_auc": result.designs[0].auc.as_json()}
+    return Outcome(name, drawn.verdict_of(found), figures, found.path, STATEMENT)
 
 
 def _on_training(config: RunConfig, trained: RunConfig, folder: RunFolder) -> Iterator[Outcome]:

@@ -152,7 +152,7 @@ def selftest(
     address: Address = None,
     verbose: Verbose = False,
 ) -> None:
-    """Check the tool itself on fifteen cases with known answers; exit code 1 if a verdict is wrong."""
+    """Check the tool itself on eighteen cases with known answers; exit code 1 if a verdict is wrong."""
     from pipelines.audit import selftest as planted
     from pipelines.config.reading.shipped import shipped
     from pipelines.plan.load import load
