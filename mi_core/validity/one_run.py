@@ -28,7 +28,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import expit, ndtr, ndtri
+from scipy.special import expit, logsumexp, ndtr, ndtri
 
 from mi_core.checks import ConfigError, check_finite, check_range, check_shape
 from mi_core.defenses.privacy import calibrated, guarantee
@@ -200,6 +200,70 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
     """
     check_range("epsilon", epsilon, 0)
     return 1 / calibrated("gaussian", max(epsilon, 1e-9), 1.0, delta=delta).scale
+
+
+def log_wealth(
+    scores: FloatArray,
+    inside: BoolArray,
+    ties: npt.NDArray[np.uint64] | npt.NDArray[np.int64],
+    epsilon: float,
+) -> FloatArray:
+    """The logarithm of a gambler's wealth after each canary, who bets against an (epsilon, 0)-private mechanism: (m,).
+
+    He guesses the coins one after the other, in by high scores and out by low ones, and stakes the more the more
+    extreme a score is. Given all that was released and the coins before, a coin is guessed right with a chance of at
+    most e^epsilon / (1 + e^epsilon) (Steinke et al., proof of theorem 5.2). So his wealth is a supermartingale from 1,
+    and it ever reaches 1 / p with a chance of at most p (Ville, 1939), however many canaries there are in the end.
+
+    Args:
+        scores: (m,), higher: more likely in.
+        inside: (m,), how the coins fell.
+        ties: (m,) numbers that order the bets; they must not depend on the coins.
+        epsilon: that is promised, 0 or above.
+
+    Raises:
+        ShapeError: the arrays are not of one length.
+        ConfigError: epsilon is negative.
+        NumericError: a score is not finite.
+    """
+    (m,) = check_shape("scores", scores, "m")
+    check_shape("inside", inside, "m", m=m)
+    check_shape("ties", ties, "m", m=m)
+    check_range("epsilon", epsilon, 0)
+    check_finite("scores", scores)
+    _, places, counts = np.unique(scores, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[places]
+    normal = ndtri(ranks / (m + 1))
+    order = np.argsort(ties, kind="stable")
+    size, right = np.abs(normal)[order], ((normal > 0) == inside)[order]
+    allowed = expit(epsilon)
+    paths = []
+    for stake in _STAKES:
+        chance = expit(epsilon + stake * size)  # at 0, as for scores in the middle, nothing is staked
+        paths.append(np.cumsum(np.log(np.where(right, chance / allowed, (1 - chance) / (1 - allowed)))))
+    return np.asarray(logsumexp(paths, axis=0) - math.log(len(_STAKES)))
+
+
+_STAKES = (0.2, 0.5, 1.0, 2.0)
+
+
+def any_time_p_value(log_wealth: FloatArray, canaries: int, delta: float = 0.0) -> float:
+    """A p-value of a promise that holds whenever somebody stops adding canaries and runs: 1 / the most wealth so far.
+
+    A mechanism with a delta behaves like one without, but for a chance of at most 2 m delta (Steinke et al., theorem
+    5.2); that is added.
+
+    Args:
+        log_wealth: (m,) of `log_wealth`; of several runs one after the other.
+        canaries: m.
+        delta: in [0, 1].
+
+    Raises:
+        ConfigError: delta is out of range.
+    """
+    check_range("delta", delta, 0, 1)
+    most = float(np.max(log_wealth, initial=0.0))
+    return min(1.0, math.exp(-most) + 2 * canaries * delta)
 
 
 def tradeoff_p_value(found: Guesses, inverse: Callable[[float], float]) -> float:

@@ -77,6 +77,7 @@ class DpAudit:
     mu: float | None = None
     promised: Promise | None = None
     p_value: float | None = None
+    any_time_p_value: float | None = None
     verdict: str
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mi_core.report.model.promises import DpAudit
-from mi_core.report.words.numbers import chance, count, percent, plain
+from mi_core.report.words.numbers import chance, count, percent, plain, small
 
 MEANING = (
     "Some training images were canaries: a coin for each decided whether it was trained on, and the attack guessed the "
@@ -58,4 +58,9 @@ def basis(entry: DpAudit) -> str:
         told += f"an image out: of that its noise promises {epsilon(promised.epsilon)}."
     if promised is not None and promised.gamma is not None:
         told += f" The defense promises its epsilon for random pairs of data sets only. {SAMPLED}"
+    if entry.any_time_p_value is not None:
+        told += (
+            f" By bets on one coin after the other, valid whenever you stop adding runs: "
+            f"p = {small(entry.any_time_p_value)}."
+        )
     return told + f" With every guess right, the run would show {epsilon(entry.most)}."

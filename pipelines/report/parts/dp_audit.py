@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from functools import reduce
 from operator import add
 
+import numpy as np
+
 from mi_core.defenses.composition import LEAVE, present_or_not
 from mi_core.report.model.promises import DpAudit, Guessed, Promise
-from mi_core.validity.one_run import Guesses, best_bound, corrected_p_value, grid_of
-from pipelines.attack.answers.canaries import guessed
+from mi_core.validity.one_run import Guesses, any_time_p_value, best_bound, corrected_p_value, grid_of
+from pipelines.attack.answers.canaries import guessed, wealth_against
 from pipelines.attack.results import Task, result_of
 from pipelines.config.roles import CANARY_IN, CANARY_ROLE
 from pipelines.config.run_config import RunConfig
@@ -48,10 +50,12 @@ def _entry(run: FinishedRun, mine: Sequence[Task]) -> DpAudit:
     gaussian = family_of(run.config, task.judge.attack.target) == GAUSSIAN and delta > 0
     bound = best_bound(tried, delta=delta, confidence=chosen.confidence, gaussian=gaussian)
     perfect = [Guesses(one.canaries, one.guesses, one.guesses) for one in tried]
-    verdict, value = "no-promise", None
+    verdict, value, any_time = "no-promise", None, None
     if promise is not None:
         verdict = "refuted" if bound.epsilon > promise.epsilon else "not-refuted"
         value = corrected_p_value(tried, promise.epsilon, delta, gaussian=gaussian)
+        gains = [np.diff(wealth_against(one, promise.epsilon), prepend=0.0) for one in mine]
+        any_time = any_time_p_value(np.cumsum(np.concatenate(gains)), tried[0].canaries, delta)
     return DpAudit(
         target=task.judge.attack.target,
         attack=task.judge.attack.attack,
@@ -72,6 +76,7 @@ def _entry(run: FinishedRun, mine: Sequence[Task]) -> DpAudit:
         mu=bound.mu,
         promised=promise,
         p_value=value,
+        any_time_p_value=any_time,
         verdict=verdict,
     )
 

@@ -14,6 +14,7 @@ from scipy.stats import norm
 from mi_core.checks import ConfigError, NumericError, ShapeError
 from mi_core.validity.one_run import (
     Guesses,
+    any_time_p_value,
     best_bound,
     corrected_p_value,
     epsilon_bound,
@@ -22,6 +23,7 @@ from mi_core.validity.one_run import (
     gaussian_p_value,
     grid_of,
     guess,
+    log_wealth,
     mu_bound,
     p_value,
     tradeoff_p_value,
@@ -270,3 +272,38 @@ def test_arrays_of_two_lengths_are_named() -> None:
 def test_a_score_that_is_no_number_is_named() -> None:
     with pytest.raises(NumericError, match="scores"):
         guess(np.array([0.0, np.nan]), np.ones(2, bool), 1, np.arange(2))
+
+
+def test_the_wealth_against_randomised_response_is_worth_one_at_most() -> None:
+    """Over every way in which 8 coins may fall, given answers that tell each with the chance that epsilon allows."""
+    epsilon, rng = 1.0, np.random.default_rng(0)
+    scores, ties = rng.standard_normal(8), rng.permutation(8)
+    right = math.exp(epsilon) / (1 + math.exp(epsilon))
+    likely = scores > np.median(scores)
+    mean = np.zeros(8)
+    for coins in np.ndindex(*[2] * 8):
+        inside = np.array(coins, dtype=bool)
+        weight = np.where(inside == likely, right, 1 - right).prod()
+        mean += weight * np.exp(log_wealth(scores, inside, ties, epsilon))
+    np.testing.assert_allclose(mean, 1, rtol=1e-9)
+
+
+def test_an_honest_promise_is_seldom_refuted_at_any_of_many_looks_and_a_broken_one_soon() -> None:
+    rng, m = np.random.default_rng(1), 300
+    found: dict[float, list[float]] = {0.0: [], 1.0: []}
+    for shift, values in found.items():
+        for _ in range(300):
+            inside = rng.random(m) < 0.5
+            scores = rng.standard_normal(m) + shift * inside
+            values.append(any_time_p_value(log_wealth(scores, inside, rng.permutation(m), 0.0), m))
+    assert np.mean(np.array(found[0.0]) <= 0.05) <= 0.09
+    assert np.mean(np.array(found[1.0]) <= 0.01) >= 0.95
+
+
+def test_the_chance_of_a_delta_is_added() -> None:
+    path = np.log(np.array([1.0, 50.0, 2.0]))
+    assert any_time_p_value(path, 3) == pytest.approx(0.02)
+    assert any_time_p_value(path, 3, 1e-3) == pytest.approx(0.026)
+    assert any_time_p_value(np.array([-1.0]), 1) == 1
+    with pytest.raises(ConfigError, match="delta = 2"):
+        any_time_p_value(path, 3, 2)
