@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mi_core.lots.draw import CAPTIONS, HELD_BACK, TWINS
-from mi_core.lots.verdict import UNTIL_DECIDED, USED, ClaimResult, DesignResult
+from mi_core.lots.verdict import UNTIL_DECIDED, USED, ClaimResult, DesignResult, Elsewhere
 from mi_core.report.words.numbers import count, estimate, percent, small
 
 _ALBUMS = 5  # that are named
@@ -23,13 +23,16 @@ def headline(result: ClaimResult) -> str:
     return "NOT SHOWN: what this encoder answers does not show that it used the published images."
 
 
-def lines(result: ClaimResult, drawn_by: Sequence[Mapping[str, Any]], lost: int) -> list[str]:
+def lines(
+    result: ClaimResult, drawn_by: Sequence[Mapping[str, Any]], lost: int, elsewhere: Elsewhere | None = None
+) -> list[str]:
     """What stands below the headline.
 
     Args:
         result: of the claim.
         drawn_by: of each release that was asked about, ``by`` and ``beacon``.
         lost: images that are missing or altered.
+        elsewhere: what would be without the images that were seen elsewhere.
     """
     decisive = result.any_time_p_value if result.counted == UNTIL_DECIDED else result.p_value
     told = [f"p = {small(decisive)}, and {small(result.level)} or less was needed. {_meaning(result, decisive)}"]
@@ -48,6 +51,13 @@ def lines(result: ClaimResult, drawn_by: Sequence[Mapping[str, Any]], lost: int)
         )
     if lost:
         told.append(f"{count(lost)} images are missing or were altered since. They count against the claim.")
+    if elsewhere is not None:
+        told.append(
+            f"Seen elsewhere, as they are or nearly: {count(elsewhere.published)} published and "
+            f"{count(elsewhere.held_back)} held-back images. Without them p = {small(elsewhere.p_value)}. The answer "
+            "above does not follow that, since they were named after the draw. Held-back images that the encoder may "
+            "know from elsewhere can hide a use; they cannot make one."
+        )
     told += [_ALONE] if any(not one["beacon"] for one in drawn_by) else []
     if result.verdict != USED:
         told.append("This is no proof that they were not used: few images, or a weak attack, show nothing either.")

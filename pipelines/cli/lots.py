@@ -53,6 +53,14 @@ Twins = Annotated[
 Captions = Annotated[
     bool, typer.Option("--captions", help="Publish one of two credit lines behind every caption (text beside it).")
 ]
+Elsewhere = Annotated[
+    str | None,
+    typer.Option(
+        "--seen-elsewhere",
+        help="Images that others have already (folder or tars); near-copies of them are left out of the lot.",
+        metavar="IMAGES",
+    ),
+]
 Albums = Annotated[
     str | None,
     typer.Option(
@@ -69,10 +77,11 @@ def both(
     twins: Twins = False,
     captions: Captions = False,
     albums: Albums = None,
+    elsewhere: Elsewhere = None,
     address: Address = None,
 ) -> None:
     """Commit and draw at once, with random numbers of the operating system."""
-    _commit(images, out, (share, twins, captions), "", albums, address, draw=True)
+    _commit(images, out, (share, twins, captions), "", (albums, elsewhere), address, draw=True)
 
 
 @lot_app.command("commit", epilog=example("lot commit photos --out release --beacon 'drand round 12345678'"))
@@ -84,12 +93,13 @@ def commit(
     twins: Twins = False,
     captions: Captions = False,
     albums: Albums = None,
+    elsewhere: Elsewhere = None,
     address: Address = None,
 ) -> None:
     """Fix images and salt by one number, before a public number of a later time decides what is published."""
     if not beacon.strip():
         raise UserError("--beacon is empty; say which public number will decide, such as 'drand round 12345678'")
-    _commit(images, out, (share, twins, captions), beacon.strip(), albums, address, draw=False)
+    _commit(images, out, (share, twins, captions), beacon.strip(), (albums, elsewhere), address, draw=False)
 
 
 @lot_app.command("draw", epilog=example("lot draw photos --out release --beacon 8f3c...01"))
@@ -119,7 +129,7 @@ def _commit(
     out: str,
     asked: tuple[float, bool, bool],
     beacon: str,
-    albums: str | None,
+    beside: tuple[str | None, str | None],
     address: str | None,
     *,
     draw: bool,
@@ -141,8 +151,9 @@ def _commit(
     if f"{lot.path}/".startswith(f"{storage.absolute(images)}/"):
         raise UserError(f"--out {out} is inside of {images}; choose another folder")
     with on_parts(f"{lot.path}/{VAULT}", address) as each:
-        given = None if albums is None else read_albums(albums)
-        release = commit(source, lot, wanted, beacon=beacon, albums=given, each=each)
+        albums = None if beside[0] is None else read_albums(beside[0])
+        seen = None if beside[1] is None else source_of(beside[1])
+        release = commit(source, lot, wanted, beacon=beacon, albums=albums, elsewhere=seen, each=each)
         if draw:
             _tell(release, publish(source, release, "", each))
         else:
@@ -191,10 +202,17 @@ def claim(
         bool, typer.Option("--until-decided", help="Ask about more and more images, and stop when it is decided.")
     ] = False,
     nonce: Nonce = None,
+    elsewhere: Annotated[
+        str | None,
+        typer.Option(
+            "--seen-elsewhere", help="Images that others had already: tell what is without them.", metavar="IMAGES"
+        ),
+    ] = None,
     address: Address = None,
 ) -> None:
     """Find out whether an encoder used what a lot published, with a p-value that no choice of images can forge."""
     from mi_core.lots.words import headline, lines
+    from pipelines.data.scan.shards import source_of
     from pipelines.lots.claim import claim as made
 
     if (encoder is None) == (url is None):
@@ -208,6 +226,7 @@ def claim(
         views=views,
         until_decided=until_decided,
         nonce=nonce,
+        seen_elsewhere=None if elsewhere is None else source_of(elsewhere),
         address=address,
         weights=weights,
         objective=objective,
@@ -216,7 +235,7 @@ def claim(
         trust_code=bool(encoder and encoder.partition(":")[0] in ("python", "torchscript")),
     )
     output.print(f"{headline(found.result)}\n", soft_wrap=True, highlight=False)
-    for line in lines(found.result, found.drawings, found.lost):
+    for line in lines(found.result, found.drawings, found.lost, found.elsewhere):
         output.print(f"  {line}", soft_wrap=True, highlight=False)
     output.print(
         f"\nstatement: {found.path}/statement.json and opened.parquet beside it: hand over both; "

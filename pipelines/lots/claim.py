@@ -25,14 +25,26 @@ from mi_core.auditing.questions import CaptionFit, Question, ViewSimilarity, que
 from mi_core.encoders.checkpoint import Encoder
 from mi_core.image_files import ImageError
 from mi_core.images import Decoder, decode, decode_and_hash
-from mi_core.lots.verdict import ALL, UNTIL_DECIDED, USED, ClaimResult, counted_against, judge_claim, waves_of
+from mi_core.lots.verdict import (
+    ALL,
+    UNTIL_DECIDED,
+    USED,
+    ClaimResult,
+    Elsewhere,
+    counted_against,
+    judge_claim,
+    waves_of,
+    without,
+)
 from mi_core.nonce import GIVEN, SYSTEM, new_nonce
 from mi_core.provenance import now
+from pipelines.config.sections.sources import SourceConfig
 from pipelines.console import say
 from pipelines.data.read.samples import Item
 from pipelines.data.read.sources import Source
 from pipelines.errors import UserError
 from pipelines.files import storage
+from pipelines.lots.elsewhere import seen_in
 from pipelines.lots.parts import Mapped, on_parts
 from pipelines.lots.statement import CAPTION_SCORES, SCORES, Asked, write_statement
 from pipelines.lots.vault import VAULT, Lot, Release, drawn_of, order_of
@@ -54,6 +66,7 @@ class Claim:
         result: what it says.
         drawings: of each release, how it was drawn: ``by``, ``beacon`` and ``drawn``.
         lost: images that are missing or altered; they count against the claim.
+        elsewhere: what would be without the images that were seen elsewhere; None: nobody asked.
     """
 
     path: str
@@ -61,6 +74,7 @@ class Claim:
     result: ClaimResult
     drawings: tuple[Mapping[str, Any], ...]
     lost: int
+    elsewhere: Elsewhere | None = None
 
 
 @dataclass(frozen=True)
@@ -87,6 +101,7 @@ def claim(
     views: int = 10,
     until_decided: bool = False,
     nonce: str | None = None,
+    seen_elsewhere: SourceConfig | None = None,
     address: str | None = None,
     **settings: Any,
 ) -> Claim:
@@ -99,6 +114,8 @@ def claim(
         views: of each image, at least 2.
         until_decided: ask in waves and stop when it is decided, by the p-value that allows that; else ask about all.
         nonce: a number of the other party; None: drawn when the claim is registered.
+        seen_elsewhere: images that are known to stand elsewhere, too. What the result would be without them and their
+            near-copies is told; the verdict does not follow it, for they were named after the draw.
         address: a Ray cluster; None: a local Ray where there are many images.
         settings: ``size``, ``decoding``, ``weights``, ``weights_key``, ``objective``, ``augmentation``, ``output``,
             ``mean``, ``std``, ``endpoint``, ``key``, ``trust_code`` and ``seed`` as `mi_core.audit` has them.
@@ -119,7 +136,13 @@ def claim(
         prepared, fingerprint, load = _described(asking, releases)
         registered, folder = _register(lot, releases, prepared, asking, fingerprint, load, until_decided, nonce)
         asking = _Asking(model, asking.settings, views, registered["nonce"]["value"])
-        return _asked(releases, folder, registered, asking, each)
+        seen = set() if seen_elsewhere is None else _seen(releases, seen_elsewhere)
+        return _asked(releases, folder, registered, asking, each, None if seen_elsewhere is None else seen)
+
+
+def _seen(releases: Sequence[Release], source: SourceConfig) -> set[str]:
+    """The pixels of the images of a lot that stand in a source as well."""
+    return seen_in([table for release in releases for _, table in release.images()], source)
 
 
 def _whole(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -205,6 +228,7 @@ def _asked(
     registered: Mapping[str, Any],
     asking: _Asking,
     each: Mapped,
+    seen: set[str] | None,
 ) -> Claim:
     """Ask wave by wave, or about all at once, and judge."""
     drawn, order = drawn_of(releases), order_of(releases)
@@ -234,7 +258,13 @@ def _asked(
             break
     whole = Asked(order[:begun], asked.scores[:begun], asked.captions[:begun])
     drawings = tuple(release.drawing for release in releases)
-    found = Claim(folder, registered, result, drawings, int(np.isnan(whole.scores).any(axis=1).sum()))
+    lost = int(np.isnan(whole.scores).any(axis=1).sum())
+    elsewhere = None
+    if seen is not None:
+        shas = np.array([sha for release in releases for sha in release.units["sha256"].to_pylist()])
+        is_seen = np.isin(shas[whole.order], sorted(seen))
+        elsewhere = without(drawn, whole.order, scores, captions, is_seen, seed=seed)
+    found = Claim(folder, registered, result, drawings, lost, elsewhere)
     write_statement(folder, releases, registered, whole, result, seed)
     return found
 

@@ -18,11 +18,13 @@ from mi_core.lots.draw import Design, merged_strata
 from mi_core.provenance import now
 from pipelines.config.sections.sources import SourceConfig
 from pipelines.console import count_of, say
+from pipelines.data.columns import DESCRIPTOR, PHASH
 from pipelines.data.read.samples import Damage, Item, Note, Problem
 from pipelines.data.read.sources import Source
 from pipelines.data.scan.scan import usable
 from pipelines.errors import UserError
 from pipelines.files import storage
+from pipelines.lots.elsewhere import seen_in
 from pipelines.lots.parts import Mapped
 from pipelines.lots.vault import COMMITMENTS, IMAGES, UNITS, Lot, Release
 from pipelines.lots.versions import ANY_SIZE, Wanted, caption_beside, file_digest, versions_of
@@ -37,6 +39,7 @@ def commit(
     *,
     beacon: str,
     albums: Mapping[str, str] | None,
+    elsewhere: SourceConfig | None = None,
     each: Mapped,
 ) -> Release:
     """Fix the next release of a lot; the same call goes on where an earlier one ended.
@@ -47,6 +50,7 @@ def commit(
         wanted: what is drawn.
         beacon: which public number will decide, in words; empty: none.
         albums: the album of every name; None: the folder that an image stands in.
+        elsewhere: images that others have already; what is nearly one of them is published and left out of the lot.
         each: runs the parts.
 
     Raises:
@@ -64,7 +68,7 @@ def commit(
     items = Source(source).items()
     key = release.secret["key"]
     each(_read_part, [(source, item, release.path, wanted, key) for item in items], "reading images")
-    _number(release, items, wanted, albums)
+    _number(release, items, wanted, albums, elsewhere)
     try:
         design = Design(tuple(np.bincount(release.units["stratum"]).tolist()), **asdict(wanted))
     except ConfigError as error:
@@ -107,7 +111,7 @@ def _read_part(source: SourceConfig, item: Item, folder: str, wanted: Wanted, ke
     if storage.exists(path) and (storage.read_table(path, []).schema.metadata or {}).get(b"stamp") == stamp:
         return
     rows: list[dict[str, Any]] = []
-    for found in usable(source, item, ANY_SIZE):
+    for found in usable(source, item, ANY_SIZE, near=True):
         if isinstance(found, Note):
             continue
         if isinstance(found, Damage) or (isinstance(found, Problem) and not found.key):
@@ -115,7 +119,7 @@ def _read_part(source: SourceConfig, item: Item, folder: str, wanted: Wanted, ke
         if isinstance(found, Problem):
             rows.append({"name": found.key, "sha256": "", "reason": found.reason})
             continue
-        sample, _, sha, _ = found
+        sample, _, sha, marks = found
         caption = caption_beside(source, item, sample) if wanted.captions else ""
         if wanted.captions and not caption:
             raise UserError(f"{item.path}/{sample.key} has no caption; put a text file of its name beside it")
@@ -125,6 +129,8 @@ def _read_part(source: SourceConfig, item: Item, folder: str, wanted: Wanted, ke
                 "name": sample.key,
                 "sha256": sha,
                 "file": file_digest(sample.image),
+                PHASH: marks[PHASH],
+                DESCRIPTOR: marks[DESCRIPTOR],
                 "versions": both.pixels() if len(both.images) > 1 else [sha],
                 "files": both.files(),
                 "captions": list(both.captions),
@@ -141,21 +147,30 @@ def _stamp(item: Item, wanted: Wanted) -> bytes:
     return hashlib.sha256("\n".join(lines).encode()).hexdigest().encode()
 
 
-def _number(release: Release, items: Sequence[Item], wanted: Wanted, albums: Mapping[str, str] | None) -> None:
+def _number(
+    release: Release,
+    items: Sequence[Item],
+    wanted: Wanted,
+    albums: Mapping[str, str] | None,
+    elsewhere: SourceConfig | None,
+) -> None:
     """Number the units, and write units.parquet. A unit is all copies of an image; the first of them speaks for it."""
     read = {item.name: f"{release.path}/images/{item.name}.parquet" for item in items}
     for path in set(storage.list_files(f"{release.path}/images")) - set(read.values()):
         storage.remove(path)  # of an earlier call, on other images
-    known = release.earlier()
+    known, tables = release.earlier(), [storage.read_table(path) for path in read.values()]
+    seen = set() if elsewhere is None else seen_in(tables, elsewhere)
+    if seen:
+        say("lot", f"{count_of(len(seen), 'image', 'images')} seen elsewhere: published, and left out of the lot")
     first: dict[str, tuple[str, list[str], list[str]]] = {}  # album, versions and captions by pixels
     count = lost = earlier = unmarked = 0
-    for path in read.values():
-        for row in storage.read_table(path).to_pylist():
+    for table in tables:
+        for row in table.to_pylist():
             name, sha = row["name"], row["sha256"]
             count += 1
             lost += not sha
             earlier += sha in known
-            if sha and sha not in known and sha not in first:
+            if sha and sha not in known and sha not in first and sha not in seen:
                 if albums is not None and name not in albums:
                     raise UserError(f"--albums names no album of {name}; add a line for it")
                 album = name.rpartition("/")[0] if albums is None else albums[name]
@@ -175,9 +190,9 @@ def _number(release: Release, items: Sequence[Item], wanted: Wanted, albums: Map
         }
         for row in order
     ]
-    table = pa.Table.from_pylist(rows, UNITS).replace_schema_metadata({"strata": "\n".join(names)})
-    storage.write_table(f"{release.path}/units.parquet", table)
-    copies, divided = count - lost - earlier - len(digests), count_of(len(names), "album", "albums")
+    units = pa.Table.from_pylist(rows, UNITS).replace_schema_metadata({"strata": "\n".join(names)})
+    storage.write_table(f"{release.path}/units.parquet", units)
+    copies, divided = count - lost - earlier - len(digests) - len(seen), count_of(len(names), "album", "albums")
     say(
         "lot",
         f"{count_of(count, 'image', 'images')}: {len(digests):,} in the lot, in {divided}, "

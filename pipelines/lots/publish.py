@@ -105,7 +105,7 @@ def publish(source: SourceConfig, release: Release, beacon: str, each: Mapped) -
         for row in table.to_pylist():
             if row["sha256"] in earlier:
                 elsewhere.add(row["name"])
-            elif row["sha256"]:
+            elif row["sha256"] in numbers:
                 unit = numbers[row["sha256"]]
                 coins = int(drawn.version[unit]), int(drawn.caption[unit])
                 fates[row["name"]] = _Fate(row, bool(drawn.held_back[unit]), *coins)

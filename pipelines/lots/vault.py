@@ -39,6 +39,7 @@ from mi_core.lots.draw import Draw, draw
 from mi_core.lots.merkle import root_of
 from mi_core.lots.verdict import Drawn, asking_order, joined_draws
 from pipelines.config.sections.sources import SourceConfig
+from pipelines.data.columns import DESCRIPTOR, PHASH
 from pipelines.errors import UserError
 from pipelines.files import storage
 
@@ -51,14 +52,17 @@ IMAGES = pa.schema(
         "name": _TEXT,
         "sha256": _TEXT,
         "file": _TEXT,
+        PHASH: pa.uint64(),
+        DESCRIPTOR: pa.binary(),
         "versions": _TEXTS,
         "files": _TEXTS,
         "captions": _TEXTS,
         "reason": _TEXT,
     }
 )
-"""Of a part: names; SHA-256 of the pixels and digest of the bytes as they were given; the same of the one or two
-versions; both captions or none; and why an image is not in the lot, or an empty text."""
+"""Of a part: names; SHA-256 of the pixels and digest of the bytes as they were given; marks by which near-copies are
+found; SHA-256 and digest of the one or two versions; both captions or none; and why an image is not in the lot, or an
+empty text."""
 UNITS = pa.schema({"sha256": _TEXT, "stratum": pa.int64(), "versions": _TEXTS, "captions": _TEXTS})
 """Of the units by number; captions as texts."""
 

@@ -14,7 +14,8 @@ from pipelines.data.read.captions import SUFFIXES
 from pipelines.data.read.samples import Item, Sample
 from pipelines.files import storage
 
-ANY_SIZE = Decoder(1)
+ANY_SIZE = Decoder(64, fit="squash")
+"""Enough to tell near-copies; digests are of the pixels at full size."""
 
 
 @dataclass(frozen=True)

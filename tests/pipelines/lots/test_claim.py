@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from mi_core.encoders.checkpoint import Encoder as EncoderModule
 from mi_core.lots.words import headline, lines
 from pipelines.cli.app import app
+from pipelines.config.sections.sources import SourceConfig
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.lots.claim import Claim, claim
@@ -265,6 +266,26 @@ def test_of_two_captions_the_published_one_is_found(tmp_path: Path) -> None:
     assert result.verdict == "used"
     blind = ask(lot, Remembering(())).result
     assert {design.design: design.p_value for design in blind.designs}["captions"] == 1
+
+
+def test_images_seen_elsewhere_are_told_and_decide_nothing(tmp_path: Path) -> None:
+    """An owner who names the held-back images of the highest scores would forge a claim."""
+    lot = lot_of(tmp_path, range(300))
+    found = ask(lot, Remembering(range(0, 300, 2)))
+    table = storage.read_table(f"{found.path}/opened.parquet").to_pandas()
+    held = {path.stem for path in (lot / "vault").rglob("held-back/**/*.png")}
+    shas = {row["sha256"]: row["name"] for row in Lot.at(str(lot)).releases()[0].images()[0][1].to_pylist()}
+    table["stem"] = [Path(shas[one[0]]).stem for one in table["versions"]]
+    named = table[table["stem"].isin(held)].nlargest(25, "score-0")["stem"]
+    (tmp_path / "web").mkdir()
+    for stem in named:
+        (tmp_path / "web" / f"{stem}.png").write_bytes(picture(int(stem)))
+    source = SourceConfig(kind="imagefolder", path=str(tmp_path / "web"))
+    again = ask(lot, Remembering(range(0, 300, 2)), seen_elsewhere=source)
+    assert again.result == found.result and again.result.verdict == "not shown"
+    assert again.elsewhere is not None and again.elsewhere.p_value < 0.01
+    assert (again.elsewhere.published, again.elsewhere.held_back) == (0, 25)
+    assert any("does not follow that" in line for line in lines(again.result, again.drawings, 0, again.elsewhere))
 
 
 def test_units_are_asked_in_an_order_that_no_coin_settles(tmp_path: Path) -> None:

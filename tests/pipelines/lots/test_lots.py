@@ -229,6 +229,32 @@ def test_albums_may_stand_in_a_table(tmp_path: Path) -> None:
     assert sum(name < "album0/p020" for name in back) == 4 == sum(name >= "album0/p020" for name in back)
 
 
+def test_images_that_others_have_already_are_published_and_left_out(tmp_path: Path) -> None:
+    source = tmp_path / "photos"
+    source.mkdir()
+    for number in range(40):
+        (source / f"p{number:03d}.png").write_bytes(scene(number))
+    others = tmp_path / "web"
+    others.mkdir()
+    for number in range(10):
+        image = Image.open(io.BytesIO(scene(number)))
+        image.save(others / f"other-{number}.jpg", quality=80) if number % 2 else image.save(others / f"{number}.png")
+    lot(source, "--out", tmp_path / "lot", "--share", "0.5", "--seen-elsewhere", others)
+    units = storage.read_table(f"{release(tmp_path / 'lot')}/units.parquet")
+    assert len(units) == 30
+    back, shown = files_in(release(tmp_path / "lot") / "held-back"), files_in(tmp_path / "lot" / "published")
+    assert len(back) == 15 and len(shown) == 25
+    assert {f"p{number:03d}.png" for number in range(10)} <= shown.keys()
+
+
+def scene(number: int) -> bytes:
+    """A picture of large blocks, which stays recognisable in a JPEG."""
+    blocks = np.random.default_rng(number).integers(0, 256, (6, 6, 3), dtype=np.uint8)
+    buffer = io.BytesIO()
+    Image.fromarray(blocks).resize((64, 64), Image.Resampling.BICUBIC).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
 def test_the_secret_is_new_every_time_and_readable_by_the_owner_alone(tmp_path: Path) -> None:
     source = folder_of(tmp_path / "photos", range(30))
     for number in range(2):

@@ -1,0 +1,47 @@
+"""Which images of a lot, or near-copies of them, stand in another folder too."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from mi_core.validity.near_duplicates import confirmed, near_pairs, usual_distance
+from pipelines.config.sections.sources import SourceConfig
+from pipelines.data.columns import DESCRIPTOR, PHASH
+from pipelines.data.read.samples import Problem
+from pipelines.data.read.sources import Source
+from pipelines.data.scan.scan import usable
+from pipelines.lots.versions import ANY_SIZE
+
+
+def seen_in(tables: Sequence[pa.Table], source: SourceConfig) -> set[str]:
+    """The pixels (SHA-256) of those images of a lot that stand in a source, as they are or nearly.
+
+    Args:
+        tables: of `IMAGES`, with the marks of each image.
+        source: where the others are.
+
+    Raises:
+        UserError: the source cannot be read.
+    """
+    shas, hashes, levels = [], [], []
+    for item in Source(source).items():
+        for found in usable(source, item, ANY_SIZE, near=True):
+            if not isinstance(found, Problem):
+                shas.append(found[2])
+                hashes.append(found[3][PHASH])
+                levels.append(np.frombuffer(found[3][DESCRIPTOR], dtype=np.uint8))
+    table = pa.concat_tables([part.filter(pa.array(np.asarray(part["sha256"]) != "")) for part in tables])
+    mine = table["sha256"].to_pylist()
+    others = set(shas)
+    seen = {sha for sha in mine if sha in others}
+    if not hashes or not mine:
+        return seen
+    marks = np.concatenate([np.asarray(table[PHASH], dtype=np.uint64), np.array(hashes, dtype=np.uint64)])
+    own = np.frombuffer(b"".join(table[DESCRIPTOR].to_pylist()), dtype=np.uint8).reshape(len(mine), -1)
+    pairs = near_pairs(marks, distance=usual_distance(len(marks)))
+    pairs = confirmed(pairs, np.concatenate([own, np.stack(levels)]))
+    across = pairs[(pairs[:, 0] < len(mine)) & (pairs[:, 1] >= len(mine))]
+    return seen | {mine[row] for row in across[:, 0].tolist()}
