@@ -40,6 +40,7 @@ from mi_core.nonce import GIVEN, SYSTEM, new_nonce
 from mi_core.provenance import now
 from pipelines.config.sections.sources import SourceConfig
 from pipelines.console import say
+from pipelines.data.columns import DESCRIPTOR, PHASH
 from pipelines.data.read.samples import Item
 from pipelines.data.read.sources import Source
 from pipelines.errors import UserError
@@ -53,6 +54,7 @@ from pipelines.run.registration import code_digest
 CLAIMS = "claims"
 ATTACK = "mean-cosine"
 _PROBED = 8  # images by whose answers a function is known
+_ASKED = ["name", "sha256", "versions", "captions"]  # columns that asking needs
 _BATCH = 64  # images that are decoded and asked about together
 
 
@@ -142,7 +144,10 @@ def claim(
 
 def _seen(releases: Sequence[Release], source: SourceConfig) -> set[str]:
     """The pixels of the images of a lot that stand in a source as well."""
-    return seen_in([table for release in releases for _, table in release.images()], source)
+    columns = ["sha256", PHASH, DESCRIPTOR]
+    tables = [release.images(name, columns) for release in releases for name in release.parts()]
+    whole = pa.concat_tables(tables)
+    return seen_in(whole.filter(pc.not_equal(whole["sha256"], "")), source)
 
 
 def _whole(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -173,8 +178,8 @@ def _described(asking: _Asking, releases: Sequence[Release]) -> tuple[Question, 
 @torch.inference_mode()
 def _answers(encoder: Encoder, question: Question, release: Release) -> npt.NDArray[np.float32]:
     """What a function, of which nothing but its name is known, answers to a few images of the lot, to four digits."""
-    name, images = release.images()[0]
-    keys = [row["name"] for row in images.to_pylist() if row["sha256"]]
+    name = release.parts()[0]
+    keys = [row["name"] for row in release.images(name, _ASKED).to_pylist() if row["sha256"]]
     held = dict.fromkeys(keys, False)
     data = [one for _, _, one in islice(_pictures(release, name, held), _PROBED)]
     if not data:
@@ -261,7 +266,7 @@ def _asked(
     lost = int(np.isnan(whole.scores).any(axis=1).sum())
     elsewhere = None
     if seen is not None:
-        shas = np.array([sha for release in releases for sha in release.units["sha256"].to_pylist()])
+        shas = np.concatenate([np.asarray(release.digests.to_pylist()) for release in releases])
         is_seen = np.isin(shas[whole.order], sorted(seen))
         elsewhere = without(drawn, whole.order, scores, captions, is_seen, seed=seed)
     found = Claim(folder, registered, result, drawings, lost, elsewhere)
@@ -280,8 +285,9 @@ def _ask(releases: Sequence[Release], asked: Asked, rows: slice, folder: str, as
     for release in releases:
         count = len(release.units)
         seen = np.zeros(count, dtype=bool)
-        for name, images in release.images():
-            place = pc.index_in(images["sha256"], value_set=release.units["sha256"].combine_chunks())
+        for name in release.parts():
+            images = release.images(name, _ASKED)
+            place = pc.index_in(images["sha256"], value_set=release.digests)
             numbers = np.asarray(pc.fill_null(place, -1))
             chosen = np.flatnonzero(numbers >= 0)
             chosen = chosen[~seen[numbers[chosen]] & wanted[start + numbers[chosen]]]

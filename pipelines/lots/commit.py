@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from mi_core.checks import ConfigError
 from mi_core.lots.commitment import Header, text_digest
@@ -158,48 +159,50 @@ def _number(
     read = {item.name: f"{release.path}/images/{item.name}.parquet" for item in items}
     for path in set(storage.list_files(f"{release.path}/images")) - set(read.values()):
         storage.remove(path)  # of an earlier call, on other images
-    known, tables = release.earlier(), [storage.read_table(path) for path in read.values()]
-    seen = set() if elsewhere is None else seen_in(tables, elsewhere)
-    if seen:
-        say("lot", f"{count_of(len(seen), 'image', 'images')} seen elsewhere: published, and left out of the lot")
-    first: dict[str, tuple[str, list[str], list[str]]] = {}  # album, versions and captions by pixels
-    count = lost = earlier = unmarked = 0
-    for table in tables:
-        for row in table.to_pylist():
-            name, sha = row["name"], row["sha256"]
-            count += 1
-            lost += not sha
-            earlier += sha in known
-            if sha and sha not in known and sha not in first and sha not in seen:
-                if albums is not None and name not in albums:
-                    raise UserError(f"--albums names no album of {name}; add a line for it")
-                album = name.rpartition("/")[0] if albums is None else albums[name]
-                first[sha] = album, row["versions"], row["captions"]
-                unmarked += len(row["versions"]) == 1
-    if not first:
-        raise UserError(f"no new image: of {count:,} images {earlier:,} are in an earlier release, {lost:,} unreadable")
-    digests = sorted(first)
-    strata, names = merged_strata([first[sha][0] for sha in digests], wanted.share)
-    order = np.argsort(strata, kind="stable")
-    rows = [
-        {
-            "sha256": digests[row],
-            "stratum": strata[row],
-            "versions": first[digests[row]][1],
-            "captions": first[digests[row]][2],
-        }
-        for row in order
-    ]
-    units = pa.Table.from_pylist(rows, UNITS).replace_schema_metadata({"strata": "\n".join(names)})
-    storage.write_table(f"{release.path}/units.parquet", units)
-    copies, divided = count - lost - earlier - len(digests) - len(seen), count_of(len(names), "album", "albums")
-    say(
-        "lot",
-        f"{count_of(count, 'image', 'images')}: {len(digests):,} in the lot, in {divided}, "
-        f"{copies:,} copies, {earlier:,} of earlier releases, {lost:,} unreadable and published as they are",
+    columns = ["name", "sha256", "versions", "captions", PHASH, DESCRIPTOR]
+    whole = pa.concat_tables([storage.read_table(path, columns) for path in read.values()])
+    count, readable = len(whole), whole.filter(pc.not_equal(whole["sha256"], ""))
+    is_known = pc.is_in(readable["sha256"], value_set=pa.array(sorted(release.earlier()), pa.string()))
+    new = readable.filter(pc.invert(is_known))
+    copies, fresh = len(new), len(new)
+    if elsewhere is not None:
+        seen = seen_in(new, elsewhere)
+        new = new.filter(pc.invert(pc.is_in(new["sha256"], value_set=pa.array(sorted(seen), pa.string()))))
+        say("lot", f"{count_of(fresh - len(new), 'image', 'images')} seen elsewhere: published, and not in the lot")
+        copies = len(new)
+    if not len(new):
+        raise UserError(
+            f"no new image: of {count:,} images {len(readable) - fresh:,} are in an earlier release, "
+            f"{count - len(readable):,} unreadable, {fresh:,} seen elsewhere"
+        )
+    _, first = np.unique(np.asarray(new["sha256"].to_pylist(), dtype="S64"), return_index=True)
+    new = new.take(pa.array(first)).select(["sha256", "name", "versions", "captions"])
+    strata, names = merged_strata(_albums(new["name"].to_pylist(), albums), wanted.share)
+    order = pa.array(np.argsort(strata, kind="stable"))
+    units = new.append_column("stratum", pa.array(strata)).take(order).select(UNITS.names)
+    storage.write_table(
+        f"{release.path}/units.parquet", units.cast(UNITS).replace_schema_metadata({"strata": "\n".join(names)})
     )
-    if wanted.twins and unmarked:
+    told = {
+        "copies": copies - len(units),
+        "of earlier releases": len(readable) - fresh,
+        "unreadable and published as they are": count - len(readable),
+    }
+    rest = "".join(f", {number:,} {what}" for what, number in told.items() if number)
+    divided = count_of(len(names), "album", "albums")
+    say("lot", f"{count_of(count, 'image', 'images')}: {len(units):,} in the lot, in {divided}{rest}")
+    if wanted.twins and (unmarked := int((np.asarray(pc.list_value_length(units["versions"])) == 1).sum())):
         say("lot", f"{count_of(unmarked, 'image', 'images')} without a twin: only JPEG and PNG can carry a mark")
+
+
+def _albums(names: Sequence[str], albums: Mapping[str, str] | None) -> list[str]:
+    """The album of each image."""
+    if albums is None:
+        return [name.rpartition("/")[0] for name in names]
+    missing = next((name for name in names if name not in albums), None)
+    if missing is not None:
+        raise UserError(f"--albums names no album of {missing}; add a line for it")
+    return [albums[name] for name in names]
 
 
 def read_albums(path: str) -> dict[str, str]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import pyarrow as pa
 
@@ -16,11 +14,11 @@ from pipelines.data.scan.scan import usable
 from pipelines.lots.versions import ANY_SIZE
 
 
-def seen_in(tables: Sequence[pa.Table], source: SourceConfig) -> set[str]:
+def seen_in(images: pa.Table, source: SourceConfig) -> set[str]:
     """The pixels (SHA-256) of those images of a lot that stand in a source, as they are or nearly.
 
     Args:
-        tables: of `IMAGES`, with the marks of each image.
+        images: of the lot, with columns of `IMAGES`: pixels and marks.
         source: where the others are.
 
     Raises:
@@ -33,14 +31,13 @@ def seen_in(tables: Sequence[pa.Table], source: SourceConfig) -> set[str]:
                 shas.append(found[2])
                 hashes.append(found[3][PHASH])
                 levels.append(np.frombuffer(found[3][DESCRIPTOR], dtype=np.uint8))
-    table = pa.concat_tables([part.filter(pa.array(np.asarray(part["sha256"]) != "")) for part in tables])
-    mine = table["sha256"].to_pylist()
+    mine = images["sha256"].to_pylist()
     others = set(shas)
     seen = {sha for sha in mine if sha in others}
     if not hashes or not mine:
         return seen
-    marks = np.concatenate([np.asarray(table[PHASH], dtype=np.uint64), np.array(hashes, dtype=np.uint64)])
-    own = np.frombuffer(b"".join(table[DESCRIPTOR].to_pylist()), dtype=np.uint8).reshape(len(mine), -1)
+    marks = np.concatenate([np.asarray(images[PHASH], dtype=np.uint64), np.array(hashes, dtype=np.uint64)])
+    own = np.frombuffer(b"".join(images[DESCRIPTOR].to_pylist()), dtype=np.uint8).reshape(len(mine), -1)
     pairs = near_pairs(marks, distance=usual_distance(len(marks)))
     pairs = confirmed(pairs, np.concatenate([own, np.stack(levels)]))
     across = pairs[(pairs[:, 0] < len(mine)) & (pairs[:, 1] >= len(mine))]

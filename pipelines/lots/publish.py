@@ -8,7 +8,11 @@ import tarfile
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
 
 from mi_core.provenance import now
 from pipelines.config.sections.sources import SourceConfig
@@ -48,15 +52,35 @@ class _Part:
     Args:
         source, item: where they are.
         release: that they are written for.
-        fates: by name; images without one are published as they are.
-        elsewhere: names of those that are in an earlier release, and are written nowhere.
     """
 
     source: SourceConfig
     item: Item
     release: Release
-    fates: Mapping[str, _Fate]
-    elsewhere: set[str]
+
+    @cached_property
+    def _known(self) -> tuple[dict[str, _Fate], set[str]]:
+        release, table = self.release, self.release.images(self.item.name)
+        earlier = release.earlier() if release.number > 1 else set()
+        numbers = np.asarray(pc.fill_null(pc.index_in(table["sha256"], value_set=release.digests), -1)).tolist()
+        fates, elsewhere, drawn = {}, set(), release.draw
+        for row, unit in zip(table.to_pylist(), numbers, strict=True):
+            if row["sha256"] in earlier:
+                elsewhere.add(row["name"])
+            elif unit >= 0:
+                coins = int(drawn.version[unit]), int(drawn.caption[unit])
+                fates[row["name"]] = _Fate(row, bool(drawn.held_back[unit]), *coins)
+        return fates, elsewhere
+
+    @property
+    def fates(self) -> dict[str, _Fate]:
+        """By name; images without one are published as they are."""
+        return self._known[0]
+
+    @property
+    def elsewhere(self) -> set[str]:
+        """Names of those that are in an earlier release, and are written nowhere."""
+        return self._known[1]
 
     def versions(self, fate: _Fate, image: bytes, caption: str) -> Versions:
         """Both versions of an image whose bytes and caption are those that were committed.
@@ -95,23 +119,14 @@ def publish(source: SourceConfig, release: Release, beacon: str, each: Mapped) -
     """
     _fix(release, beacon)
     items = {item.name: item for item in Source(source).items()}
-    drawn, earlier = release.draw, release.earlier()
-    numbers = {sha: number for number, sha in enumerate(release.units["sha256"].to_pylist())}
     parts = []
-    for name, table in release.images():
+    for name in release.parts():
         if name not in items:
             raise UserError(f"part {name} of the committed images is not there any more; put it back")
-        fates, elsewhere = {}, set()
-        for row in table.to_pylist():
-            if row["sha256"] in earlier:
-                elsewhere.add(row["name"])
-            elif row["sha256"] in numbers:
-                unit = numbers[row["sha256"]]
-                coins = int(drawn.version[unit]), int(drawn.caption[unit])
-                fates[row["name"]] = _Fate(row, bool(drawn.held_back[unit]), *coins)
-        parts.append(_Part(source, items[name], release, fates, elsewhere))
+        parts.append(_Part(source, items[name], release))
     each(_write_part, [(part,) for part in parts], "writing images")
-    return {_PUBLISHED: int((~drawn.held_back).sum()), _HELD_BACK: int(drawn.held_back.sum())}
+    held_back = release.draw.held_back
+    return {_PUBLISHED: int((~held_back).sum()), _HELD_BACK: int(held_back.sum())}
 
 
 def _fix(release: Release, beacon: str) -> None:

@@ -24,7 +24,7 @@ from mi_core.lots.merkle import proof_of, root_from
 from mi_core.lots.verdict import ALL, ClaimResult, asking_order, counted_against, joined_draws, judge_claim, waves_of
 from pipelines.errors import UserError
 from pipelines.files import storage
-from pipelines.lots.vault import LONE, Release
+from pipelines.lots.vault import LONE, Release, contents_of
 from pipelines.report.bindings import file_digest
 from pipelines.report.verify import FAILS, HOLDS, NOTE, OPEN, Check
 
@@ -62,7 +62,7 @@ def write_statement(
     for number, release in enumerate(releases):
         mine = np.flatnonzero((asked.order >= starts[number]) & (asked.order < starts[number + 1]))
         units = asked.order[mine] - starts[number]
-        contents = release.contents()
+        contents = list(contents_of(release.units.take(pa.array(units))))
         opened = sorted(units.tolist())
         entry = {
             "header": release.header.as_json(),
@@ -77,8 +77,8 @@ def write_statement(
             "release": np.full(len(units), number),
             "unit": units,
             "blind": [release.blind(unit) for unit in units.tolist()],
-            "versions": [list(contents[unit].versions) for unit in units.tolist()],
-            "captions": [list(contents[unit].captions) for unit in units.tolist()],
+            "versions": [list(unit.versions) for unit in contents],
+            "captions": [list(unit.captions) for unit in contents],
         }
         for names, values in ((SCORES, asked.scores), (CAPTION_SCORES, asked.captions)):
             columns |= {name: values[mine, at] for at, name in enumerate(names)}

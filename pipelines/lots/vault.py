@@ -22,9 +22,9 @@ A *part* is a shard, or a slice of a folder. Releases are numbered; a later one 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -115,6 +115,10 @@ class Release:
     lot: Lot
     number: int
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Only its place goes to another process, not what was read of it."""
+        return release_at, (self.lot.path, self.number)
+
     @property
     def path(self) -> str:
         """Its folder in the vault."""
@@ -198,33 +202,50 @@ class Release:
         """The units by number: a table of `UNITS`, with the names of the strata in its metadata."""
         return storage.read_table(f"{self.path}/units.parquet")
 
+    @cached_property
+    def digests(self) -> pa.Array:
+        """The pixels (SHA-256) of the units by number."""
+        return self.units["sha256"].combine_chunks()
+
     @property
     def strata(self) -> tuple[str, ...]:
         """The names of the strata."""
         names = (self.units.schema.metadata or {}).get(b"strata", b"")
         return tuple(names.decode().split("\n"))
 
-    def images(self) -> list[tuple[str, pa.Table]]:
-        """Part by part: a table of `IMAGES`."""
+    def parts(self) -> list[str]:
+        """The names of its parts."""
         paths = storage.list_files(f"{self.path}/images")
-        return [(path.rpartition("/")[2].removesuffix(".parquet"), storage.read_table(path)) for path in sorted(paths)]
+        return sorted(path.rpartition("/")[2].removesuffix(".parquet") for path in paths)
+
+    def images(self, part: str, columns: Sequence[str] | None = None) -> pa.Table:
+        """The images of a part: a table of `IMAGES`, or some columns of it."""
+        return storage.read_table(f"{self.path}/images/{part}.parquet", columns)
 
     def leaves(self) -> list[bytes]:
         """The digests of the leaves, by number of the unit."""
-        return [unit.leaf(self.blind(number)) for number, unit in enumerate(self.contents())]
+        return [unit.leaf(self.blind(number)) for number, unit in enumerate(contents_of(self.units))]
 
     def blind(self, number: int) -> bytes:
         """The blinding number of a leaf."""
         return blind_of(self.secret["key"], number)
 
-    def contents(self) -> list[Unit]:
-        """What the leaves bind, by number of the unit."""
-        rows = self.units.select(["versions", "captions"]).to_pylist()
-        return [Unit(tuple(row["versions"]), tuple(map(text_digest, row["captions"]))) for row in rows]
-
     def root(self) -> str:
         """The Merkle root over the leaves."""
         return root_of(self.leaves()).hex()
+
+
+def contents_of(units: pa.Table) -> Iterator[Unit]:
+    """What the leaves of some units bind, in their order."""
+    for batch in units.select(["versions", "captions"]).to_batches(max_chunksize=10_000):
+        for row in batch.to_pylist():
+            yield Unit(tuple(row["versions"]), tuple(map(text_digest, row["captions"])))
+
+
+@lru_cache(maxsize=4)
+def release_at(path: str, number: int) -> Release:
+    """A release, with what was read of it, once per process."""
+    return Release(Lot(path), number)
 
 
 def drawn_of(releases: Sequence[Release]) -> Drawn:
