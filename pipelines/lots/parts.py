@@ -8,6 +8,7 @@ from typing import Any
 
 from pipelines.console import bars
 from pipelines.files.lock import lock
+from pipelines.run.leftovers import note, watched
 from pipelines.run.ray_session import mapped, ray_cluster
 
 Mapped = Callable[[Callable[..., Any], Sequence[tuple[Any, ...]], str], list[Any]]
@@ -24,7 +25,7 @@ def on_parts(folder: str, address: str | None) -> Iterator[Mapped]:
         UserError: another process holds the folder, or no cluster answers at the address.
     """
 
-    with lock(folder), ExitStack() as stack:
+    with lock(folder), watched(folder), ExitStack() as stack:
         is_running = False
 
         def each(function: Callable[..., Any], given: Sequence[tuple[Any, ...]], title: str) -> list[Any]:
@@ -34,6 +35,7 @@ def on_parts(folder: str, address: str | None) -> Iterator[Mapped]:
                     return [function(*one) for one in progress.track(given, description=title)]
             if not is_running:
                 stack.enter_context(ray_cluster(address, object_store_mb=_OBJECT_STORE_MB))
+                note(folder)
                 is_running = True
             return mapped(function, given, "parts", title)
 
