@@ -7,10 +7,10 @@ and `LEAST_SSIM` against the original (Wang, Bovik, Sheikh and Simoncelli, "Imag
 Transactions on Image Processing, 2004).
 
     colour    a few cosines of half a cycle to four cycles per image, in luminance and in both colour differences
-    warp      a displacement by at most half a pixel, itself of such cosines; d is its first order, u times the gradient,
-              as bicubic resampling has it (Keys, 1981, with a = -1/2), which alone is the same for u and -u
-    pattern   noise of a band in luminance: 1/8 to 1/4 cycles per pixel, as random plane waves (Rice, 1944); of an image
-              whose shorter side exceeds 256 pixels as if it were shrunk to that
+    warp      a displacement u by at most half a pixel, itself of such cosines; d is its first order, u times the
+              gradient of bicubic resampling (Keys, 1981, with a = -1/2), the part that u and -u have in common
+    pattern   noise of a band in luminance: 1/8 to 1/4 cycles per pixel, as random plane waves (Rice, 1944); of an
+              image whose shorter side exceeds 256 pixels as if it were shrunk to that
 
 Files keep what stands around the pixels, byte for byte: the application's segments and comments of a JPEG with what
 follows its end, the ancillary chunks of a PNG. A signature over the pixels fits no longer. A JPEG keeps its tables of
@@ -27,6 +27,7 @@ import math
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -50,7 +51,8 @@ _GRID, _BAND_SIDE = 512, 256  # shorter side at which a field is computed, and a
 _RGB_OF_YCC = np.array([[1, 0, 1.402], [1, -0.344136, -0.714136], [1, 1.772, 0]])  # JFIF 1.02
 _LUMINANCE = np.array([0.299, 0.587, 0.114])  # ITU-R BT.601
 _WINDOW, _SIGMA = 11, 1.5  # Wang et al., section III-C
-_STRIP = 64  # rows at a time, which fit the cache
+_STRIP = 32  # rows at a time, which fit the cache
+T = TypeVar("T")
 _FloatImage = npt.NDArray[np.float64]
 
 
@@ -78,18 +80,37 @@ def twins(data: bytes, key: int, kind: str = DEFAULT) -> tuple[bytes, bytes] | N
     if source is None:
         return None
     mark = _mark(source.pixels, key, kind)
-    low, high, best = 0, _STEPS, None  # the strongest that is known to hold is high, if it holds at all
+
+    def near_by_pixels(step: int) -> tuple[_Version, _Version] | None:
+        pair = _versions(source, mark * np.float32(2 ** (-step / 8)))
+        return pair if all(psnr(source.pixels, each.seen) >= LEAST_PSNR for each in pair) else None
+
+    def near(step: int) -> tuple[_Version, _Version] | None:
+        pair = near_by_pixels(step)
+        alike = pair is not None and all(ssim(source.pixels, each.seen) >= LEAST_SSIM for each in pair)
+        return pair if alike else None
+
+    step, pair = _strongest(0, near_by_pixels)  # many times as fast
+    if pair is not None:
+        step, pair = _strongest(step, near)
+    if pair is None or np.array_equal(pair[0].seen, pair[1].seen):
+        return None
+    first, second = (each.file or source.encode(each.seen) for each in pair)
+    return first, second
+
+
+def _strongest(first: int, near: Callable[[int], T | None]) -> tuple[int, T | None]:
+    """The least step from the first on that is near enough, by bisection, and what it gives; None: there is none."""
+    best = near(first)
+    low, high = first + 1, first if best is not None else _STEPS
     while low < high:
         middle = (low + high) // 2
-        pair = _versions(source, mark * np.float32(2 ** (-middle / 8)))
-        if pair is None:
+        made = near(middle)
+        if made is None:
             low = middle + 1
         else:
-            high, best = middle, pair
-    if best is None or np.array_equal(best[0].seen, best[1].seen):
-        return None
-    first, second = (each.file or source.encode(each.seen) for each in best)
-    return first, second
+            high, best = middle, made
+    return high, best
 
 
 def psnr(first: Pixels, second: Pixels) -> float:
@@ -128,8 +149,8 @@ def ssim(first: Pixels, second: Pixels) -> float:
     for start in range(0, height - len(rows) + 1, _STRIP):
         part = slice(start, min(height, start + _STRIP + len(rows) - 1))
         a, b = _luminance(first[part]), _luminance(second[part])
-        mean_a, mean_b, aa, bb, ab = (_averaged(each, rows, columns) for each in (a, b, a * a, b * b, a * b))
-        variances = aa - mean_a**2 + bb - mean_b**2
+        mean_a, mean_b, squares, ab = (_averaged(each, rows, columns) for each in (a, b, a * a + b * b, a * b))
+        variances = squares - mean_a**2 - mean_b**2
         c1, c2 = (0.01 * 255) ** 2, (0.03 * 255) ** 2
         similar = (2 * mean_a * mean_b + c1) * (2 * (ab - mean_a * mean_b) + c2)
         similar /= (mean_a**2 + mean_b**2 + c1) * (variances + c2)
@@ -162,8 +183,9 @@ def _averaged(plane: _FloatImage, rows: _FloatImage, columns: _FloatImage) -> _F
 
 def _symmetric_sum(parts: list[_FloatImage], weights: _FloatImage) -> _FloatImage:
     total = parts[len(parts) // 2] * weights[len(parts) // 2] if len(parts) % 2 else np.zeros_like(parts[0])
+    both = np.empty_like(total)
     for at in range(len(parts) // 2):
-        both = parts[at] + parts[-1 - at]
+        np.add(parts[at], parts[-1 - at], out=both)
         both *= weights[at]
         total += both
     return total
@@ -186,27 +208,25 @@ class _Source:
 
 @dataclass(frozen=True)
 class _Version:
-    """One version: its pixels (H, W, C) as they are decoded, and its file; None: not encoded yet, for it is lossless."""
+    """One version: its pixels (H, W, C) as they are decoded, and its file, which is made later if it is lossless."""
 
     seen: Pixels
     file: bytes | None
 
 
-def _versions(source: _Source, mark: npt.NDArray[np.float32]) -> tuple[_Version, _Version] | None:
-    """Both versions with a mark; None: one is too far from the original."""
+def _versions(source: _Source, mark: npt.NDArray[np.float32]) -> tuple[_Version, _Version]:
+    """The original with a mark added and subtracted."""
     room = np.minimum(source.pixels, 255 - source.pixels).astype(np.int16)
     change = np.clip(np.rint(mark).astype(np.int16), -room, room)
-    made = []
-    for pixels in (source.pixels + change, source.pixels - change):
-        version = _Version(pixels.astype(np.uint8), None)
-        if not source.lossless:
-            file = source.encode(version.seen)
-            decoded = _plain(load_image(file).image)
-            version = _Version(decoded, file)
-        if psnr(source.pixels, version.seen) < LEAST_PSNR or ssim(source.pixels, version.seen) < LEAST_SSIM:
-            return None
-        made.append(version)
-    return made[0], made[1]
+
+    def version(change: npt.NDArray[np.int16]) -> _Version:
+        pixels = (source.pixels + change).astype(np.uint8)
+        if source.lossless:
+            return _Version(pixels, None)
+        file = source.encode(pixels)
+        return _Version(_plain(load_image(file).image), file)
+
+    return version(change), version(-change)
 
 
 def _plain(image: Image.Image) -> Pixels:
@@ -250,12 +270,12 @@ def _fields(height: int, width: int, key: int, kind: str, count: int) -> npt.NDA
     source = np.random.Philox(key=np.array([key, int.from_bytes(kind.encode(), "little")], dtype=np.uint64))
     drawn = (source.random_raw((3, waves, 3)) >> np.uint64(11)) * 2.0**-53
     fields = np.zeros((count, *grid))
-    for field, numbers in zip(fields, drawn, strict=False):
+    for part, numbers in enumerate(drawn[:count]):
         for angle, radius, phase in numbers:
             cycles = low + (high - low) * radius
             down = 2 * np.pi * (cycles * np.sin(2 * np.pi * angle) * sides[0] * rows + phase)
             right = 2 * np.pi * cycles * np.cos(2 * np.pi * angle) * sides[1] * columns
-            field += np.cos(down)[:, None] * np.cos(right) - np.sin(down)[:, None] * np.sin(right)
+            fields[part] += np.cos(down)[:, None] * np.cos(right) - np.sin(down)[:, None] * np.sin(right)
     small = fields.astype(np.float32)
     if grid == [height, width]:
         return small
@@ -356,7 +376,9 @@ def _with_chunks_of(source: bytes, new: bytes) -> bytes:
         # a small last letter says that a chunk does not depend on the pixels (PNG, section 5.4)
         if name in _KEPT or (name in _OF_THE_LAYOUT and same_layout) or (name[3:].islower() and name[:1].islower()):
             side.append(chunk)
-    own = {name: b"".join(chunk for each, chunk in _chunks(new) if each == name) for name in (b"IHDR", b"IDAT", b"IEND")}
+    own = {
+        name: b"".join(chunk for each, chunk in _chunks(new) if each == name) for name in (b"IHDR", b"IDAT", b"IEND")
+    }
     return b"".join((new[:8], own[b"IHDR"], *before, own[b"IDAT"], *behind, own[b"IEND"]))
 
 
