@@ -8,7 +8,7 @@ Transactions on Image Processing, 2004).
 
     colour    a few cosines of half a cycle to four cycles per image, in luminance and in both colour differences
     warp      a displacement u by at most half a pixel, itself of such cosines; d is its first order, u times the
-              gradient of bicubic resampling (Keys, 1981, with a = -1/2), the part that u and -u have in common
+              gradient of bicubic resampling (Keys, 1981, with a = -1/2), the part that changes its sign with u
     pattern   noise of a band in luminance: 1/8 to 1/4 cycles per pixel, as random plane waves (Rice, 1944); of an
               image whose shorter side exceeds 256 pixels as if it were shrunk to that
 
@@ -66,9 +66,9 @@ def twins(data: bytes, key: int, kind: str = DEFAULT) -> tuple[bytes, bytes] | N
 
     Returns:
         Files of the same format with the same metadata. None: the image is left alone. Only JPEG and PNG carry marks;
-        not animations and files of several pictures, 16 bits, CMYK, transparency of a palette or of one colour, a
-        subsampling that cannot be written, images that are black and white all over, and those that lose too much when
-        they are merely encoded again.
+        not animations and files of several pictures, 16 bits, CMYK, transparency of a palette or of one colour, what
+        Pillow cannot write (other subsampling than 4:4:4, 4:2:2 and 4:2:0, several scans with 1.5 bytes a pixel or
+        more), images that are black and white all over, and those that lose too much when merely encoded again.
 
     Raises:
         ImageError: the bytes are no image or damaged.
@@ -300,8 +300,10 @@ def _jpeg(data: bytes, image: JpegImageFile) -> _Source | None:
     segments = list(_segments(data))
     if image.mode not in ("L", "RGB") or any(body[4:8] == b"MPF\0" for _, body in segments):
         return None
-    sampling, tables = get_sampling(image), image.quantization
-    if image.mode == "RGB" and sampling < 0:
+    sampling = get_sampling(image)
+    tables = [table for _, table in sorted(image.quantization.items())]
+    too_dense = "progressive" in image.info and len(data) > max(1.5 * image.width * image.height, 2**15)
+    if (image.mode == "RGB" and sampling < 0) or too_dense:  # Pillow's buffer for several scans ends at 2 bytes a pixel
         return None
     settings = {"qtables": tables, "subsampling": sampling, "progressive": "progressive" in image.info}
     # without JFIF, which says YCbCr, Adobe's segment may say that RGB is stored as it is

@@ -411,6 +411,12 @@ def unusual_subsampling() -> bytes:
     return bytes(data)
 
 
+def dense_progressive() -> bytes:
+    """Noise at about 1.7 bytes per pixel, for which Pillow's own buffer just suffices."""
+    noise = np.random.default_rng(0).integers(0, 256, (250, 250, 3), dtype=np.uint8)
+    return encoded(noise, "JPEG", quality=100, progressive=True)
+
+
 @pytest.mark.parametrize(
     "data",
     [
@@ -427,12 +433,21 @@ def unusual_subsampling() -> bytes:
         animation(),
         mpo(),
         unusual_subsampling(),
+        dense_progressive(),
         encoded(np.where(photo(1, 32, 32) > 120, 255, 0).astype(np.uint8), "PNG"),
         encoded(photo(1, 40, 40), "JPEG", quality=1),
     ],
     ids=[
         *("webp", "bmp", "gif", "tiff", "cmyk", "palette with transparency", "transparent colour", "16 bits", "1 bit"),
-        *("16 bits of four channels", "animation", "several pictures", "subsampling", "black and white", "quality 1"),
+        *(
+            "16 bits of four channels",
+            "animation",
+            "several pictures",
+            "subsampling",
+            "dense",
+            "black and white",
+            "quality 1",
+        ),
     ],
 )
 def test_what_is_left_alone(data: bytes) -> None:
