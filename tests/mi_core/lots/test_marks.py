@@ -411,10 +411,14 @@ def unusual_subsampling() -> bytes:
     return bytes(data)
 
 
-def dense_progressive() -> bytes:
-    """Noise at about 1.7 bytes per pixel, for which Pillow's own buffer just suffices."""
-    noise = np.random.default_rng(0).integers(0, 256, (250, 250, 3), dtype=np.uint8)
-    return encoded(noise, "JPEG", quality=100, progressive=True)
+def dense(*, progressive: bool) -> bytes:
+    """Noise at more than 1.5 bytes per pixel, for which Pillow's own buffer just suffices."""
+    noise = 100 + np.random.default_rng(0).integers(0, 16, (250, 250, 3), dtype=np.uint8)
+    return encoded(noise, "JPEG", quality=100, subsampling=0, progressive=progressive)
+
+
+def test_a_dense_jpeg_of_a_single_scan_is_marked() -> None:
+    check_near(dense(progressive=False), "colour", 1)
 
 
 @pytest.mark.parametrize(
@@ -433,7 +437,7 @@ def dense_progressive() -> bytes:
         animation(),
         mpo(),
         unusual_subsampling(),
-        dense_progressive(),
+        dense(progressive=True),
         encoded(np.where(photo(1, 32, 32) > 120, 255, 0).astype(np.uint8), "PNG"),
         encoded(photo(1, 40, 40), "JPEG", quality=1),
     ],
