@@ -305,6 +305,15 @@ def test_a_jpeg_that_stores_rgb_keeps_its_colours() -> None:
     check_near(data, "colour", 1)
 
 
+def test_a_table_of_quantisation_may_have_any_number() -> None:
+    data = bytearray(encoded(photo(2, 40, 40, 1), "JPEG", quality=90))
+    table, frame = data.index(b"\xff\xdb"), data.index(b"\xff\xc0")
+    data[table + 4] = data[frame + 12] = 1
+    assert list(opened(bytes(data)).quantization) == [1]
+    for file in marked(bytes(data)):
+        assert list(opened(file).quantization.values()) == list(opened(bytes(data)).quantization.values())
+
+
 def png_chunk(name: bytes, body: bytes) -> bytes:
     return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
 
@@ -383,7 +392,7 @@ def animation() -> bytes:
 def mpo() -> bytes:
     buffer = io.BytesIO()
     frames = [Image.fromarray(photo(seed, 20, 20)) for seed in range(2)]
-    frames[0].save(buffer, "MPO", save_all=True, append_images=frames[1:])
+    frames[0].save(buffer, "MPO", save_all=True, append_images=frames[1:], quality=95, subsampling=0)
     return buffer.getvalue()
 
 
