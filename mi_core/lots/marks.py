@@ -100,7 +100,7 @@ def twins(data: bytes, key: int, kind: str = DEFAULT) -> tuple[bytes, bytes] | N
 
 
 def _strongest(first: int, near: Callable[[int], T | None]) -> tuple[int, T | None]:
-    """The least step from the first on that is near enough, by bisection, and what it gives; None: there is none."""
+    """The first step that is near enough, by bisection, and what it gives; None: there is none."""
     best = near(first)
     low, high = first + 1, first if best is not None else _STEPS
     while low < high:
@@ -378,10 +378,8 @@ def _with_chunks_of(source: bytes, new: bytes) -> bytes:
         # a small last letter says that a chunk does not depend on the pixels (PNG, section 5.4)
         if name in _KEPT or (name in _OF_THE_LAYOUT and same_layout) or (name[3:].islower() and name[:1].islower()):
             side.append(chunk)
-    own = {
-        name: b"".join(chunk for each, chunk in _chunks(new) if each == name) for name in (b"IHDR", b"IDAT", b"IEND")
-    }
-    return b"".join((new[:8], own[b"IHDR"], *before, own[b"IDAT"], *behind, own[b"IEND"]))
+    header, *own, end = (chunk for _, chunk in _chunks(new))
+    return b"".join((new[:8], header, *before, *own, *behind, end))
 
 
 def _chunks(png: bytes) -> Iterator[tuple[bytes, bytes]]:
