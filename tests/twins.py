@@ -1,12 +1,13 @@
 """Whether an encoder tells which of two versions of an image it was trained on, and which marks outlive what.
 
-``python tests/twins.py RESULT.json [ARM ...]`` takes CIFAR-10's training images. For each kind of mark, and for two
-controls (plain copies, and the same image as JPEG of quality 95 and 90), a small encoder is trained by SimCLR on one
-version of each of 100 images, by a fair coin; 300 more are held back. It is asked about both versions with the attack
-of a claim. The coin is another one for every arm; images, seed and order are the same.
+``python tests/twins.py RESULT.json [RECIPE [ARM ...]]`` takes CIFAR-10's training images. For each kind of mark, and
+for two controls (plain copies, and the same image as JPEG of quality 95 and 90), a small encoder is trained on
+one version of each of 100 images, by a fair coin; 300 more are held back. It is asked about both versions with the
+attack of a claim, in the views that it was trained with: those of SimCLR, and mild ones, in which it learns more by
+heart. The coin is another one for every arm; images, seed and order are the same.
 
-Then it measures, without an encoder, how the difference of the two versions correlates with itself after
-JPEG at quality 75, half the size (and back), and a crop of 5 % at each border (resized back, not moved back).
+Then it measures, without an encoder, how the difference of the two versions correlates with itself after JPEG at
+quality 75, half the size (and back), and a crop of 5 % at each border (resized back, not moved back).
 """
 
 from __future__ import annotations
@@ -40,13 +41,14 @@ from mi_core.metrics.intervals import clopper_pearson  # noqa: E402
 from mi_core.training.data import ResidentImages  # noqa: E402
 from mi_core.training.loop import Pretrainer, PretrainingParameters  # noqa: E402
 from mi_core.training.optimizers import OptimizerParameters  # noqa: E402
-from tests.encoder_works import SHARED  # noqa: E402
+from tests.encoder_works import MILD, SHARED  # noqa: E402
 
 COPIES, QUALITIES = "copies", "jpeg 95 and 90"
 ARMS = (COPIES, *MARKS, QUALITIES)
 COUNT, HELD_BACK, EPOCHS, BATCH = 100, 300, 500, 50
 VIEWS = (10, 50)  # of each image; the first is what a claim asks
-SEEDS = (0,)
+RECIPES = {"simclr": SimCLRAugmentation(), "mild": MILD}
+SEED = 0
 Pair = tuple[Pixels, Pixels]
 
 
@@ -162,7 +164,7 @@ def stacked(images: Sequence[Pixels]) -> torch.Tensor:
     return torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2).contiguous()
 
 
-def measured(arm: str, contents: Sequence[bytes], seed: int) -> dict[str, Any]:
+def measured(arm: str, contents: Sequence[bytes], recipe: str, seed: int) -> dict[str, Any]:
     """What one training run shows of one arm."""
     found = [versions(data, arm, number) for number, data in enumerate(contents)]
     pairs = [pair for pair in found if pair is not None][: COUNT + HELD_BACK]
@@ -173,17 +175,17 @@ def measured(arm: str, contents: Sequence[bytes], seed: int) -> dict[str, Any]:
     data = ResidentImages(shown[:COUNT], names, batch_size=BATCH, seed=seed)
     rate = OptimizerParameters(name="adamw", learning_rate=0.005, weight_decay=1e-4, schedule="cosine")
     how = PretrainingParameters("resnet8", "simclr", None, rate, epochs=EPOCHS, batch_size=BATCH)
-    worker, started = Pretrainer(data, SimCLRAugmentation(), how, seed=seed), time.process_time()
+    worker, started = Pretrainer(data, RECIPES[recipe], how, seed=seed), time.process_time()
     for _ in range(EPOCHS):
         worker.train_epoch()
-    row: dict[str, Any] = {"arm": arm, "seed": seed, "n": COUNT, "epochs": EPOCHS}
+    row: dict[str, Any] = {"arm": arm, "recipe": recipe, "seed": seed, "n": COUNT, "epochs": EPOCHS}
     row |= {"train_cpu_seconds": round(time.process_time() - started), "heads": int(coins[:COUNT].sum())}
     row["psnr"] = spread([psnr(*pair) for pair in pairs]) if arm != COPIES else None
     row["ssim"] = spread([ssim(*pair) for pair in pairs])
     encoder = worker.encoder().eval()
     for views in VIEWS:
         preparation = Preparation(32, None, None, None, {}, None, False, seed)
-        question = Question("simclr", SimCLRAugmentation(), "backbone", {}, Decoder(32), preparation)
+        question = Question("simclr", RECIPES[recipe], "backbone", {}, Decoder(32), preparation)
         ask = ViewSimilarity(encoder, question, views, f"twins {seed}", torch.device("cpu"))
         scores = [
             np.concatenate([ask(part, [str(row) for row in range(len(part))]) for part in images.split(100)])
@@ -208,15 +210,15 @@ def answers(shown: npt.NDArray[np.float64], other: npt.NDArray[np.float64], seed
     return told
 
 
-def main(path: str, arms: Sequence[str] = ARMS) -> None:
+def main(path: str, recipes: Sequence[str] = tuple(RECIPES), arms: Sequence[str] = ARMS) -> None:
     torch.set_num_threads(1)
     contents, told = files(COUNT + HELD_BACK + 50), dict[str, Any]()
     rows: list[dict[str, Any]] = []
-    for seed in SEEDS:
+    for recipe in recipes:
         for arm in arms:
             resolved = f"{COUNT} pairs resolve a share of .62 ahead at p = .05 in 4 of 5 runs"
-            print(f"{arm}, seed {seed}: {resolved}", flush=True)  # noqa: T201
-            rows.append(measured(arm, contents, seed))
+            print(f"{arm}, {recipe}: {resolved}", flush=True)  # noqa: T201
+            rows.append(measured(arm, contents, recipe, SEED))
             print(json.dumps(rows[-1]), flush=True)  # noqa: T201
             Path(path).write_text(json.dumps(told | {"rows": rows}, indent=1) + "\n")
     # as PNG: the files have quality 75 already
@@ -226,4 +228,4 @@ def main(path: str, arms: Sequence[str] = ARMS) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2:] or ARMS)
+    main(sys.argv[1], sys.argv[2:3] or tuple(RECIPES), sys.argv[3:] or ARMS)
