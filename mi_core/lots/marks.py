@@ -6,7 +6,8 @@ for both, its mark is cut. The amplitude is the largest of `_STEPS` for which bo
 and `LEAST_SSIM` against the original (Wang, Bovik, Sheikh and Simoncelli, "Image quality assessment", IEEE
 Transactions on Image Processing, 2004).
 
-    colour    a few cosines of half a cycle to four cycles per image, in luminance and in both colour differences
+    colour    a few cosines of half a cycle to four cycles per image, in luminance and in both colour differences; no
+              channel changes by more than 3 levels, as neither limit sees colours well
     warp      a displacement u by at most half a pixel, itself of such cosines; d is its first order, u times the
               gradient of bicubic resampling (Keys, 1981, with a = -1/2), the part that changes its sign with u
     pattern   noise of a band in luminance: 1/8 to 1/4 cycles per pixel, as random plane waves (Rice, 1944); of an
@@ -48,6 +49,7 @@ _STEPS = 32
 """Amplitudes that are tried, each 2 ** -(1 / 8) of the one before."""
 _WAVES, _NOISE_WAVES = 6, 64  # cosines of a smooth field and of noise
 _GRID, _BAND_SIDE = 512, 256  # shorter side at which a field is computed, and at which the band of noise is told
+_MOST_COLOUR = 3.0  # levels of any channel: a difference of 1 to 4 in CIELAB, of which 2.3 is just noticed (Mahy, 1994)
 _RGB_OF_YCC = np.array([[1, 0, 1.402], [1, -0.344136, -0.714136], [1, 1.772, 0]])  # JFIF 1.02
 _LUMINANCE = np.array([0.299, 0.587, 0.114])  # ITU-R BT.601
 _WINDOW, _SIGMA = 11, 1.5  # Wang et al., section III-C
@@ -252,9 +254,12 @@ def _mark(pixels: Pixels, key: int, kind: str) -> npt.NDArray[np.float32]:
             mark = mark @ _RGB_OF_YCC.T.astype(np.float32)
         mark = np.broadcast_to(mark, pixels.shape)
     strength = math.sqrt(float(np.square(mark, dtype=np.float64).mean()))
-    most = 255 * 10 ** (-LEAST_PSNR / 20)  # root mean square that the limit leaves
-    factor = most / max(strength, 1e-6)
-    return np.asarray(mark * np.float32(min(1.0, factor) if kind == WARP else factor))
+    factor = 255 * 10 ** (-LEAST_PSNR / 20) / max(strength, 1e-6)  # as strong as the limit leaves
+    if kind == WARP:
+        factor = min(1.0, factor)
+    elif kind == COLOUR:
+        factor = min(_MOST_COLOUR / max(1e-6, float(np.abs(mark).max())), factor)
+    return np.asarray(mark * np.float32(factor))
 
 
 def _fields(height: int, width: int, key: int, kind: str, count: int) -> npt.NDArray[np.float32]:

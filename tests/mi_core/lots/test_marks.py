@@ -128,8 +128,7 @@ def check_near(data: bytes, kind: str, key: int) -> None:
         assert 10 * math.log10(255**2 / np.mean((original - side) ** 2)) >= LEAST_PSNR
         measure = slow_ssim if original.size < 10_000 else ssim
         assert measure(stored(data), side) >= LEAST_SSIM
-    difference = sides[0].astype(float) - sides[1]
-    assert np.sqrt(np.mean(difference**2)) > 1
+    assert (sides[0] != sides[1]).mean() > 0.2
 
 
 @pytest.mark.parametrize("kind", MARKS)
@@ -170,10 +169,17 @@ def test_versions_of_a_jpeg_lie_nearly_symmetrically_around_it(kind: str) -> Non
     data = encoded(photo(3, 64, 64), "JPEG", quality=95, subsampling=0)
     plus, minus = (stored(file).astype(float) for file in marked(data, 9, kind))
     off_centre, half = (plus + minus) / 2 - stored(data), (plus - minus) / 2
-    assert off_centre.std() < 0.5 * half.std()
+    assert off_centre.std() < min(1.0, half.std())  # what rounding leaves
 
 
-@pytest.mark.parametrize(("kind", "measure"), [("colour", psnr), ("warp", psnr), ("pattern", ssim)])
+def test_colours_change_by_no_more_than_an_eye_may_notice() -> None:
+    """Neither limit sees colours well, so the field has one of its own: 3 levels, on a neutral grey too."""
+    for pixels in (photo(3, 60, 60), np.full((60, 60, 3), 128, dtype=np.uint8)):
+        plus, _ = (stored(file).astype(int) for file in marked(encoded(pixels, "PNG"), 1, "colour"))
+        assert np.abs(plus - pixels).max() == 3
+
+
+@pytest.mark.parametrize(("kind", "measure"), [("warp", psnr), ("pattern", ssim)])
 def test_a_mark_is_as_strong_as_a_limit_allows(kind: str, measure: Any) -> None:
     pixels = np.clip(photo(3, 60, 60), 20, 235)
     if kind == "pattern":  # which shows on what is smooth
@@ -190,7 +196,7 @@ def test_bands() -> None:
     for kind, low, high in (("colour", 0, 1 / 12), ("pattern", 1 / 8 - 1 / 32, 1 / 4 + 1 / 32)):
         plus, minus = (stored(file).astype(float) for file in marked(flat, 4, kind))
         power = np.abs(np.fft.fft2(plus - minus, axes=(0, 1))) ** 2
-        assert power[(frequency >= low) & (frequency <= high)].sum() > 0.9 * power.sum()
+        assert power[(frequency >= low) & (frequency <= high)].sum() > 0.8 * power.sum()  # the rest is rounding
     assert twins(flat, 4, "warp") is None  # nothing to displace
 
 
