@@ -2,9 +2,9 @@
 
 Data flows through the folders in this order: ``images`` (decode), ``augmentations`` (seeded views), ``encoders`` (image
 to embedding; those from elsewhere: ``adoption``), ``features`` (embedding to membership feature), ``attacks`` (feature
-to score), ``metrics`` and ``validity`` (score to verdict), ``report``; ``auditing`` does all of it in one call. Nothing
-here imports ray, reads a configuration file or looks at the environment, but for secrets of an API, where the caller
-names their variables.
+to score), ``metrics`` and ``validity`` (score to verdict), ``report``; ``auditing`` does all of it in one call;
+``lots`` is about images that chance chose. Nothing here imports ray, reads a configuration file or looks at the
+environment, but for secrets of an API, where the caller names their variables.
 """
 
 from __future__ import annotations

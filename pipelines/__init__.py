@@ -15,6 +15,7 @@ A room imports itself and the rooms that stand before it in this list, never a l
     attack     fit attacks, score the audited samples, run the controls
     tune       search the parameters of a defense
     report     from results to report.json, report.html and the terminal; two runs side by side; statements
+    lots       releases in which chance decides what is published, and claims of their use
     estimate   what a run will take: hours, queries, bytes and money
     audit      all stages, one after the other; the self-test
     jobs       the same run as a job of a Ray cluster

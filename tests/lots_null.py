@@ -24,14 +24,8 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from mi_core.lots.draw import Design, draw  # noqa: E402
-from mi_core.lots.verdict import (  # noqa: E402
-    UNTIL_DECIDED,
-    asking_order,
-    counted_against,
-    joined_draws,
-    judge_claim,
-    waves_of,
-)
+from mi_core.lots.drawn import asking_order, counted_against, joined_draws, waves_of  # noqa: E402
+from mi_core.lots.verdict import UNTIL_DECIDED, judge_claim  # noqa: E402
 from mi_core.metrics.intervals import clopper_pearson  # noqa: E402
 from tests.encoder_works import cifar10, published  # noqa: E402
 from tests.false_leaks import consistency  # noqa: E402

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from mi_core.lots.designs import held_back_bets, held_back_p_value, wealth  # noqa: E402
-from mi_core.lots.verdict import waves_of  # noqa: E402
+from mi_core.lots.verdict import waves_of  # noqa: E402  # noqa: E402
 
 CLAIMS, POWER, LEVEL = 500, 0.8, 0.01
 
@@ -69,7 +69,9 @@ def main(path: str) -> None:
             fixed = least(lambda n, auc=auc, share=share: exact(n, auc, share))
             most = least(lambda n, auc=auc, share=share: asked(n, auc, share)[0])
             row = {"share": share, "auc": auc, "all": fixed, "most": most, "mean": round(asked(most, auc, share)[1])}
-            row["mean of a large lot"] = round(asked(4 * fixed, auc, share)[1])
+            power, mean = asked(6 * fixed, auc, share)
+            row |= {"large lot": {"power": power, "mean": round(mean)}}
+            row["large lot"]["all at this power"] = least(lambda n, a=auc, s=share, p=power: exact(n, a, s) / p * POWER)
             rows.append(row)
             print(row, flush=True)  # noqa: T201
             Path(path).write_text(json.dumps({"claims": CLAIMS, "rows": rows}, indent=1) + "\n")

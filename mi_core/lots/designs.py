@@ -44,6 +44,8 @@ DRAWS = 99_999
 """Random draws of a p-value, unless there are so many images that it would take long."""
 ALTERNATIVES = tuple((share, shift) for share in (1.0, 0.2) for shift in (0.3, 0.7, 1.5, 3.0))
 """What the gambler mixes: shares that were used, and by how much that moves their normal scores."""
+_STAKED = tuple(0.2 if share == 1 else 0.05 for share, _ in ALTERNATIVES)
+"""How much of his wealth he begins with on each."""
 _WORK = 4 * 10**8  # coins drawn in all, as long as that leaves _FEWEST draws
 _FEWEST = 999
 _Float64 = npt.NDArray[np.float64]
@@ -201,10 +203,9 @@ def paired_bets(differences: FloatArray, waves: _Int64) -> _Float64:
 
 
 def wealth(gains: _Float64) -> _Float64:
-    """The logarithm of a gambler's wealth after each of N bets, spread evenly over J alternatives: (N,)."""
-    check_shape("gains", gains, "N J")
-    paths = np.cumsum(gains, axis=0)
-    return np.asarray(logsumexp(paths, axis=1) - math.log(gains.shape[1]))
+    """The logarithm of a gambler's wealth after each of N bets, who begins with 1 on all `ALTERNATIVES`: (N,)."""
+    check_shape("gains", gains, "N J", J=len(ALTERNATIVES))
+    return np.asarray(logsumexp(np.cumsum(gains, axis=0), axis=1, b=np.array(_STAKED)))
 
 
 def any_time_p_value(log_wealth: _Float64) -> float:

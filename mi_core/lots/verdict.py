@@ -17,7 +17,6 @@ the share is at least 2 P - 1, with the lower limit of Clopper and Pearson for P
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -25,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mi_core.checks import ConfigError, check_finite, check_range, check_shape
-from mi_core.hashing import digest64, digests64
+from mi_core.hashing import digest64
 from mi_core.lots.designs import (
     DRAWS,
     any_time_p_value,
@@ -36,7 +35,8 @@ from mi_core.lots.designs import (
     paired_p_value,
     wealth,
 )
-from mi_core.lots.draw import CAPTIONS, HELD_BACK, TWINS, Design, Draw
+from mi_core.lots.draw import CAPTIONS, HELD_BACK, TWINS
+from mi_core.lots.drawn import Drawn
 from mi_core.metrics.delong import auc
 from mi_core.metrics.intervals import clopper_pearson
 from mi_core.records import BoolArray, Estimate, FloatArray
@@ -48,80 +48,6 @@ LEVEL = 0.01
 USED, NOT_SHOWN = "used", "not shown"
 ALL, UNTIL_DECIDED = "all", "until-decided"
 """Which images are asked about: all, or wave after wave until it is decided."""
-_FIRST_WAVE, _GROWTH = 64, 1.4
-
-
-@dataclass(frozen=True)
-class Drawn:
-    """The coins of all releases of a lot together.
-
-    Args:
-        strata: (N,) numbers from 0 to S - 1; those of two releases are different.
-        albums: (S,) their names.
-        held_back: (N,) which units are not published.
-        version, caption: (N,) 0 or 1, which was published; None: not drawn.
-    """
-
-    strata: npt.NDArray[np.int64]
-    albums: tuple[str, ...]
-    held_back: BoolArray
-    version: npt.NDArray[np.int8] | None = None
-    caption: npt.NDArray[np.int8] | None = None
-
-
-def joined_draws(designs: Sequence[Design], albums: Sequence[Sequence[str]], draws: Sequence[Draw]) -> Drawn:
-    """The coins of the releases of a lot together, their units and strata numbered on.
-
-    Args:
-        designs: of each release.
-        albums: the names of its strata.
-        draws: how its coins fell.
-    """
-    strata: list[npt.NDArray[np.int64]] = []
-    names: list[str] = []
-    for number, (design, mine) in enumerate(zip(designs, albums, strict=True), start=1):
-        strata.append(design.strata + len(names))
-        names += [name if len(designs) == 1 else f"{name} (release {number})" for name in mine]
-    return Drawn(
-        np.concatenate(strata),
-        tuple(names),
-        np.concatenate([each.held_back for each in draws]),
-        np.concatenate([each.version for each in draws]) if any(design.twins for design in designs) else None,
-        np.concatenate([each.caption for each in draws]) if any(design.captions for design in designs) else None,
-    )
-
-
-def asking_order(commitments: Sequence[str], sizes: Sequence[int]) -> npt.NDArray[np.int64]:
-    """(N,) numbers of the units in the order of asking: release by release, each shuffled by its commitment.
-
-    The commitment was made before the draw, so that the order cannot depend on the coins.
-    """
-    parts, start = [], 0
-    for commitment, size in zip(commitments, sizes, strict=True):
-        tickets = digests64((commitment, "order"), map(str, range(size)))
-        parts.append(start + np.argsort(tickets, kind="stable"))
-        start += size
-    return np.concatenate(parts)
-
-
-def counted_against(
-    scores: npt.NDArray[np.float64], captions: npt.NDArray[np.float64], drawn: Drawn, units: npt.NDArray[np.int64]
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64] | None]:
-    """Cosines (M, V) and, where captions were drawn, those of captions, with missing ones counted against the claim.
-
-    What is published has -1 then, and what is not 1: no owner gains by losing images.
-
-    Args:
-        scores: (M, 2) of both versions, NaN: missing; captions: (M, 2) of both captions.
-        drawn: the coins; units: (M,) numbers of the units.
-    """
-    made = []
-    for values, coins in ((scores, drawn.version), (captions, drawn.caption)):
-        is_shown = np.repeat(~drawn.held_back[units, None], 2, axis=1)
-        if coins is not None:
-            is_shown &= np.arange(2) == coins[units, None]
-        made.append(np.where(np.isnan(values), np.where(is_shown, -1.0, 1.0), values))
-    return made[0] if drawn.version is not None else made[0][:, :1], made[1] if drawn.caption is not None else None
 
 
 @dataclass(frozen=True)
@@ -253,25 +179,6 @@ def level_of(questions_asked: int) -> float:
     return LEVEL / (questions_asked * (questions_asked + 1))
 
 
-def waves_of(releases: Sequence[int]) -> npt.NDArray[np.int64]:
-    """The wave (N,) of each unit in the order of asking: 64 of a release, then 1.4 times as many in all, to its end.
-
-    Args:
-        releases: numbers of units of each. A later release leaves the waves of the earlier ones as they are.
-
-    Example:
-        >>> np.bincount(waves_of([150, 10])).tolist()
-        [64, 26, 36, 24, 10]
-    """
-    sizes: list[int] = []
-    for units in releases:
-        end, wanted = 0, float(_FIRST_WAVE)
-        while end < units:
-            sizes.append(min(units, round(wanted)) - end)
-            end, wanted = end + sizes[-1], wanted * _GROWTH
-    return np.repeat(np.arange(len(sizes)), sizes)
-
-
 def judge_claim(
     drawn: Drawn,
     units: npt.NDArray[np.int64],
@@ -289,7 +196,7 @@ def judge_claim(
     Args:
         drawn: the coins of the N units of the lot.
         units: (M,) numbers of those that were asked about, in an order that does not depend on the coins.
-        waves: (M,) ascending numbers of the waves in which they were asked about, from `waves_of`.
+        waves: (M,) ascending numbers of the waves in which they were asked about, from `mi_core.lots.drawn.waves_of`.
         scores: (M, V) of each version of the image, V 1 or 2, higher = more likely used.
         caption_scores: (M, 2) of the image with each caption; None: captions were not drawn.
         counted: `ALL` or `UNTIL_DECIDED`, as it was fixed before the first query.

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import islice
 from typing import Any
 
@@ -20,31 +19,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from mi_core.auditing.models import device_of, evaluating, model_of, tried_out
-from mi_core.auditing.questions import CaptionFit, Question, ViewSimilarity, question_of
+from mi_core.auditing.models import evaluating, model_of
+from mi_core.auditing.questions import Question, question_of
 from mi_core.encoders.checkpoint import Encoder
-from mi_core.image_files import ImageError
-from mi_core.images import Decoder, decode, decode_and_hash
-from mi_core.lots.verdict import (
-    ALL,
-    UNTIL_DECIDED,
-    USED,
-    ClaimResult,
-    Elsewhere,
-    counted_against,
-    judge_claim,
-    waves_of,
-    without,
-)
+from mi_core.images import decode
+from mi_core.lots.drawn import counted_against, waves_of
+from mi_core.lots.verdict import ALL, UNTIL_DECIDED, USED, ClaimResult, Elsewhere, judge_claim, without
 from mi_core.nonce import GIVEN, SYSTEM, new_nonce
 from mi_core.provenance import now
 from pipelines.config.sections.sources import SourceConfig
 from pipelines.console import say
 from pipelines.data.columns import DESCRIPTOR, PHASH
-from pipelines.data.read.samples import Item
-from pipelines.data.read.sources import Source
 from pipelines.errors import UserError
 from pipelines.files import storage
+from pipelines.lots.asking import Asking, ask_part, pictures_of
 from pipelines.lots.elsewhere import seen_in
 from pipelines.lots.parts import Mapped, on_parts
 from pipelines.lots.statement import CAPTION_SCORES, SCORES, Asked, write_statement
@@ -55,7 +43,6 @@ CLAIMS = "claims"
 ATTACK = "mean-cosine"
 _PROBED = 8  # images by whose answers a function is known
 _ASKED = ["name", "sha256", "versions", "captions"]  # columns that asking needs
-_BATCH = 64  # images that are decoded and asked about together
 
 
 @dataclass(frozen=True)
@@ -77,23 +64,6 @@ class Claim:
     drawings: tuple[Mapping[str, Any], ...]
     lost: int
     elsewhere: Elsewhere | None = None
-
-
-@dataclass(frozen=True)
-class _Asking:
-    """How an encoder is asked, as a task gets it.
-
-    Args:
-        model: a name or an address; anything else is asked in the process that has it.
-        settings: of `question_of`.
-        views: of each image.
-        nonce: of the views.
-    """
-
-    model: Any
-    settings: Mapping[str, Any]
-    views: int
-    nonce: str
 
 
 def claim(
@@ -134,10 +104,10 @@ def claim(
     if not releases:
         raise UserError(f"{place} has no release that is drawn and written; run encoder-audit lot")
     with on_parts(f"{lot.path}/{VAULT}", address) as each, evaluating(model):
-        asking = _Asking(model, _whole(settings), views, "")
+        asking = Asking(model, _whole(settings), views, "")
         prepared, fingerprint, load = _described(asking, releases)
         registered, folder = _register(lot, releases, prepared, asking, fingerprint, load, until_decided, nonce)
-        asking = _Asking(model, asking.settings, views, registered["nonce"]["value"])
+        asking = Asking(model, asking.settings, views, registered["nonce"]["value"])
         seen = set() if seen_elsewhere is None else _seen(releases, seen_elsewhere)
         return _asked(releases, folder, registered, asking, each, None if seen_elsewhere is None else seen)
 
@@ -161,7 +131,7 @@ def _whole(settings: Mapping[str, Any]) -> dict[str, Any]:
     return usual | dict(settings)
 
 
-def _described(asking: _Asking, releases: Sequence[Release]) -> tuple[Question, str, str]:
+def _described(asking: Asking, releases: Sequence[Release]) -> tuple[Question, str, str]:
     """How the encoder is asked, its fingerprint, and what it is in words."""
     question = question_of(asking.model, **asking.settings)
     target = model_of(asking.model, question.how)
@@ -181,7 +151,7 @@ def _answers(encoder: Encoder, question: Question, release: Release) -> npt.NDAr
     name = release.parts()[0]
     keys = [row["name"] for row in release.images(name, _ASKED).to_pylist() if row["sha256"]]
     held = dict.fromkeys(keys, False)
-    data = [one for _, _, one in islice(_pictures(release, name, held), _PROBED)]
+    data = [one for _, _, one in islice(pictures_of(release, name, held), _PROBED)]
     if not data:
         raise UserError(f"{release.lot.published} holds none of the published images; put them back")
     pixels = torch.from_numpy(np.stack([decode(one, question.decoder) for one in data]))
@@ -193,7 +163,7 @@ def _register(
     lot: Lot,
     releases: Sequence[Release],
     question: Question,
-    asking: _Asking,
+    asking: Asking,
     fingerprint: str,
     load: str,
     until_decided: bool,
@@ -231,7 +201,7 @@ def _asked(
     releases: Sequence[Release],
     folder: str,
     registered: Mapping[str, Any],
-    asking: _Asking,
+    asking: Asking,
     each: Mapped,
     seen: set[str] | None,
 ) -> Claim:
@@ -274,7 +244,7 @@ def _asked(
     return found
 
 
-def _ask(releases: Sequence[Release], asked: Asked, rows: slice, folder: str, asking: _Asking, each: Mapped) -> None:
+def _ask(releases: Sequence[Release], asked: Asked, rows: slice, folder: str, asking: Asking, each: Mapped) -> None:
     """Ask about some units, and enter their scores."""
     place_of = np.empty(len(asked.order), dtype=np.int64)
     place_of[asked.order] = np.arange(len(asked.order))
@@ -300,118 +270,9 @@ def _ask(releases: Sequence[Release], asked: Asked, rows: slice, folder: str, as
                 offsets.append(start)
         start += count
     here = not isinstance(asking.model, str)
-    paths = [_ask_part(*task) for task in tasks] if here else each(_ask_part, tasks, "asking the encoder")
+    paths = [ask_part(*task) for task in tasks] if here else each(ask_part, tasks, "asking the encoder")
     for offset, path in zip(offsets, paths, strict=True):
         table = storage.read_table(path)
         places = place_of[offset + np.asarray(table["unit"])]
         for values, names in ((asked.scores, SCORES), (asked.captions, CAPTION_SCORES)):
             values[places] = np.stack([np.asarray(table[name]) for name in names], axis=1)
-
-
-def _ask_part(asking: _Asking, release: Release, name: str, part: pa.Table, path: str) -> str:
-    """Ask about the images of a part, and write their scores (NaN: missing or altered), unless that is done."""
-    if storage.exists(path):
-        return path
-    ask = _ready(asking) if isinstance(asking.model, str) else _made_ready(asking)
-    rows = {row["name"]: row for row in part.to_pylist()}
-    held = {row["name"]: bool(release.draw.held_back[row["unit"]]) for row in rows.values()}
-    scores = {row["unit"]: np.full(4, np.nan) for row in rows.values()}
-    batch: list[tuple[Mapping[str, Any], int, np.ndarray]] = []
-
-    def send() -> None:
-        if not batch:
-            return
-        images = torch.from_numpy(np.stack([pixels for _, _, pixels in batch]))
-        names = [row["name"] for row, _, _ in batch]
-        found = ask.similarity(images, names)
-        for (row, version, _), score in zip(batch, found, strict=True):
-            scores[row["unit"]][version] = score
-        for caption in (0, 1):
-            some = [at for at, (row, version, _) in enumerate(batch) if row["captions"] and version == shown(row)]
-            if some:
-                texts = [batch[at][0]["captions"][caption] for at in some]
-                fits = ask.fit(images[some], texts, [names[at] for at in some])
-                for at, score in zip(some, fits, strict=True):
-                    scores[batch[at][0]["unit"]][2 + caption] = score
-        batch.clear()
-
-    def shown(row: Mapping[str, Any]) -> int:
-        return int(release.draw.version[row["unit"]]) if len(row["versions"]) > 1 else 0
-
-    for key, is_other, data in _pictures(release, name, held):
-        row = rows[key]
-        version = shown(row) ^ is_other
-        try:
-            decoded = decode_and_hash(data, ask.decoder)
-        except ImageError:
-            continue
-        if decoded.sha256 == row["versions"][version]:
-            batch.append((row, version, decoded.pixels))
-        if len(batch) == _BATCH:
-            send()
-    send()
-    for row in rows.values():
-        if len(row["versions"]) == 1:
-            scores[row["unit"]][1] = scores[row["unit"]][0]
-    columns = np.stack(list(scores.values()))
-    table = {name: columns[:, at] for at, name in enumerate((*SCORES, *CAPTION_SCORES))}
-    storage.write_table(path, pa.table({"unit": list(scores), **table}))
-    return path
-
-
-def _pictures(release: Release, name: str, held: Mapping[str, bool]) -> Iterator[tuple[str, bool, bytes]]:
-    """The images of a part that are there: names, whether it is the version that is not published, and bytes."""
-    shown = [key for key, is_held in held.items() if not is_held]
-    back = [key for key, is_held in held.items() if is_held]
-    folders = [(release.lot.published, shown, False), (release.held_back, back, False)]
-    folders += [(release.other, list(held), True)] if release.header.design.twins else []
-    for folder, keys, is_other in folders:
-        if release.source.kind == "imagefolder":
-            for key in sorted(keys):
-                data = storage.file_or_none(f"{folder}/{key}")
-                if data is not None:
-                    yield key, is_other, data
-        elif keys and storage.exists(path := f"{folder}/{name}.tar"):
-            for sample in Source(release.source).read(Item(name, path=path), set(keys)):
-                yield sample.key, is_other, sample.image
-
-
-@dataclass(frozen=True)
-class _Ready:
-    """An encoder that is loaded, and how its images are decoded."""
-
-    similarity: ViewSimilarity
-    fit: CaptionFit
-    decoder: Decoder
-
-
-def _made_ready(asking: _Asking) -> _Ready:
-    question = question_of(asking.model, **asking.settings)
-    target = tried_out(model_of(asking.model, question.how), question.decoder.image_size)
-    device = device_of(asking.model)
-    similarity = ViewSimilarity(target.encoder, question, asking.views, asking.nonce, device)
-    return _Ready(similarity, CaptionFit(target.encoder, question, device), question.decoder)
-
-
-def _ready(asking: _Asking) -> _Ready:
-    """The same, once per process."""
-    key = json.dumps([asking.model, asking.settings, asking.views, asking.nonce], sort_keys=True, default=str)
-    return _kept(key, _Box(asking))
-
-
-class _Box:
-    """An argument that does not count for `lru_cache`."""
-
-    def __init__(self, content: _Asking) -> None:
-        self.content = content
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Box)
-
-    def __hash__(self) -> int:
-        return 0
-
-
-@lru_cache(maxsize=1)
-def _kept(key: str, box: _Box) -> _Ready:
-    return _made_ready(box.content)

@@ -20,8 +20,9 @@ import pyarrow as pa
 from mi_core.checks import ConfigError
 from mi_core.lots.commitment import Header, Unit, text_digest
 from mi_core.lots.draw import draw
+from mi_core.lots.drawn import asking_order, counted_against, joined_draws, waves_of
 from mi_core.lots.merkle import proof_of, root_from
-from mi_core.lots.verdict import ALL, ClaimResult, asking_order, counted_against, joined_draws, judge_claim, waves_of
+from mi_core.lots.verdict import ALL, ClaimResult, judge_claim
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.lots.vault import LONE, Release, contents_of

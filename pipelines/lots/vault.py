@@ -36,8 +36,8 @@ import pyarrow as pa
 from mi_core.checks import ConfigError
 from mi_core.lots.commitment import Header, Unit, blind_of, text_digest
 from mi_core.lots.draw import Draw, draw
+from mi_core.lots.drawn import Drawn, asking_order, joined_draws
 from mi_core.lots.merkle import root_of
-from mi_core.lots.verdict import Drawn, asking_order, joined_draws
 from pipelines.config.sections.sources import SourceConfig
 from pipelines.data.columns import DESCRIPTOR, PHASH
 from pipelines.errors import UserError

@@ -1,0 +1,151 @@
+"""Ask an encoder about the images of a part of a lot, in this process or as a Ray task."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from mi_core.auditing.models import device_of, model_of, tried_out
+from mi_core.auditing.questions import CaptionFit, ViewSimilarity, question_of
+from mi_core.image_files import ImageError
+from mi_core.images import Decoder, decode_and_hash
+from pipelines.data.read.samples import Item
+from pipelines.data.read.sources import Source
+from pipelines.files import storage
+from pipelines.lots.statement import CAPTION_SCORES, SCORES
+from pipelines.lots.vault import Release
+
+_BATCH = 64  # images that are decoded and asked about together
+
+
+@dataclass(frozen=True)
+class Asking:
+    """How an encoder is asked, as a task gets it.
+
+    Args:
+        model: a name or an address; anything else is asked in the process that has it.
+        settings: of `question_of`.
+        views: of each image.
+        nonce: of the views.
+    """
+
+    model: Any
+    settings: Mapping[str, Any]
+    views: int
+    nonce: str
+
+
+def ask_part(asking: Asking, release: Release, name: str, part: pa.Table, path: str) -> str:
+    """Ask about the images of a part, and write their scores (NaN: missing or altered), unless that is done."""
+    if storage.exists(path):
+        return path
+    ask = _ready(asking) if isinstance(asking.model, str) else _made_ready(asking)
+    rows = {row["name"]: row for row in part.to_pylist()}
+    held = {row["name"]: bool(release.draw.held_back[row["unit"]]) for row in rows.values()}
+    scores = {row["unit"]: np.full(4, np.nan) for row in rows.values()}
+    batch: list[tuple[Mapping[str, Any], int, np.ndarray]] = []
+
+    def send() -> None:
+        if not batch:
+            return
+        images = torch.from_numpy(np.stack([pixels for _, _, pixels in batch]))
+        names = [row["name"] for row, _, _ in batch]
+        found = ask.similarity(images, names)
+        for (row, version, _), score in zip(batch, found, strict=True):
+            scores[row["unit"]][version] = score
+        for caption in (0, 1):
+            some = [at for at, (row, version, _) in enumerate(batch) if row["captions"] and version == shown(row)]
+            if some:
+                texts = [batch[at][0]["captions"][caption] for at in some]
+                fits = ask.fit(images[some], texts, [names[at] for at in some])
+                for at, score in zip(some, fits, strict=True):
+                    scores[batch[at][0]["unit"]][2 + caption] = score
+        batch.clear()
+
+    def shown(row: Mapping[str, Any]) -> int:
+        return int(release.draw.version[row["unit"]]) if len(row["versions"]) > 1 else 0
+
+    for key, is_other, data in pictures_of(release, name, held):
+        row = rows[key]
+        version = shown(row) ^ is_other
+        try:
+            decoded = decode_and_hash(data, ask.decoder)
+        except ImageError:
+            continue
+        if decoded.sha256 == row["versions"][version]:
+            batch.append((row, version, decoded.pixels))
+        if len(batch) == _BATCH:
+            send()
+    send()
+    for row in rows.values():
+        if len(row["versions"]) == 1:
+            scores[row["unit"]][1] = scores[row["unit"]][0]
+    columns = np.stack(list(scores.values()))
+    table = {name: columns[:, at] for at, name in enumerate((*SCORES, *CAPTION_SCORES))}
+    storage.write_table(path, pa.table({"unit": list(scores), **table}))
+    return path
+
+
+def pictures_of(release: Release, name: str, held: Mapping[str, bool]) -> Iterator[tuple[str, bool, bytes]]:
+    """The images of a part that are there: names, whether it is the version that is not published, and bytes."""
+    shown = [key for key, is_held in held.items() if not is_held]
+    back = [key for key, is_held in held.items() if is_held]
+    folders = [(release.lot.published, shown, False), (release.held_back, back, False)]
+    folders += [(release.other, list(held), True)] if release.header.design.twins else []
+    for folder, keys, is_other in folders:
+        if release.source.kind == "imagefolder":
+            for key in sorted(keys):
+                data = storage.file_or_none(f"{folder}/{key}")
+                if data is not None:
+                    yield key, is_other, data
+        elif keys and storage.exists(path := f"{folder}/{name}.tar"):
+            for sample in Source(release.source).read(Item(name, path=path), set(keys)):
+                yield sample.key, is_other, sample.image
+
+
+@dataclass(frozen=True)
+class _Ready:
+    """An encoder that is loaded, and how its images are decoded."""
+
+    similarity: ViewSimilarity
+    fit: CaptionFit
+    decoder: Decoder
+
+
+def _made_ready(asking: Asking) -> _Ready:
+    question = question_of(asking.model, **asking.settings)
+    target = tried_out(model_of(asking.model, question.how), question.decoder.image_size)
+    device = device_of(asking.model)
+    similarity = ViewSimilarity(target.encoder, question, asking.views, asking.nonce, device)
+    return _Ready(similarity, CaptionFit(target.encoder, question, device), question.decoder)
+
+
+def _ready(asking: Asking) -> _Ready:
+    """The same, once per process."""
+    key = json.dumps([asking.model, asking.settings, asking.views, asking.nonce], sort_keys=True, default=str)
+    return _kept(key, _Box(asking))
+
+
+class _Box:
+    """An argument that does not count for `lru_cache`."""
+
+    def __init__(self, content: Asking) -> None:
+        self.content = content
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Box)
+
+    def __hash__(self) -> int:
+        return 0
+
+
+@lru_cache(maxsize=1)
+def _kept(key: str, box: _Box) -> _Ready:
+    return _made_ready(box.content)
