@@ -42,9 +42,9 @@ from mi_core.lots.designs import (  # noqa: E402  # noqa: E402
     paired_p_value,
     wealth,
 )
+from mi_core.lots.drawn import waves_of  # noqa: E402
 from mi_core.lots.marks import twins  # noqa: E402
 from mi_core.lots.phrases import captioned, credit_lines  # noqa: E402
-from mi_core.lots.verdict import waves_of  # noqa: E402  # noqa: E402
 from mi_core.metrics.delong import auc  # noqa: E402
 from mi_core.objectives import OBJECTIVES  # noqa: E402
 from mi_core.training.data import ResidentImages  # noqa: E402
