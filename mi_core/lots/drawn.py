@@ -33,13 +33,16 @@ class Drawn:
     caption: npt.NDArray[np.int8] | None = None
 
 
-def joined_draws(designs: Sequence[Design], albums: Sequence[Sequence[str]], draws: Sequence[Draw]) -> Drawn:
+def joined_draws(
+    designs: Sequence[Design], albums: Sequence[Sequence[str]], draws: Sequence[Draw], *, captions: bool = True
+) -> Drawn:
     """The coins of the releases of a lot together, their units and strata numbered on.
 
     Args:
         designs: of each release.
         albums: the names of its strata.
         draws: how its coins fell.
+        captions: whether the coins of captions count; not where an encoder reads no texts.
     """
     strata: list[npt.NDArray[np.int64]] = []
     names: list[str] = []
@@ -51,7 +54,9 @@ def joined_draws(designs: Sequence[Design], albums: Sequence[Sequence[str]], dra
         tuple(names),
         np.concatenate([each.held_back for each in draws]),
         np.concatenate([each.version for each in draws]) if any(design.twins for design in designs) else None,
-        np.concatenate([each.caption for each in draws]) if any(design.captions for design in designs) else None,
+        np.concatenate([each.caption for each in draws])
+        if captions and any(design.captions for design in designs)
+        else None,
     )
 
 

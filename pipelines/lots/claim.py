@@ -23,6 +23,7 @@ from mi_core.auditing.models import evaluating, model_of
 from mi_core.auditing.questions import Question, question_of
 from mi_core.encoders.checkpoint import Encoder
 from mi_core.images import decode
+from mi_core.lots.draw import CAPTIONS
 from mi_core.lots.drawn import counted_against, waves_of
 from mi_core.lots.verdict import ALL, UNTIL_DECIDED, USED, ClaimResult, Elsewhere, judge_claim, without
 from mi_core.nonce import GIVEN, SYSTEM, new_nonce
@@ -105,8 +106,8 @@ def claim(
         raise UserError(f"{place} has no release that is drawn and written; run encoder-audit lot")
     with on_parts(f"{lot.path}/{VAULT}", address) as each, evaluating(model):
         asking = Asking(model, _whole(settings), views, "")
-        prepared, fingerprint, load = _described(asking, releases)
-        registered, folder = _register(lot, releases, prepared, asking, fingerprint, load, until_decided, nonce)
+        described = _described(asking, releases)
+        registered, folder = _register(lot, releases, described, asking, until_decided, nonce)
         asking = Asking(model, asking.settings, views, registered["nonce"]["value"])
         seen = set() if seen_elsewhere is None else _seen(releases, seen_elsewhere)
         return _asked(releases, folder, registered, asking, each, None if seen_elsewhere is None else seen)
@@ -131,18 +132,32 @@ def _whole(settings: Mapping[str, Any]) -> dict[str, Any]:
     return usual | dict(settings)
 
 
-def _described(asking: Asking, releases: Sequence[Release]) -> tuple[Question, str, str]:
-    """How the encoder is asked, its fingerprint, and what it is in words."""
+@dataclass(frozen=True)
+class _Described:
+    """How an encoder is asked, its fingerprint, what it is in words, and whether it is asked about captions."""
+
+    question: Question
+    fingerprint: str
+    load: str
+    captions: bool
+
+
+def _described(asking: Asking, releases: Sequence[Release]) -> _Described:
+    """What the user gave."""
     question = question_of(asking.model, **asking.settings)
     target = model_of(asking.model, question.how)
     if question.output not in target.encoder.outputs:
         raise UserError(f"output = {question.output!r}: the encoder has {', '.join(target.encoder.outputs)}")
-    if any(release.header.design.captions for release in releases) and target.encoder.text is None:
-        say("claim", "the encoder reads no texts, so that the coins of captions show nothing")
+    designs = {name for release in releases for name in release.header.design.designs}
+    reads = CAPTIONS in designs and target.encoder.text is not None
+    if CAPTIONS in designs and not reads:
+        if designs == {CAPTIONS}:
+            raise UserError("only captions were drawn, and the encoder reads no texts: nothing can be shown")
+        say("claim", "the encoder reads no texts, so that the coins of captions are left out")
     mark = target.part.fingerprint or ""
     if callable(asking.model) and not isinstance(asking.model, torch.nn.Module):
         mark = hashlib.sha256(_answers(target.encoder, question, releases[0]).tobytes()).hexdigest()
-    return question, mark, target.part.load or ""
+    return _Described(question, mark, target.part.load or "", reads)
 
 
 @torch.inference_mode()
@@ -162,18 +177,16 @@ def _answers(encoder: Encoder, question: Question, release: Release) -> npt.NDAr
 def _register(
     lot: Lot,
     releases: Sequence[Release],
-    question: Question,
+    described: _Described,
     asking: Asking,
-    fingerprint: str,
-    load: str,
     until_decided: bool,
     nonce: str | None,
 ) -> tuple[dict[str, Any], str]:
     """Write down what is asked, unless it stands there already; and the folder of the claim."""
-    counted = UNTIL_DECIDED if until_decided else ALL
+    counted, question = UNTIL_DECIDED if until_decided else ALL, described.question
     asked = {
-        "encoder": load,
-        "fingerprint": fingerprint,
+        "encoder": described.load,
+        "fingerprint": described.fingerprint,
         "attack": ATTACK,
         "output": question.output,
         "objective": question.objective,
@@ -182,6 +195,7 @@ def _register(
         "views": asking.views,
         "seed": asking.settings["seed"],
         "counted": counted,
+        "captions": described.captions,
     } | ({} if until_decided else {"releases": [release.header.commitment for release in releases]})
     name = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:12]
     root = f"{lot.path}/{VAULT}/{CLAIMS}"
@@ -206,7 +220,7 @@ def _asked(
     seen: set[str] | None,
 ) -> Claim:
     """Ask wave by wave, or about all at once, and judge."""
-    drawn, order = drawn_of(releases), order_of(releases)
+    drawn, order = drawn_of(releases, captions=registered["captions"]), order_of(releases)
     waves = waves_of([len(release.units) for release in releases])
     asked = Asked(order, np.full((len(order), 2), np.nan), np.full((len(order), 2), np.nan))
     stops = np.unique(waves) if registered["counted"] == UNTIL_DECIDED else [int(waves[-1])]

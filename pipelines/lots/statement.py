@@ -214,7 +214,7 @@ def _of_result(stated: Mapping[str, Any], headers: Sequence[Header], table: pa.T
     sorted_rows[place] = np.arange(len(rows))
     designs, entries = [header.design for header in headers], stated["releases"]
     draws = [draw(one, entry["salt"], entry["drawing"]["beacon"]) for one, entry in zip(designs, entries, strict=True)]
-    drawn = joined_draws(designs, [entry["albums"] for entry in entries], draws)
+    drawn = joined_draws(designs, [entry["albums"] for entry in entries], draws, captions=registered["captions"])
     scores, captions = (
         np.stack([np.asarray(table[name]) for name in names], axis=1)[sorted_rows] for names in (SCORES, CAPTION_SCORES)
     )

@@ -248,10 +248,11 @@ def release_at(path: str, number: int) -> Release:
     return Release(Lot(path), number)
 
 
-def drawn_of(releases: Sequence[Release]) -> Drawn:
-    """The coins of some releases together."""
+def drawn_of(releases: Sequence[Release], *, captions: bool = True) -> Drawn:
+    """The coins of some releases together; those of captions only where the encoder is asked about them."""
     designs = [release.header.design for release in releases]
-    return joined_draws(designs, [release.strata for release in releases], [release.draw for release in releases])
+    albums, draws = [release.strata for release in releases], [release.draw for release in releases]
+    return joined_draws(designs, albums, draws, captions=captions)
 
 
 def order_of(releases: Sequence[Release]) -> npt.NDArray[np.int64]:

@@ -264,8 +264,11 @@ def test_of_two_captions_the_published_one_is_found(tmp_path: Path) -> None:
     assert by_name["captions"].p_value < 1e-4 and by_name["captions"].published == 90
     assert by_name["held-back"].p_value > 0.01
     assert result.verdict == "used"
-    blind = ask(lot, Remembering(())).result
-    assert {design.design: design.p_value for design in blind.designs}["captions"] == 1
+    imageless = ask(lot, Remembering(published(lot))).result
+    assert [design.design for design in imageless.designs] == ["held-back"] and imageless.verdict == "used"
+    only = lot_of(tmp_path / "only", range(60), options=("--share", "0", "--captions"), captions=True)
+    with pytest.raises(UserError, match="reads no texts: nothing can be shown"):
+        ask(only, Remembering(()))
 
 
 def test_images_seen_elsewhere_are_told_and_decide_nothing(tmp_path: Path) -> None:
