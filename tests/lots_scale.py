@@ -104,7 +104,7 @@ def main(result: str, place: str, images: int = 1_000_000) -> None:
     answers = {path: stamp for path, stamp in stamps(claims).items() if "answers" in path}
     keep("claim, to its end", timed(ask, claims))
     told["parts asked twice"] = sum(stamps(claims)[path] != stamp for path, stamp in answers.items())
-    (statement,) = claims.glob("*/statement.json")
+    (statement,) = (lot / "claims").glob("*/statement.json")
     keep("verify", timed(["verify", str(statement)], claims))
 
 

@@ -50,7 +50,7 @@ def lines(
             "USED is 1 % in all, so each later one needs a smaller p."
         )
     if lost:
-        told.append(f"{count(lost)} images are missing or were altered since. They count against the claim.")
+        told.append(f"Missing, or altered since: {count(lost)} images. They count against the claim; put them back.")
     if elsewhere is not None:
         told.append(
             f"Seen elsewhere, as they are or nearly: {count(elsewhere.published)} published and "
@@ -60,7 +60,10 @@ def lines(
         )
     told += [_ALONE] if any(not one["beacon"] for one in drawn_by) else []
     if result.verdict != USED:
-        told.append("This is no proof that they were not used: few images, or a weak attack, show nothing either.")
+        told.append(
+            "This is no proof that they were not used: with few images, or where the encoder learned little of each, a "
+            "use does not show."
+        )
     return told
 
 
@@ -77,7 +80,7 @@ def _design(each: DesignResult) -> str:
     if each.design == HELD_BACK:
         return (
             f"Published against held back ({count(each.published)} and {count(each.other)} images): "
-            f"AUC {estimate(each.auc)}, p = {small(each.p_value)}."
+            f"AUC {estimate(each.auc)} (.5 is guessing), p = {small(each.p_value)}."
         )
     what = {TWINS: "version", CAPTIONS: "caption"}[each.design]
     return (

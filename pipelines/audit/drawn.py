@@ -46,7 +46,8 @@ def lot_of(config: RunConfig, splits: Splits, place: str) -> Lot:
     source = SourceConfig(kind="imagefolder", path=f"{place}/images")
     with on_parts(f"{lot.path}/{VAULT}", None) as each:
         release = commit(source, lot, Wanted(SHARE), beacon="", albums=None, each=each)
-        publish(source, release, "", each)
+        if release is not None:
+            publish(source, release, "", each)
     return lot
 
 

@@ -24,13 +24,14 @@ from pipelines.console import output
 from pipelines.errors import UserError
 
 if TYPE_CHECKING:
+    from pipelines.config.sections.sources import SourceConfig
     from pipelines.lots.vault import Release
 
-_FOR_BOTH = "both"
+_FOR_BOTH = "prepare"
 
 
 class _BothByDefault(TyperGroup):
-    """``lot IMAGES`` stands for ``lot both IMAGES``."""
+    """``lot IMAGES`` stands for ``lot prepare IMAGES``."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if args and not args[0].startswith("-") and args[0] not in self.commands:
@@ -69,8 +70,8 @@ Albums = Annotated[
 ]
 
 
-@lot_app.command(_FOR_BOTH, hidden=True)
-def both(
+@lot_app.command(_FOR_BOTH, epilog=example("lot photos --out release"))
+def prepare(
     images: Images,
     out: Place,
     share: Share = SHARE,
@@ -80,15 +81,17 @@ def both(
     elsewhere: Elsewhere = None,
     address: Address = None,
 ) -> None:
-    """Commit and draw at once, with random numbers of the operating system."""
+    """Commit and draw at once, with random numbers of this machine; lot IMAGES is short for it."""
     _commit(images, out, (share, twins, captions), "", (albums, elsewhere), address, draw=True)
 
 
-@lot_app.command("commit", epilog=example("lot commit photos --out release --beacon 'drand round 12345678'"))
+@lot_app.command("commit", epilog=example("lot commit photos --out release --decided-by 'drand quicknet round NUMBER'"))
 def commit(
     images: Images,
     out: Place,
-    beacon: Annotated[str, typer.Option("--beacon", help="Which public number of a later time will decide, in words.")],
+    decided_by: Annotated[
+        str, typer.Option("--decided-by", help="Which public number of a later time will decide, in words.")
+    ],
     share: Share = SHARE,
     twins: Twins = False,
     captions: Captions = False,
@@ -97,9 +100,10 @@ def commit(
     address: Address = None,
 ) -> None:
     """Fix images and salt by one number, before a public number of a later time decides what is published."""
-    if not beacon.strip():
-        raise UserError("--beacon is empty; say which public number will decide, such as 'drand round 12345678'")
-    _commit(images, out, (share, twins, captions), beacon.strip(), (albums, elsewhere), address, draw=False)
+    beacon = decided_by.strip()
+    if not beacon:
+        raise UserError("--decided-by is empty; say which public number of a later day will decide")
+    _commit(images, out, (share, twins, captions), beacon, (albums, elsewhere), address, draw=False)
 
 
 @lot_app.command("draw", epilog=example("lot draw photos --out release --beacon 8f3c...01"))
@@ -110,7 +114,6 @@ def draw(
     address: Address = None,
 ) -> None:
     """Draw a committed release with the public number, and write what is published and what is held back."""
-    from pipelines.data.scan.shards import source_of
     from pipelines.lots.parts import on_parts
     from pipelines.lots.publish import publish
     from pipelines.lots.vault import VAULT, Lot
@@ -119,9 +122,12 @@ def draw(
     release = lot.releases()[-1]
     if not release.is_committed:
         raise UserError(f"{out} is not committed; run encoder-audit lot commit first")
-    source = source_of(images)
+    value = beacon.strip()
+    if "..." in value or " " in value or value == release.header.beacon:
+        raise UserError(f"--beacon {value!r} is no value; give the number itself that {release.header.beacon} has")
+    source = _images(images)
     with on_parts(f"{lot.path}/{VAULT}", address) as each:
-        _tell(release, publish(source, release, beacon.strip(), each))
+        _tell(release, publish(source, release, value, each))
 
 
 def _commit(
@@ -147,14 +153,17 @@ def _commit(
     check_range("--share", wanted.share, 0, 1, open_high=True)
     if not (wanted.share or wanted.twins or wanted.captions):
         raise UserError("--share 0 holds nothing back; give a share above 0, or --twins or --captions")
-    source, lot = source_of(images), Lot(storage.target(out))
+    source, lot = _images(images), Lot(storage.target(out))
+    lot.check_vault()
     if f"{lot.path}/".startswith(f"{storage.absolute(images)}/"):
         raise UserError(f"--out {out} is inside of {images}; choose another folder")
     with on_parts(f"{lot.path}/{VAULT}", address) as each:
         albums = None if beside[0] is None else read_albums(beside[0])
         seen = None if beside[1] is None else source_of(beside[1])
         release = commit(source, lot, wanted, beacon=beacon, albums=albums, elsewhere=seen, each=each)
-        if draw:
+        if release is None:
+            output.print("nothing new: all images are in the lot already, and nothing was changed")
+        elif draw:
             _tell(release, publish(source, release, "", each))
         else:
             output.print(f"commitment: {release.header.commitment}")
@@ -165,22 +174,33 @@ def _commit(
             )
 
 
+def _images(images: str) -> SourceConfig:
+    """The images of a lot."""
+    from pipelines.data.scan.shards import source_of
+    from pipelines.files import storage
+
+    if storage.exists(images) and not storage.is_folder(images) and not images.endswith(".tar"):
+        raise UserError(f"{images} is a single file; give a folder of images, or tars")
+    return source_of(images)
+
+
 def _tell(release: Release, counts: dict[str, int]) -> None:
     """Say what to do with what was written."""
     from pipelines.lots.vault import COMMITMENTS, LONE
 
     lot = release.lot
+    with_beacon = release.drawing["by"] != LONE
+    todo = "decided by the beacon" if with_beacon else "post, time-stamp or mail these 64 characters today"
     alone = (
-        "\nYou drew alone. An opponent can say that you drew many lots and kept the luckiest. Show the commitment to "
-        "somebody now, or draw with a beacon next time: encoder-audit lot commit --help"
+        "\nYou drew alone. An opponent can say that you drew many lots and kept the luckiest. Show the 64 characters "
+        "to somebody now, or let a public number decide next time: encoder-audit lot commit --help"
     )
     output.print(
         f"published    {counts['published']:,} images in {lot.published}: publish these, and nothing else\n"
         f"held back    {counts['held_back']:,} images in {release.held_back}: show them to nobody, ever\n"
         f"keep secret  {lot.path}/vault: back it up; without it nothing can be proved\n"
         f"commitment   {release.header.commitment}\n"
-        f"             post, time-stamp or mail these 64 characters today; they stand in {lot.path}/{COMMITMENTS}"
-        + (alone if release.drawing["by"] == LONE else ""),
+        f"             {todo}; it stands in {lot.path}/{COMMITMENTS}" + ("" if with_beacon else alone),
         soft_wrap=True,
         highlight=False,
     )
@@ -202,6 +222,9 @@ def claim(
         bool, typer.Option("--until-decided", help="Ask about more and more images, and stop when it is decided.")
     ] = False,
     nonce: Nonce = None,
+    missing_ok: Annotated[
+        bool, typer.Option("--missing-ok", help="Ask although images are missing; they count against the claim.")
+    ] = False,
     elsewhere: Annotated[
         str | None,
         typer.Option(
@@ -226,6 +249,7 @@ def claim(
         views=views,
         until_decided=until_decided,
         nonce=nonce,
+        missing_ok=missing_ok,
         seen_elsewhere=None if elsewhere is None else source_of(elsewhere),
         address=address,
         weights=weights,
@@ -238,8 +262,8 @@ def claim(
     for line in lines(found.result, found.drawings, found.lost, found.elsewhere):
         output.print(f"  {line}", soft_wrap=True, highlight=False)
     output.print(
-        f"\nstatement: {found.path}/statement.json and opened.parquet beside it: hand over both; "
-        "encoder-audit verify checks them without the vault",
+        f"\nstatement: {found.statement}/statement.json, and opened.parquet beside it: hand over both, they show no "
+        "image; encoder-audit verify checks them without the vault",
         soft_wrap=True,
         highlight=False,
     )

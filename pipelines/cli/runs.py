@@ -106,7 +106,8 @@ def verify(
     from pipelines.report.verify import FAILS
     from pipelines.report.verify import verify as checked
 
-    if is_claim(file):
+    claimed = is_claim(file)
+    if claimed:
         checks = verify_claim(file, run)
     elif run is None:
         raise UserError(f"{file} is of a run; give its folder as well: encoder-audit verify {file} RUN")
@@ -114,7 +115,10 @@ def verify(
         checks = checked(file, run)
     for check in checks:
         output.print(f"{check.outcome:5}  {check.about}: {check.text}", soft_wrap=True, highlight=False, markup=False)
-    if any(check.outcome == FAILS for check in checks):
+    failed = sum(check.outcome == FAILS for check in checks)
+    if claimed:
+        output.print(f"{failed} checks FAIL" if failed else "all that can be checked here holds")
+    if failed:
         raise typer.Exit(1)
 
 

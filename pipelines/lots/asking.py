@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 
 from mi_core.auditing.models import device_of, model_of, tried_out
@@ -108,6 +109,26 @@ def pictures_of(release: Release, name: str, held: Mapping[str, bool]) -> Iterat
         elif keys and storage.exists(path := f"{folder}/{name}.tar"):
             for sample in Source(release.source).read(Item(name, path=path), set(keys)):
                 yield sample.key, is_other, sample.image
+
+
+def expected_files(release: Release) -> Iterator[tuple[str, list[str]]]:
+    """The folders of a release with the files of its units that stand in each."""
+    held_back = release.draw.held_back
+    folders = [(release.lot.published, False, True), (release.held_back, True, False)]
+    folders += [(release.other, True, True)] if release.header.design.twins else []
+    for folder, has_held, has_shown in folders:
+        names: list[str] = []
+        for part in release.parts():
+            table = release.images(part, ["name", "sha256", "versions"])
+            units = np.asarray(pc.fill_null(pc.index_in(table["sha256"], value_set=release.digests), -1))
+            mine = (units >= 0) & np.where(held_back[units], has_held, has_shown)
+            if folder == release.other:
+                mine &= np.asarray(pc.fill_null(pc.list_value_length(table["versions"]), 0)) > 1
+            if release.source.kind == "imagefolder":
+                names += table["name"].filter(pa.array(mine)).to_pylist()
+            elif mine.any():
+                names.append(f"{part}.tar")
+        yield folder, names
 
 
 @dataclass(frozen=True)

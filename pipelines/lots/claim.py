@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from mi_core.auditing.models import evaluating, model_of
+from mi_core.auditing.models import evaluating, is_address, model_of
 from mi_core.auditing.questions import Question, question_of
 from mi_core.encoders.checkpoint import Encoder
 from mi_core.images import decode
@@ -33,7 +33,7 @@ from pipelines.console import say
 from pipelines.data.columns import DESCRIPTOR, PHASH
 from pipelines.errors import UserError
 from pipelines.files import storage
-from pipelines.lots.asking import Asking, ask_part, pictures_of
+from pipelines.lots.asking import Asking, ask_part, expected_files, pictures_of
 from pipelines.lots.elsewhere import seen_in
 from pipelines.lots.parts import Mapped, on_parts
 from pipelines.lots.statement import CAPTION_SCORES, SCORES, Asked, write_statement
@@ -42,6 +42,7 @@ from pipelines.run.registration import code_digest
 
 CLAIMS = "claims"
 ATTACK = "mean-cosine"
+_MAY_MISS = 0.01  # of the files of a lot, before a claim asks for them
 _PROBED = 8  # images by whose answers a function is known
 _ASKED = ["name", "sha256", "versions", "captions"]  # columns that asking needs
 
@@ -66,6 +67,12 @@ class Claim:
     lost: int
     elsewhere: Elsewhere | None = None
 
+    @property
+    def statement(self) -> str:
+        """The folder of the two files to hand over, outside of the vault."""
+        root, _, name = self.path.rpartition(f"/{VAULT}/{CLAIMS}/")
+        return f"{Lot(root).claims}/{name}"
+
 
 def claim(
     place: str,
@@ -74,6 +81,7 @@ def claim(
     views: int = 10,
     until_decided: bool = False,
     nonce: str | None = None,
+    missing_ok: bool = False,
     seen_elsewhere: SourceConfig | None = None,
     address: str | None = None,
     **settings: Any,
@@ -87,6 +95,7 @@ def claim(
         views: of each image, at least 2.
         until_decided: ask in waves and stop when it is decided, by the p-value that allows that; else ask about all.
         nonce: a number of the other party; None: drawn when the claim is registered.
+        missing_ok: ask although images are missing; else a few may be. They count against the claim.
         seen_elsewhere: images that are known to stand elsewhere, too. What the result would be without them and their
             near-copies is told; the verdict does not follow it, for they were named after the draw.
         address: a Ray cluster; None: a local Ray where there are many images.
@@ -104,13 +113,36 @@ def claim(
     releases = [release for release in lot.releases() if release.is_written]
     if not releases:
         raise UserError(f"{place} has no release that is drawn and written; run encoder-audit lot")
+    _check_there(releases, missing_ok=missing_ok)
     with on_parts(f"{lot.path}/{VAULT}", address) as each, evaluating(model):
         asking = Asking(model, _whole(settings), views, "")
+        if is_address(model):
+            say(
+                "claim",
+                "the operator of the API gets to see held-back images; --until-decided sends fewer",
+            )
         described = _described(asking, releases)
         registered, folder = _register(lot, releases, described, asking, until_decided, nonce)
         asking = Asking(model, asking.settings, views, registered["nonce"]["value"])
         seen = set() if seen_elsewhere is None else _seen(releases, seen_elsewhere)
         return _asked(releases, folder, registered, asking, each, None if seen_elsewhere is None else seen)
+
+
+def _check_there(releases: Sequence[Release], *, missing_ok: bool) -> None:
+    """Name the files of a lot that are missing; they count against a claim, so nobody should lose many unawares."""
+    missing: list[str] = []
+    count = 0
+    for release in releases:
+        for folder, keys in expected_files(release):
+            there = set(storage.list_files(folder))
+            count += len(keys)
+            missing += [path for key in keys if (path := f"{folder}/{key}") not in there]
+    if not missing:
+        return
+    told = f"{len(missing):,} of {count:,} files of the lot are missing, such as {missing[0]}"
+    if not missing_ok and len(missing) > _MAY_MISS * count:
+        raise UserError(f"{told}; put them back, or give --missing-ok: they count against the claim")
+    say("claim", f"{told}; they count against the claim")
 
 
 def _seen(releases: Sequence[Release], source: SourceConfig) -> set[str]:
@@ -225,6 +257,11 @@ def _asked(
     asked = Asked(order, np.full((len(order), 2), np.nan), np.full((len(order), 2), np.nan))
     stops = np.unique(waves) if registered["counted"] == UNTIL_DECIDED else [int(waves[-1])]
     seed = f"{releases[-1].header.commitment} {folder.rpartition('/')[2]}"
+    each_asks = asking.views * (2 if drawn.version is not None else 1)
+    say(
+        "claim",
+        f"asking about {'' if len(stops) == 1 else 'up to '}{len(order):,} images, {each_asks} views of each",
+    )
     begun = 0
     for wave in stops:
         count = int(np.searchsorted(waves, wave, "right"))
@@ -254,7 +291,7 @@ def _asked(
         is_seen = np.isin(shas[whole.order], sorted(seen))
         elsewhere = without(drawn, whole.order, scores, captions, is_seen, seed=seed)
     found = Claim(folder, registered, result, drawings, lost, elsewhere)
-    write_statement(folder, releases, registered, whole, result, seed)
+    write_statement(found.statement, releases, registered, whole, result, seed)
     return found
 
 

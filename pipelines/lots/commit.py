@@ -42,7 +42,7 @@ def commit(
     albums: Mapping[str, str] | None,
     elsewhere: SourceConfig | None = None,
     each: Mapped,
-) -> Release:
+) -> Release | None:
     """Fix the next release of a lot; the same call goes on where an earlier one ended.
 
     Args:
@@ -54,8 +54,11 @@ def commit(
         elsewhere: images that others have already; what is nearly one of them is published and left out of the lot.
         each: runs the parts.
 
+    Returns:
+        The release; None: all images are in an earlier one.
+
     Raises:
-        UserError: the source cannot be read, holds no new image, or has changed since the commitment was made.
+        UserError: the source cannot be read, holds no usable image, or has changed since the commitment was made.
     """
     if source.kind not in _SOURCES:
         raise UserError(
@@ -69,7 +72,9 @@ def commit(
     items = Source(source).items()
     key = release.secret["key"]
     each(_read_part, [(source, item, release.path, wanted, key) for item in items], "reading images")
-    _number(release, items, wanted, albums, elsewhere)
+    if not _number(release, items, wanted, albums, elsewhere):
+        storage.remove(release.path)
+        return None
     try:
         design = Design(tuple(np.bincount(release.units["stratum"]).tolist()), **asdict(wanted))
     except ConfigError as error:
@@ -85,13 +90,13 @@ def commit(
 def _same(release: Release, wanted: Wanted, beacon: str) -> Release:
     """A release that is committed already, if that is what is asked for."""
     header, design = release.header, release.header.design
-    fixed_ones = {"--share": (wanted.share, design.share), "--beacon": (beacon, header.beacon)}
+    fixed_ones = {"--share": (wanted.share, design.share), "--decided-by": (beacon, header.beacon)}
     fixed_ones |= {"--twins": (wanted.twins, design.twins), "--captions": (wanted.captions, design.captions)}
     for name, (given, fixed) in fixed_ones.items():
         if given != fixed:
             raise UserError(
                 f"release {release.number} is committed with {name} {fixed or 'none'!r}, not {given or 'none'!r}; draw "
-                f"it as it is, or remove {release.path} before its commitment was shown to anybody"
+                "it with encoder-audit lot draw, or start again in another --out"
             )
     _tell(release, header)
     return release
@@ -154,8 +159,11 @@ def _number(
     wanted: Wanted,
     albums: Mapping[str, str] | None,
     elsewhere: SourceConfig | None,
-) -> None:
-    """Number the units, and write units.parquet. A unit is all copies of an image; the first of them speaks for it."""
+) -> bool:
+    """Number the units, and write units.parquet; False: all images are in an earlier release.
+
+    A unit is all copies of an image; the first of them speaks for it.
+    """
     read = {item.name: f"{release.path}/images/{item.name}.parquet" for item in items}
     for path in set(storage.list_files(f"{release.path}/images")) - set(read.values()):
         storage.remove(path)  # of an earlier call, on other images
@@ -170,6 +178,8 @@ def _number(
         new = new.filter(pc.invert(pc.is_in(new["sha256"], value_set=pa.array(sorted(seen), pa.string()))))
         say("lot", f"{count_of(fresh - len(new), 'image', 'images')} seen elsewhere: published, and not in the lot")
         copies = len(new)
+    if len(readable) and not fresh:
+        return False
     if not len(new):
         raise UserError(
             f"no new image: of {count:,} images {len(readable) - fresh:,} are in an earlier release, "
@@ -193,6 +203,7 @@ def _number(
     say("lot", f"{count_of(count, 'image', 'images')}: {len(units):,} in the lot, in {divided}{rest}")
     if wanted.twins and (unmarked := int((np.asarray(pc.list_value_length(units["versions"])) == 1).sum())):
         say("lot", f"{count_of(unmarked, 'image', 'images')} without a twin: only JPEG and PNG can carry a mark")
+    return True
 
 
 def _albums(names: Sequence[str], albums: Mapping[str, str] | None) -> list[str]:

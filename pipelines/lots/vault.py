@@ -3,6 +3,7 @@
     LOT/
       published/            what may be shown: names, bytes and metadata as they were
       commitments.txt       a line for every release; to be posted, time-stamped or mailed
+      claims/ID/            statements of claims, to be handed over
       vault/                secret until a claim
         release-001/
           header.json       what the commitment is the digest of
@@ -86,9 +87,24 @@ class Lot:
         """
         place = storage.absolute(path)
         place = place.removesuffix(f"/{VAULT}") if not storage.exists(f"{place}/{VAULT}") else place
+        cls(place).check_vault()
         if not storage.exists(f"{place}/{VAULT}"):
             raise UserError(f"{path} holds no lot; make one with encoder-audit lot IMAGES --out {path}")
         return cls(place)
+
+    def check_vault(self) -> None:
+        """Raise UserError if there was a lot here and its vault is gone."""
+        left = [name for name in (COMMITMENTS, PUBLISHED) if storage.exists(f"{self.path}/{name}")]
+        if left and not storage.exists(f"{self.path}/{VAULT}"):
+            raise UserError(
+                f"{self.path}/{VAULT} is gone, though {left[0]} is there: put the vault back from your backup; for "
+                "other images choose another --out"
+            )
+
+    @property
+    def claims(self) -> str:
+        """The folder of the statements of claims, to be handed over."""
+        return f"{self.path}/claims"
 
     @property
     def published(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shutil
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
@@ -121,7 +122,7 @@ def test_what_was_published_and_used_is_found(tmp_path: Path) -> None:
     assert found.lost == 0 and found.result.asked == 200
     assert "USED" in headline(found.result)
     assert any("drew alone" in line for line in lines(found.result, found.drawings, 0))
-    assert storage.read_json(f"{found.path}/statement.json")["result"]["verdict"] == "used"
+    assert storage.read_json(f"{found.statement}/statement.json")["result"]["verdict"] == "used"
 
 
 def test_an_encoder_that_knows_all_or_none_shows_nothing(tmp_path: Path) -> None:
@@ -183,7 +184,11 @@ def test_missing_and_altered_images_count_against_the_claim(tmp_path: Path) -> N
     for number in known - half:
         path = next((lot / "published").rglob(f"{number:04d}.png"))
         path.unlink() if number % 4 else path.write_bytes(picture(number + 1000))
-    told = ask(lot, Remembering(half), seed=1)
+    with pytest.raises(
+        UserError, match="files of the lot are missing, such as .*; put them back"
+    ):
+        ask(lot, Remembering(half), seed=1)
+    told = ask(lot, Remembering(half), seed=1, missing_ok=True)
     assert told.lost == len(known - half)
     assert told.result.asked == 300
     assert told.result.p_value > whole.result.p_value
@@ -191,7 +196,7 @@ def test_missing_and_altered_images_count_against_the_claim(tmp_path: Path) -> N
     for path in (lot / "published").rglob("*.png"):
         if int(path.stem) % 20 != 1:
             path.unlink(missing_ok=True)
-    few = ask(lot, Remembering(half), seed=2)
+    few = ask(lot, Remembering(half), seed=2, missing_ok=True)
     assert few.result.verdict == "not shown"
 
 
@@ -213,12 +218,20 @@ def test_what_is_asked_is_fixed_before_the_first_query(tmp_path: Path) -> None:
         ask(lot, breaks, nonce="78")
 
 
+def test_a_lost_vault_is_no_reason_to_draw_anew(tmp_path: Path) -> None:
+    lot = lot_of(tmp_path, range(60))
+    shutil.rmtree(lot / "vault")
+    for arguments in (["lot", str(tmp_path / "photos"), "--out", str(lot)], ["claim", str(lot), "--encoder", "timm:x"]):
+        result = CliRunner().invoke(app, arguments)
+        assert "put the vault back from your backup" in str(result.exception)
+
+
 def test_a_claim_needs_a_lot(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="holds no lot"):
         ask(tmp_path, Remembering(()))
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "a.png").write_bytes(picture(1))
-    arguments = ["lot", "commit", str(tmp_path / "photos"), "--out", str(tmp_path / "lot"), "--beacon", "round 7"]
+    arguments = ["lot", "commit", str(tmp_path / "photos"), "--out", str(tmp_path / "lot"), "--decided-by", "round 7"]
     assert CliRunner().invoke(app, arguments).exit_code == 0
     with pytest.raises(UserError, match="no release that is drawn"):
         ask(tmp_path / "lot", Remembering(()))
@@ -275,7 +288,7 @@ def test_images_seen_elsewhere_are_told_and_decide_nothing(tmp_path: Path) -> No
     """An owner who names the held-back images of the highest scores would forge a claim."""
     lot = lot_of(tmp_path, range(300))
     found = ask(lot, Remembering(range(0, 300, 2)))
-    table = storage.read_table(f"{found.path}/opened.parquet").to_pandas()
+    table = storage.read_table(f"{found.statement}/opened.parquet").to_pandas()
     held = {path.stem for path in (lot / "vault").rglob("held-back/**/*.png")}
     shas = {row["sha256"]: row["name"] for row in Lot.at(str(lot)).releases()[0].images("part-00000").to_pylist()}
     table["stem"] = [Path(shas[one[0]]).stem for one in table["versions"]]

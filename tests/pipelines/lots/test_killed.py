@@ -69,6 +69,6 @@ def test_a_lot_and_a_claim_of_many_shards_survive_being_killed(tmp_path: Path) -
     said = run(ask)
     assert "NOT SHOWN" in said
     assert answers.items() <= stamps(claims).items()
-    (statement,) = claims.glob("*/statement.json")
+    (statement,) = (place / "claims").glob("*/statement.json")
     assert storage.read_json(str(statement))["result"]["asked"] == SHARDS * EACH
     assert all(check.outcome != "FAILS" for check in verify_claim(str(statement)))

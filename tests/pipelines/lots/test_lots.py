@@ -95,7 +95,7 @@ def test_every_image_is_published_or_held_back_as_it_was(tmp_path: Path) -> None
 
 def test_the_commitment_is_that_of_the_images_and_the_coins_follow_from_it(tmp_path: Path) -> None:
     source = folder_of(tmp_path / "photos", range(40))
-    lot("commit", source, "--out", tmp_path / "lot", "--beacon", "drand round 7")
+    lot("commit", source, "--out", tmp_path / "lot", "--decided-by", "drand round 7")
     assert not (tmp_path / "lot" / "published").exists()
     place = release(tmp_path / "lot")
     header, secret = (storage.read_json(f"{place}/{name}.json") for name in ("header", "secret"))
@@ -156,7 +156,8 @@ def test_a_later_release_publishes_new_images_alone(tmp_path: Path) -> None:
     lot(source, "--out", place)
     back = files_in(release(place) / "held-back")
     first = files_in(place / "published")
-    assert "no new image: of 30 images 30 are in an earlier release" in failure(lambda: lot(source, "--out", place))
+    assert "nothing new" in lot(source, "--out", place)
+    assert not release(place, 2).exists()
     folder_of(source, range(30, 50))
     lot(source, "--out", place)
     second, held = files_in(place / "published"), files_in(release(place, 2) / "held-back")
@@ -180,11 +181,11 @@ def test_what_would_break_a_lot_is_refused(tmp_path: Path) -> None:
     assert "is inside of" in failure(lambda: lot(source, "--out", source / "lot"))
     assert "is not drawn" in failure(lambda: Lot(str(place)).new_release().drawing)
     assert "holds no lot" in failure(lambda: lot("draw", source, "--out", place, "--beacon", "1"))
-    lot("commit", source, "--out", place, "--beacon", "round 7")
+    lot("commit", source, "--out", place, "--decided-by", "round 7")
     assert "--share 0.2, not 0.5" in failure(
-        lambda: lot("commit", source, "--out", place, "--beacon", "round 7", "--share", "0.5")
+        lambda: lot("commit", source, "--out", place, "--decided-by", "round 7", "--share", "0.5")
     )
-    assert "--beacon 'round 7', not 'none'" in failure(lambda: lot(source, "--out", place))
+    assert "--decided-by 'round 7', not 'none'" in failure(lambda: lot(source, "--out", place))
     (source / "album0" / "p002.png").write_bytes(picture(99))
     assert "p002.png is not as it was committed" in failure(
         lambda: lot("draw", source, "--out", place, "--beacon", "abc")
@@ -198,9 +199,19 @@ def test_what_would_break_a_lot_is_refused(tmp_path: Path) -> None:
     assert "is another image of an earlier release" in failure(lambda: lot(source, "--out", place))
 
 
+def test_what_is_no_folder_and_what_is_no_beacon_is_told(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("no picture")
+    assert "is a single file; give a folder" in failure(lambda: lot(tmp_path / "notes.txt", "--out", tmp_path / "lot"))
+    source, place = folder_of(tmp_path / "photos", range(20)), tmp_path / "lot"
+    lot("commit", source, "--out", place, "--decided-by", "round 7")
+    for value in ("8f3c...", "round 7"):
+        assert "is no value" in failure(lambda value=value: lot("draw", source, "--out", place, "--beacon", value))
+    assert "decided by the beacon" in lot("draw", source, "--out", place, "--beacon", "8f3c")
+
+
 def test_a_missing_image_is_named(tmp_path: Path) -> None:
     source, place = folder_of(tmp_path / "photos", range(20)), tmp_path / "lot"
-    lot("commit", source, "--out", place, "--beacon", "round 7")
+    lot("commit", source, "--out", place, "--decided-by", "round 7")
     (source / "album1" / "p003.png").unlink()
     assert "p003.png was committed and is not there any more" in failure(
         lambda: lot("draw", source, "--out", place, "--beacon", "abc")
@@ -267,6 +278,6 @@ def test_the_secret_is_new_every_time_and_readable_by_the_owner_alone(tmp_path: 
 
 def test_publishing_needs_the_beacon_that_was_committed_to(tmp_path: Path) -> None:
     source = folder_of(tmp_path / "photos", range(20))
-    lot("commit", source, "--out", tmp_path / "lot", "--beacon", "round 7")
+    lot("commit", source, "--out", tmp_path / "lot", "--decided-by", "round 7")
     made = Lot.at(str(tmp_path / "lot")).releases()[0]
     assert "give its value with --beacon" in failure(lambda: publish(made.source, made, "", None))  # type: ignore[arg-type]

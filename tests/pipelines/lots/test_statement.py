@@ -31,7 +31,7 @@ def handed_over(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert found.result.verdict == "used" and found.result.asked < 300
     (place / "handed").mkdir()
     for name in ("statement.json", "opened.parquet"):
-        shutil.copy(f"{found.path}/{name}", place / "handed" / name)
+        shutil.copy(f"{found.statement}/{name}", place / "handed" / name)
     shutil.rmtree(lot)
     return place / "handed"
 
@@ -153,8 +153,8 @@ def test_an_owner_cannot_choose_images_by_their_answers(tmp_path: Path) -> None:
     """Asking about the first half alone, and proving that, is seen: they are not the first of the order."""
     lot = lot_of(tmp_path, range(200))
     found = ask(lot, Remembering(()), until_decided=True)
-    stated = storage.read_json(f"{found.path}/statement.json")
-    table = storage.read_table(f"{found.path}/opened.parquet")
+    stated = storage.read_json(f"{found.statement}/statement.json")
+    table = storage.read_table(f"{found.statement}/opened.parquet")
     kept = np.sort(np.argsort(-np.asarray(table["score-0"]))[:100])
     from mi_core.lots.merkle import proof_of
     from pipelines.lots.vault import Lot
@@ -162,10 +162,10 @@ def test_an_owner_cannot_choose_images_by_their_answers(tmp_path: Path) -> None:
     chosen = table.take(pa.array(kept))
     leaves = Lot.at(str(lot)).releases()[0].leaves()
     stated["releases"][0]["proof"] = [one.hex() for one in proof_of(leaves, sorted(chosen["unit"].to_pylist()))]
-    storage.write_table(f"{found.path}/opened.parquet", chosen)
-    stated["opened"] |= {"sha256": file_digest(f"{found.path}/opened.parquet"), "rows": 100}
-    storage.write_json(f"{found.path}/statement.json", stated)
-    checks = outcomes(Path(found.path))
+    storage.write_table(f"{found.statement}/opened.parquet", chosen)
+    stated["opened"] |= {"sha256": file_digest(f"{found.statement}/opened.parquet"), "rows": 100}
+    storage.write_json(f"{found.statement}/statement.json", stated)
+    checks = outcomes(Path(found.statement))
     assert checks["commitment"] == "holds" and checks["completeness"] == "FAILS"
 
 
@@ -174,11 +174,11 @@ def test_a_lot_with_a_beacon_says_what_to_look_up(tmp_path: Path) -> None:
     for number in range(100):
         (tmp_path / "photos" / f"{number:04d}.png").write_bytes(picture(number))
     beacon = "drand quicknet round 12345678"
-    for command in (["commit", "--beacon", beacon], ["draw", "--beacon", "c0ffee"]):
+    for command in (["commit", "--decided-by", beacon], ["draw", "--beacon", "c0ffee"]):
         arguments = ["lot", command[0], str(tmp_path / "photos"), "--out", str(tmp_path / "lot"), *command[1:]]
         assert CliRunner().invoke(app, arguments).exit_code == 0
     found = ask(tmp_path / "lot", Remembering(()))
-    checks = {check.about: check for check in verify_claim(f"{found.path}/statement.json")}
+    checks = {check.about: check for check in verify_claim(f"{found.statement}/statement.json")}
     assert checks["draw"].outcome == "open" and f"{beacon} was c0ffee" in checks["draw"].text
 
 
