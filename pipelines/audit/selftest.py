@@ -168,7 +168,7 @@ def _judged(config: RunConfig, place: str, audited: _Audited) -> Iterator[Outcom
     for name in CASES:
         yield of_verdict(name, audited(chooser.audit(name, f"{place}/images/{name}"), name))
     splits = Splits.load(first.path)
-    yield from _on_lot(trained, splits, first, place, audited)
+    yield from on_lot(trained, splits, first, place, audited)
     for name in planted.ALTERED:
         sources = planted.altered(config, splits, f"{place}/images/{name}", name)
         yield of_verdict(name, audited(planted.random(config, sources), name))
@@ -186,7 +186,7 @@ def _judged(config: RunConfig, place: str, audited: _Audited) -> Iterator[Outcom
         say("selftest", "no promise of differential privacy is planted: it takes classes and 300 audited images")
 
 
-def _on_lot(config: RunConfig, splits: Splits, first: SeedFolder, place: str, audited: _Audited) -> Iterator[Outcome]:
+def on_lot(config: RunConfig, splits: Splits, first: SeedFolder, place: str, audited: _Audited) -> Iterator[Outcome]:
     """The outcomes of the claims on a lot of the audited images."""
     lot = drawn.lot_of(config, splits, f"{place}/images/lot")
     primary = config.attacks[config.validity.attack]
