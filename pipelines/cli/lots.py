@@ -43,7 +43,7 @@ lot_app = typer.Typer(
     cls=_BothByDefault,
     no_args_is_help=True,
     help="Prepare a release by lot, so that its use can be proved later: lot IMAGES --out LOT.",
-    epilog=example("lot photos --out release"),
+    epilog=example("lot prepare photos --out release"),
 )
 Images = Annotated[str, typer.Argument(help="A folder of images, or tars.", metavar="IMAGES")]
 Place = Annotated[str, typer.Option("--out", help="Folder of the lot; one that is there gets a new release.")]
@@ -70,7 +70,7 @@ Albums = Annotated[
 ]
 
 
-@lot_app.command(_FOR_BOTH, epilog=example("lot photos --out release"))
+@lot_app.command(_FOR_BOTH, epilog=example("lot prepare photos --out release"))
 def prepare(
     images: Images,
     out: Place,
