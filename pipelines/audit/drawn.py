@@ -6,7 +6,7 @@ shadow of that run saw none of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from mi_core.encoders.checkpoint import Encoder
 from mi_core.lots.draw import SHARE
@@ -29,17 +29,21 @@ from pipelines.run.folder import SeedFolder
 
 ALBUMS = 10
 _ALBUM = "album-3"  # the one that is used
+_OTHERS = "others"  # folder of the images that the shadow was trained on
 
 
 def lot_of(config: RunConfig, splits: Splits, place: str) -> Lot:
-    """A lot of the audited images in the folder of that name, drawn and written; one that is there stays."""
+    """A lot of the audited images in the folder of that name, drawn and written; one that is there stays.
 
-    def files() -> Iterator[tuple[str, bytes]]:
-        ids = splits.ids(TARGET_ROLES)
-        for number, (_, _, pixels) in enumerate(read_samples(config.data, splits, TARGET_ROLES, ids)):
-            yield f"album-{number % ALBUMS}/{number:06d}.png", png_of(pixels)
+    The images that the shadow was trained on stand beside it.
+    """
 
-    write_once(f"{place}/images", files())
+    def files(roles: Sequence[str], albums: int) -> Iterator[tuple[str, bytes]]:
+        for number, (_, _, pixels) in enumerate(read_samples(config.data, splits, roles, splits.ids(roles))):
+            yield f"album-{number % albums}/{number:06d}.png", png_of(pixels)
+
+    write_once(f"{place}/images", files(TARGET_ROLES, ALBUMS))
+    write_once(f"{place}/{_OTHERS}", files(SHADOW_ROLES[:1], 1))
     lot = Lot(f"{place}/lot")
     if any(release.is_written for release in lot.releases()):
         return lot
@@ -57,19 +61,16 @@ def training(config: RunConfig, lot: Lot, *, whole: bool) -> RunConfig:
     primary = config.attacks[config.validity.attack]
     target = config.encoders[primary.target].model_dump(mode="json")
     used = lot.published if whole else f"{lot.published}/{_ALBUM}"
-    shadow = {role: plain["data"]["roles"][role] for role in SHADOW_ROLES}
     sources = {"used": {"kind": "imagefolder", "path": used}, "back": {"kind": "imagefolder", "path": _back(lot)}}
-    roles = {
+    roles: dict[str, dict[str, object]] = {
         TARGET_ROLES[0]: {"from": "used"},
         TARGET_ROLES[1]: {"from": "back"},
         KNOWN_ROLES[1]: {"from": TARGET_ROLES[1], "fraction": 0.3},
     }
-    needed = {} if whole else {role["from"]: plain["data"]["sources"][role["from"]] for role in shadow.values()}
-    plain["data"] = decoding_of(plain) | {
-        "sources": sources | needed,
-        "roles": roles | ({} if whole else shadow),
-        "near_duplicates": None,
-    }
+    if not whole:
+        sources["others"] = {"kind": "imagefolder", "path": f"{lot.path.removesuffix('/lot')}/{_OTHERS}"}
+        roles[SHADOW_ROLES[0]] = {"from": "others"}
+    plain["data"] = decoding_of(plain) | {"sources": sources, "roles": roles, "near_duplicates": None}
     return build(
         plain
         | {

@@ -184,9 +184,7 @@ def test_missing_and_altered_images_count_against_the_claim(tmp_path: Path) -> N
     for number in known - half:
         path = next((lot / "published").rglob(f"{number:04d}.png"))
         path.unlink() if number % 4 else path.write_bytes(picture(number + 1000))
-    with pytest.raises(
-        UserError, match="files of the lot are missing, such as .*; put them back"
-    ):
+    with pytest.raises(UserError, match="files of the lot are missing, such as .*; put them back"):
         ask(lot, Remembering(half), seed=1)
     told = ask(lot, Remembering(half), seed=1, missing_ok=True)
     assert told.lost == len(known - half)
