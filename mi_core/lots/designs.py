@@ -37,6 +37,7 @@ import numpy.typing as npt
 from scipy.special import expit, gammaincc, logit, logsumexp, ndtri
 
 from mi_core.checks import ConfigError, check_finite, check_range, check_shape
+from mi_core.metrics.delong import mean_ranks
 from mi_core.records import BoolArray, FloatArray
 from mi_core.runtime import compiled
 
@@ -215,7 +216,7 @@ def any_time_p_value(log_wealth: _Float64) -> float:
 
 def normal_scores(values: _Float64) -> _Float64:
     """Van der Waerden's scores (N,): the normal quantile of rank / (N + 1), with mean ranks for ties."""
-    return np.asarray(ndtri(_ranks(values) / (len(values) + 1)))
+    return np.asarray(ndtri(mean_ranks(values) / (len(values) + 1)))
 
 
 def aligned(values: _Float64, strata: _Int64) -> _Float64:
@@ -235,14 +236,9 @@ def aligned(values: _Float64, strata: _Int64) -> _Float64:
     return np.asarray(values - values.mean() - (shrink * (means - values.mean()))[numbers])
 
 
-def _ranks(values: _Float64) -> _Float64:
-    _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
-    return np.asarray((np.cumsum(counts) - (counts - 1) / 2)[places])
-
-
 def _signed_scores(differences: _Float64) -> _Float64:
     """Half-normal scores of the sizes with the signs of the differences: (N,)."""
-    ranks = _ranks(np.abs(differences))
+    ranks = mean_ranks(np.abs(differences))
     return np.asarray(np.sign(differences) * ndtri(0.5 + ranks / (2 * len(differences) + 2)))
 
 

@@ -53,6 +53,17 @@ def checked_scores(scores: FloatArray, labels: BoolArray, name: str) -> tuple[_F
     return values, chosen
 
 
+def mean_ranks(values: FloatArray) -> _Float64:
+    """The ranks (N,) of values from 1 to N, with the mean rank for ties.
+
+    Example:
+        >>> mean_ranks(np.array([0.5, 0.1, 0.5])).tolist()
+        [2.5, 1.0, 2.5]
+    """
+    _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return np.asarray((np.cumsum(counts) - (counts - 1) / 2)[places])
+
+
 def split_scores(scores: FloatArray, member: BoolArray) -> tuple[_Float64, _Float64]:
     """The scores of the members (M,) and of the non-members (K,), checked, as float64.
 

@@ -32,6 +32,7 @@ from scipy.special import expit, logsumexp, ndtr, ndtri
 
 from mi_core.checks import ConfigError, check_finite, check_range, check_shape
 from mi_core.defenses.privacy import calibrated, guarantee
+from mi_core.metrics.delong import mean_ranks
 from mi_core.records import BoolArray, FloatArray
 
 GRID = (0.1, 0.2, 0.5, 1.0)
@@ -231,9 +232,7 @@ def log_wealth(
     check_shape("ties", ties, "m", m=m)
     check_range("epsilon", epsilon, 0)
     check_finite("scores", scores)
-    _, places, counts = np.unique(scores, return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(counts) - (counts - 1) / 2)[places]
-    normal = ndtri(ranks / (m + 1))
+    normal = ndtri(mean_ranks(scores) / (m + 1))
     order = np.argsort(ties, kind="stable")
     size, right = np.abs(normal)[order], ((normal > 0) == inside)[order]
     allowed = expit(epsilon)

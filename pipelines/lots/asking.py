@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -43,11 +42,16 @@ class Asking:
     nonce: str
 
 
-def ask_part(asking: Asking, release: Release, name: str, part: pa.Table, path: str) -> str:
-    """Ask about the images of a part, and write their scores (NaN: missing or altered), unless that is done."""
+def ask_part(
+    asking: Asking, release: Release, name: str, part: pa.Table, path: str, loaded: Ready | None = None
+) -> str:
+    """Ask about the images of a part, and write their scores (NaN: missing or altered), unless that is done.
+
+    ``loaded``: the encoder; None: it is loaded here, by its name or address.
+    """
     if storage.exists(path):
         return path
-    ask = _ready(asking) if isinstance(asking.model, str) else _made_ready(asking)
+    ask = loaded or _kept_ready(asking)
     rows = {row["name"]: row for row in part.to_pylist()}
     held = {row["name"]: bool(release.draw.held_back[row["unit"]]) for row in rows.values()}
     scores = {row["unit"]: np.full(4, np.nan) for row in rows.values()}
@@ -132,7 +136,7 @@ def expected_files(release: Release) -> Iterator[tuple[str, list[str]]]:
 
 
 @dataclass(frozen=True)
-class _Ready:
+class Ready:
     """An encoder that is loaded, and how its images are decoded."""
 
     similarity: ViewSimilarity
@@ -140,33 +144,26 @@ class _Ready:
     decoder: Decoder
 
 
-def _made_ready(asking: Asking) -> _Ready:
+def made_ready(asking: Asking) -> Ready:
+    """Load an encoder.
+
+    Raises:
+        ConfigError, ShapeError: as `mi_core.audit`.
+    """
     question = question_of(asking.model, **asking.settings)
     target = tried_out(model_of(asking.model, question.how), question.decoder.image_size)
     device = device_of(asking.model)
     similarity = ViewSimilarity(target.encoder, question, asking.views, asking.nonce, device)
-    return _Ready(similarity, CaptionFit(target.encoder, question, device), question.decoder)
+    return Ready(similarity, CaptionFit(target.encoder, question, device), question.decoder)
 
 
-def _ready(asking: Asking) -> _Ready:
-    """The same, once per process."""
+def _kept_ready(asking: Asking) -> Ready:
+    """An encoder with a name or an address, loaded once per process."""
     key = json.dumps([asking.model, asking.settings, asking.views, asking.nonce], sort_keys=True, default=str)
-    return _kept(key, _Box(asking))
+    if key not in _KEPT:
+        _KEPT.clear()
+        _KEPT[key] = made_ready(asking)
+    return _KEPT[key]
 
 
-class _Box:
-    """An argument that does not count for `lru_cache`."""
-
-    def __init__(self, content: Asking) -> None:
-        self.content = content
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Box)
-
-    def __hash__(self) -> int:
-        return 0
-
-
-@lru_cache(maxsize=1)
-def _kept(key: str, box: _Box) -> _Ready:
-    return _made_ready(box.content)
+_KEPT: dict[str, Ready] = {}

@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -33,7 +34,7 @@ from pipelines.console import say
 from pipelines.data.columns import DESCRIPTOR, PHASH
 from pipelines.errors import UserError
 from pipelines.files import storage
-from pipelines.lots.asking import Asking, ask_part, expected_files, pictures_of
+from pipelines.lots.asking import Asking, ask_part, expected_files, made_ready, pictures_of
 from pipelines.lots.elsewhere import seen_in
 from pipelines.lots.parts import Mapped, on_parts
 from pipelines.lots.statement import CAPTION_SCORES, SCORES, Asked, write_statement
@@ -320,8 +321,12 @@ def _ask(releases: Sequence[Release], asked: Asked, rows: slice, folder: str, as
                 tasks.append((asking, release, name, part, f"{folder}/{release.number:03d}-{name}.parquet"))
                 offsets.append(start)
         start += count
-    here = not isinstance(asking.model, str)
-    paths = [ask_part(*task) for task in tasks] if here else each(ask_part, tasks, "asking the encoder")
+    if isinstance(asking.model, str):
+        paths = each(ask_part, tasks, "asking the encoder")
+    else:  # of this process alone, loaded once and only if something is left to ask
+        is_left = any(not storage.exists(task[-1]) for task in tasks)
+        ask = partial(ask_part, loaded=made_ready(asking) if is_left else None)
+        paths = [ask(*task) for task in tasks]
     for offset, path in zip(offsets, paths, strict=True):
         table = storage.read_table(path)
         places = place_of[offset + np.asarray(table["unit"])]

@@ -183,7 +183,7 @@ def _divide_tar(part: _Part) -> None:
     source = part.source
     rules = tar_shards.ShardRules(source.key == "last-dot", source.image, source.end_marker == "required")
     buffers = {place: io.BytesIO() for place in (_PUBLISHED, _HELD_BACK, _OTHER)}
-    left, texts = dict(part.fates), _texts(part, rules)
+    left, texts = dict(part.fates), _texts(part)
     with ExitStack() as stack:
         stream = stack.enter_context(storage.open_input(part.item.path))
         given = stack.enter_context(tarfile.open(fileobj=stream, mode="r|*"))
@@ -217,7 +217,7 @@ def _divide_tar(part: _Part) -> None:
             _write(part, place, f"{part.item.name}.tar", buffer.getvalue())
 
 
-def _texts(part: _Part, rules: tar_shards.ShardRules) -> dict[str, tuple[str, str]]:
+def _texts(part: _Part) -> dict[str, tuple[str, str]]:
     """The suffix and the caption of every image of a tar whose captions have two versions."""
     if not part.release.header.design.captions:
         return {}

@@ -8,7 +8,7 @@ not asked about stay closed.
 
 from __future__ import annotations
 
-import math
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +23,7 @@ from mi_core.lots.draw import draw
 from mi_core.lots.drawn import asking_order, counted_against, joined_draws, waves_of
 from mi_core.lots.merkle import proof_of, root_from
 from mi_core.lots.verdict import ALL, ClaimResult, judge_claim
+from mi_core.report.statement import differences
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.lots.vault import LONE, Release, contents_of
@@ -31,6 +32,7 @@ from pipelines.report.verify import FAILS, HOLDS, NOTE, OPEN, Check
 
 KIND = "encoder-audit claim, version 1"
 STATEMENT, OPENED = "statement.json", "opened.parquet"
+_MOST = 6  # fields that one line names
 NEAR = 1e-6  # share by which numbers that are computed anew may differ
 SCORES, CAPTION_SCORES = ("score-0", "score-1"), ("caption-0", "caption-1")
 
@@ -230,21 +232,11 @@ def _of_result(stated: Mapping[str, Any], headers: Sequence[Header], table: pa.T
         questions_asked=registered["number"],
         seed=stated["seed"],
     ).as_json()
-    changed = [name for name, value in found.items() if not _is_near(value, result.get(name))]
+    changed = differences(result, json.loads(json.dumps(found)), tolerance=NEAR)
     yield from _lines(
         "result",
-        [f"the answers give another {', '.join(changed)} than stated"] if changed else [],
+        [f"the answers give another {', '.join(changed[:_MOST])} than stated"] if changed else [],
         f"{result['verdict']} follows from the answers by the exact test of the draw",
     )
     yield Check("question", NOTE, f"question {registered['number']} about this lot, by the owner's own count")
     yield Check("encoder", OPEN, f"that the answers are those of {registered['encoder']}: ask it again to see")
-
-
-def _is_near(first: Any, second: Any) -> bool:
-    if isinstance(first, dict) and isinstance(second, dict):
-        return first.keys() == second.keys() and all(_is_near(first[name], second[name]) for name in first)
-    if isinstance(first, list | tuple) and isinstance(second, list | tuple):
-        return len(first) == len(second) and all(map(_is_near, first, second))
-    if isinstance(first, float) and isinstance(second, int | float):
-        return math.isclose(first, second, rel_tol=NEAR)
-    return bool(first == second)
