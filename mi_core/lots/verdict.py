@@ -46,6 +46,7 @@ from mi_core.validity.sets.share import least_share
 LEVEL = 0.01
 """The chance that any of all questions about one lot ends with a wrong ``used``."""
 USED, NOT_SHOWN = "used", "not shown"
+_Pairs = dict[str, tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]]
 ALL, UNTIL_DECIDED = "all", "until-decided"
 """Which images are asked about: all, or wave after wave until it is decided."""
 
@@ -218,9 +219,9 @@ def judge_claim(
     found: list[tuple[DesignResult, npt.NDArray[np.float64]]] = []
     if drawn.held_back.any():
         found.append(_of_held_back(drawn, mine, values.mean(axis=1), waves, digest64(seed, HELD_BACK), draws))
-    for name, coins, both in ((TWINS, drawn.version, values), (CAPTIONS, drawn.caption, caption_scores)):
-        if coins is not None and both is not None:
-            found.append(_of_pairs(name, coins[units], ~mine.held_back, both, waves, digest64(seed, name), draws))
+    pairs = _pairs_of(drawn, units, values, caption_scores)
+    for name, (shown, other) in pairs.items():
+        found.append(_of_pairs(name, shown, other, ~mine.held_back, waves, digest64(seed, name), draws))
     # together the bets are a martingale from wave to wave, as those on pairs know what a wave holds back
     ends = np.append(np.flatnonzero(np.diff(waves)), count - 1)
     whole = np.sum([path for _, path in found], axis=0)[ends]
@@ -239,8 +240,8 @@ def judge_claim(
         asked=count,
         waves=by_wave,
         designs=tuple(result for result, _ in found),
-        share=_share(drawn, mine, units, values, caption_scores),
-        albums=_albums(drawn, mine, units, values, caption_scores, level, seed, draws),
+        share=_share(mine.held_back, values, pairs),
+        albums=_albums(mine, values, pairs, level, seed, draws),
     )
 
 
@@ -268,18 +269,29 @@ def _of_held_back(
 _UNKNOWN = Estimate(0.5, 0.0, 1.0, 0, supported=False)
 
 
+def _pairs_of(
+    drawn: Drawn, units: npt.NDArray[np.int64], scores: npt.NDArray[np.float64], caption_scores: FloatArray | None
+) -> _Pairs:
+    """By design, the scores (M,) of the published versions or captions, and of the others."""
+    rows, found = np.arange(len(units)), {}
+    for name, coins, both in ((TWINS, drawn.version, scores), (CAPTIONS, drawn.caption, caption_scores)):
+        if coins is not None and both is not None:
+            values, mine = np.asarray(both, dtype=np.float64), coins[units]
+            found[name] = values[rows, mine], values[rows, 1 - mine]
+    return found
+
+
 def _of_pairs(
     name: str,
-    coins: npt.NDArray[np.int8],
+    shown: npt.NDArray[np.float64],
+    other: npt.NDArray[np.float64],
     published: BoolArray,
-    scores: FloatArray,
     waves: npt.NDArray[np.int64],
     seed: int,
     draws: int,
 ) -> tuple[DesignResult, npt.NDArray[np.float64]]:
     """The same of pairs; units that are not published bet nothing."""
-    shown, other = _sides(coins, np.asarray(scores, dtype=np.float64))
-    gains = np.zeros(len(coins))
+    gains = np.zeros(len(shown))
     if published.any():
         mine = wealth(paired_bets((shown - other)[published], waves[published]))
         gains[published] = np.diff(mine, prepend=0.0)
@@ -291,40 +303,21 @@ def _of_pairs(
     return DesignResult(name, count, count, p_value, any_time_p_value(path), estimate), path
 
 
-def _sides(coins: npt.NDArray[np.int8], scores: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.float64], ...]:
-    """The scores (M,) of the published versions and of the others."""
-    rows = np.arange(len(coins))
-    return scores[rows, coins], scores[rows, 1 - coins]
-
-
-def _share(
-    drawn: Drawn,
-    mine: Drawn,
-    units: npt.NDArray[np.int64],
-    scores: npt.NDArray[np.float64],
-    caption_scores: FloatArray | None,
-) -> float:
-    published = ~mine.held_back
-    if mine.held_back.any() and published.any():
+def _share(held_back: BoolArray, scores: npt.NDArray[np.float64], pairs: _Pairs) -> float:
+    published = ~held_back
+    if not published.any():
+        return 0.0
+    if held_back.any():
         return least_share(scores.mean(axis=1), published).low
     bounds = [0.0]
-    for coins, both in ((drawn.version, scores), (drawn.caption, caption_scores)):
-        if coins is not None and both is not None and published.any():
-            shown, other = _sides(coins[units], np.asarray(both, dtype=np.float64))
-            ahead, behind = (int((side > 0)[published].sum()) for side in (shown - other, other - shown))
-            bounds.append(2 * clopper_pearson(ahead, max(1, ahead + behind))[0] - 1)
+    for shown, other in pairs.values():
+        ahead, behind = (int((side > 0)[published].sum()) for side in (shown - other, other - shown))
+        bounds.append(2 * clopper_pearson(ahead, max(1, ahead + behind))[0] - 1)
     return max(bounds)
 
 
 def _albums(
-    drawn: Drawn,
-    mine: Drawn,
-    units: npt.NDArray[np.int64],
-    scores: npt.NDArray[np.float64],
-    caption_scores: FloatArray | None,
-    level: float,
-    seed: str,
-    draws: int,
+    mine: Drawn, scores: npt.NDArray[np.float64], pairs: _Pairs, level: float, seed: str, draws: int
 ) -> tuple[AlbumResult, ...]:
     """Every album that was asked about, by its p-value; none where the lot is one album."""
     numbers = np.unique(mine.strata)
@@ -344,12 +337,11 @@ def _albums(
                     scores[rows].mean(axis=1), held, alone, seed=digest64(seed, "album", number), draws=draws
                 )
             )
-        for name, coins, both in ((TWINS, drawn.version, scores), (CAPTIONS, drawn.caption, caption_scores)):
-            if coins is not None and both is not None and not held.all():
-                shown, other = _sides(coins[units[rows]], np.asarray(both, dtype=np.float64)[rows])
-                p_values.append(paired_p_value((shown - other)[~held], seed=digest64(seed, name, number), draws=draws))
+        for name, (shown, other) in pairs.items() if not held.all() else ():
+            gaps = (shown - other)[rows][~held]
+            p_values.append(paired_p_value(gaps, seed=digest64(seed, name, number), draws=draws))
         joined = joined_p_value(p_values) if p_values else 1.0
-        found.append((joined, drawn.albums[number], int((~held).sum()), int(held.sum())))
+        found.append((joined, mine.albums[number], int((~held).sum()), int(held.sum())))
     corrected = holm([entry[0] for entry in found])
     results = [
         AlbumResult(album, published, back, p_value, fixed, fixed <= level)

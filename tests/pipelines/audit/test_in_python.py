@@ -40,7 +40,7 @@ VIEWS = {
 }
 EXACT = 1e-6
 ROUNDED = 1e-3  # of a classifier by neighbours: an embedding in the last batch, of another size, differs by 5e-6
-RESTS_ON_IT = 0.02  # share of what is divided by this classifier's effect size
+DIVIDED = 5e-3  # of one over what is divided by this classifier's effect size, which may be near 0
 
 
 @pytest.fixture(scope="module")
@@ -123,9 +123,10 @@ def _same(first: Any, second: Any, place: str) -> None:
         for row, (one, two) in enumerate(zip(first, second, strict=True)):
             _same(one, two, f"{place}[{row}]")
     elif isinstance(first, float):
-        near = ROUNDED if "semantic_auc" in place else EXACT
-        share = RESTS_ON_IT if place.startswith("validity.robustness.") else None
-        assert first == pytest.approx(second, rel=share, abs=near), place
+        if place.startswith("validity.robustness."):
+            assert 1 / first == pytest.approx(1 / second, rel=0, abs=DIVIDED), place
+        else:
+            assert first == pytest.approx(second, abs=ROUNDED if "semantic_auc" in place else EXACT), place
     else:
         assert first == second, place
 
