@@ -6,7 +6,9 @@ N samples, F features. Fitting is seeded and touches no global random state; CPU
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -18,11 +20,13 @@ import torch.nn.functional as F
 from torch import nn
 
 from mi_core.checks import NumericError, check_choice, check_range
+from mi_core.runtime import denormals_flushed
 from mi_core.streams import seeded_generators
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 Augment = Callable[[torch.Tensor, torch.Generator], torch.Tensor]
 OPTIMIZERS = ("adam", "sgd")
+_told: ContextVar[Callable[[int, int], None]] = ContextVar("told", default=lambda done, epochs: None)
 _FALLS = 1e-3  # a loss that falls by a smaller share of itself does not fall
 
 
@@ -74,6 +78,16 @@ def layers(*widths: int, activation: type[nn.Module] = nn.ReLU) -> nn.Sequential
     return nn.Sequential(*modules[:-1])
 
 
+@contextmanager
+def epochs_told_to(function: Callable[[int, int], None]) -> Iterator[None]:
+    """Call a function after every epoch of the fits inside, with the epochs done and those in all."""
+    before = _told.set(function)
+    try:
+        yield
+    finally:
+        _told.reset(before)
+
+
 def fit(
     build: Callable[[], nn.Module],
     inputs: np.ndarray,
@@ -102,7 +116,7 @@ def fit(
     data = torch.from_numpy(np.ascontiguousarray(inputs, dtype=np.float32))
     labels = torch.from_numpy(np.asarray(targets))
     labels = labels if labels.dtype == torch.int64 else labels.float()
-    with seeded_generators(seed):
+    with seeded_generators(seed), denormals_flushed():
         network = build().train()
         optimizer = _optimizer(network, training)
         lowest, last = math.inf, 0
@@ -122,6 +136,7 @@ def fit(
                 total += value.detach()
             if not bool(torch.isfinite(total)):
                 raise NumericError(f"the attack's loss is not finite in epoch {epoch + 1}; lower its learning_rate")
+            _told.get()(epoch + 1, training.epochs)
             if float(total) < (1 - _FALLS) * lowest:
                 lowest, last = float(total), epoch
             elif training.patience is not None and epoch - last >= training.patience:
@@ -133,7 +148,7 @@ def _optimizer(network: nn.Module, training: Training) -> torch.optim.Optimizer:
     common: dict[str, Any] = {"lr": training.learning_rate, "weight_decay": training.weight_decay}
     if training.optimizer == "sgd":
         return torch.optim.SGD(network.parameters(), **common)
-    return torch.optim.Adam(network.parameters(), eps=training.epsilon, **common)
+    return torch.optim.Adam(network.parameters(), eps=training.epsilon, fused=True, **common)
 
 
 @torch.inference_mode()

@@ -48,6 +48,19 @@ def tf32(allowed: bool) -> Iterator[None]:
         matmul.allow_tf32, cudnn.allow_tf32 = before
 
 
+@contextmanager
+def denormals_flushed() -> Iterator[None]:
+    """Take numbers below 1e-38 for 0 inside, on the CPU: a network that is sure of its answers has many as gradients.
+
+    Each costs a hundred times what another number costs: a third of the time of some fits.
+    """
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(False)
+
+
 _MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1  # names of mallopt's settings in glibc's malloc.h
 _LARGE = 2**30
 

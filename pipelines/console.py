@@ -91,6 +91,10 @@ class Bars(Progress):
         self.unit = unit
         self.begun: dict[TaskID, tuple[float, float]] = {}
 
+    def add_task(self, description: str, *arguments: Any, **fields: Any) -> TaskID:
+        """A bar; ``unit`` and ``note`` may be left out."""
+        return super().add_task(description, *arguments, **{"unit": self.unit, "note": ""} | fields)
+
     def begin(self, task: TaskID, done: float = 0) -> None:
         """Count the rate of a bar from now, and from what was done before."""
         self.begun[task] = (done, monotonic())
@@ -103,7 +107,7 @@ class Bars(Progress):
             if task.id in self.begun and not task.finished:
                 before, started = self.begun[task.id]
                 rate = (task.completed - before) / max(1e-9, now - started)
-                found.append(Piece(task.description, task.completed, task.total or 0, self.unit, rate))
+                found.append(Piece(task.description, task.completed, task.total or 0, task.fields["unit"], rate))
         return found
 
 
@@ -138,7 +142,7 @@ def bars(unit: str, *, draw: bool = True) -> Iterator[Bars]:
         TextColumn("          {task.description}", markup=False),
         BarColumn(bar_width=28),
         MofNCompleteColumn(),
-        TextColumn(unit + "{task.fields[note]}", markup=False),
+        TextColumn("{task.fields[unit]}{task.fields[note]}", markup=False),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
         console=console,
@@ -157,7 +161,7 @@ def bars(unit: str, *, draw: bool = True) -> Iterator[Bars]:
 def step(title: str) -> Iterator[None]:
     """Name a long step that has nothing to count."""
     with bars("", draw=False) as progress:
-        progress.begin(progress.add_task(title, total=None, note=""))
+        progress.begin(progress.add_task(title, total=None))
         yield
 
 
@@ -170,7 +174,7 @@ def meter(title: str, total: int, unit: str, before: int = 0) -> Iterator[Callab
     """
     started = monotonic()
     with bars(unit) as progress:
-        task = progress.add_task(title, total=total, note="")
+        task = progress.add_task(title, total=total)
         progress.begin(task, before)
 
         def done(units: int) -> None:

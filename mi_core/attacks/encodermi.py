@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +37,7 @@ from mi_core.attacks.pairwise import PairwiseAttack, PairwiseParameters
 from mi_core.attacks.threshold import ThresholdAttack
 from mi_core.checks import VARIANTS, check_choice, check_range
 from mi_core.records import Features
+from mi_core.runtime import compiled
 
 
 @dataclass(frozen=True)
@@ -125,7 +127,10 @@ class EncoderMIVector(_Network):
 
 
 class DeepSets(nn.Module):
-    """A network on sets (Zaheer et al., 2017, theorem 2): rho of the mean of phi over the elements."""
+    """A network on sets (Zaheer et al., 2017, theorem 2): rho of the mean of phi over the elements.
+
+    The last layer of phi is linear, so that it may follow the mean: once for a set instead of once for an element.
+    """
 
     def __init__(self, hidden: int) -> None:
         super().__init__()
@@ -134,8 +139,33 @@ class DeepSets(nn.Module):
 
     def forward(self, sets: torch.Tensor) -> torch.Tensor:
         """Sets of scalars (B, E) to logits (B, 1)."""
-        logits: torch.Tensor = self.rho(self.phi(sets[:, :, None]).mean(dim=1))
+        first, _, last = self.phi
+        assert isinstance(first, nn.Linear)
+        logits: torch.Tensor = self.rho(last(_mean_activation(sets, first.weight.squeeze(1), first.bias)))
         return logits
+
+
+def _mean_activation(sets: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    """The mean over sets (B, E) of relu(weight s + bias): (B, H).
+
+    Each unit is linear in the elements that make it active: their number and their sum give its mean, and its gradient.
+    """
+    active, total = (torch.empty(len(sets), len(weight)) for _ in range(2))
+    _active(*(part.detach().numpy() for part in (sets, weight, bias, active, total)))
+    return (weight * total + bias * active) / sets.shape[1]
+
+
+@compiled
+def _active(sets: Any, weight: Any, bias: Any, number: Any, total: Any) -> None:
+    """Fill number and total (B, H) of the elements of each set (B, E) for which weight s + bias (H,) is above 0."""
+    for row in range(len(sets)):
+        number[row] = 0
+        total[row] = 0
+        for element in sets[row]:
+            for unit in range(len(weight)):
+                on = np.float32(weight[unit] * element + bias[unit] > 0)
+                number[row, unit] += on
+                total[row, unit] += on * element
 
 
 class PointCloudSets(nn.Module):

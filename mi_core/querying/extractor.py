@@ -1,7 +1,7 @@
 """Querying an encoder: images to views, to embeddings, to membership features, in batches on one device.
 
 The only thing that crosses back to the caller is one row of statistics per image; views and embeddings live
-for one batch. Random views are a function of (seed, purpose "query", source, key, view) alone, so the result
+for one batch. Random views are a function of (nonce, seed, pixels, view) alone, so the result
 does not depend on batch, worker or order (float32 outputs agree within 1e-5).
 
 On CUDA the host runs ahead of the device: it copies the next images while the encoder works, and waits for statistics
@@ -86,7 +86,7 @@ class Extractor:
 
         Args:
             images: (N, C, H, W) uint8.
-            streams: (N,) int64, from `streams.stream_keys` with purpose ``query``.
+            streams: (N,) int64, from `streams.pixel_streams` with purpose ``query``.
             ids: N names, used in errors.
             captions: N texts, for measures that take them.
             labels: N true classes, for measures that take them.

@@ -74,7 +74,9 @@ def _compute(work: Sequence[_Work], planned: Sequence[Planned]) -> None:
     divided = [piece for piece in work if piece.function is run_attack and is_divided(*piece.arguments)]
     given = [(piece.function, *piece.arguments) for piece in work if piece not in divided]
     memory = TASK_MEMORY + max(map(_held, planned))
-    mapped(_call, given, "results", "attacks and controls", memory=memory)
+    root = planned[0].folder.run.partition("/sweep/")[0]
+    names = [piece.place.removeprefix(f"{root}/") for piece in work if piece not in divided]
+    mapped(_call, given, "results", "attacks and controls", memory=memory, fits=names)
     if divided:
         run_divided([task for piece in divided for task in piece.arguments])
     say("attack", f"{count_of(len(work), 'result', 'results')}, {time.perf_counter() - started:.0f} s")

@@ -55,16 +55,17 @@ def run_divided(tasks: Sequence[Task]) -> None:
     """
     import ray
 
-    fits = mapped(_fit, [(task,) for task in tasks], "attacks", "fitting attacks", memory=_FIT_MEMORY)
-    for task, fitted in zip(tasks, fits, strict=True):
+    given, names = [(task,) for task in tasks], [f"{task.judge.attack.attack} on {task.target_output}" for task in tasks]
+    fits = mapped(_fit, given, "attacks", "fitting attacks", memory=_FIT_MEMORY, fits=names)
+    for task, name, fitted in zip(tasks, names, fits, strict=True):
         if fitted is None:
             continue
         begun, splits = time.time() - fitted.seconds, Splits.load(task.folder.path)
         sizes = {place: splits.size(*place, audited_names(task)) for place in splits.sums.shards}
         shards = parts([place for place, size in sizes.items() if size], sizes.__getitem__)
-        given, name = (task, ray.put(fitted)), f"{task.judge.attack.attack} on {task.target_output}"
-        scored = mapped(_score, [(*given, *part) for part in enumerate(shards)], "parts", f"scores of {name}")
-        mapped(_finish, [(*given, scored, begun)], "results", f"metrics of {name}", memory=_JUDGE_MEMORY)
+        known = (task, ray.put(fitted))
+        scored = mapped(_score, [(*known, *part) for part in enumerate(shards)], "parts", f"scores of {name}")
+        mapped(_finish, [(*known, scored, begun)], "results", f"metrics of {name}", memory=_JUDGE_MEMORY)
 
 
 def _fit(task: Task) -> Fitted | None:

@@ -21,13 +21,13 @@ from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.pretrain.defend import defend, over_cluster
 from pipelines.pretrain.worker import TrainingJob, train_worker
+from pipelines.run.board import REFRESH_SECONDS, Note
 from pipelines.run.ray_session import TASK_MEMORY, borne, storage_of, trainings_at_once
 
-REFRESH_SECONDS = 0.5
 SHORT = 20_000  # images times epochs; 20 seconds of a small network on one core
 
 Finished = list[tuple[TrainingJob, float]]
-Notes = dict[str, tuple[float, str]]
+Notes = dict[str, Note]
 
 
 @dataclass

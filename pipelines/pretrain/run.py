@@ -18,14 +18,14 @@ from pipelines.data.plans import Planned
 from pipelines.encoders import adopt
 from pipelines.encoders.stored import describe
 from pipelines.errors import UserError
-from pipelines.pretrain.board import Board
 from pipelines.pretrain.defend import defend
-from pipelines.pretrain.lanes import REFRESH_SECONDS, Lanes
+from pipelines.pretrain.lanes import Lanes
 from pipelines.pretrain.references import try_references
 from pipelines.pretrain.worker import TrainingJob
+from pipelines.run.board import REFRESH_SECONDS
 from pipelines.run.once import Once
 from pipelines.run.points import Run
-from pipelines.run.ray_session import HELPER_MEMORY, borne
+from pipelines.run.ray_session import new_board
 
 SAVE_SECONDS = 30.0  # what trainings may take to save their state at an interrupt
 
@@ -96,22 +96,18 @@ class Bases:
 
 def train_all(jobs: Sequence[TrainingJob], resources: ResourcesConfig, bases: Bases) -> None:
     """Train encoders side by side, as far as the cluster holds them; an interrupt saves them first."""
-    import ray
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
     if not resources.train_gpus:
         tell_of_emulation(jobs)
-    beside = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)  # no spot machine
-    board = ray.remote(num_cpus=0, memory=borne(HELPER_MEMORY), scheduling_strategy=beside)(Board).remote()
+    board = new_board()
     lanes = Lanes(jobs, resources, board)
     with step("waiting for the training workers"), bars("epochs") as progress:
-        tasks = {job.label: progress.add_task(job.label, total=job.config.epochs, note="") for job in jobs}
+        tasks = {job.label: progress.add_task(job.label, total=job.config.epochs) for job in jobs}
         try:
             for finished, notes in lanes.run(bases.inputs_of, bases.bring):
-                for label, (done, note) in notes.items():
+                for label, note in notes.items():
                     if tasks[label] not in progress.begun:
-                        progress.begin(tasks[label], done)
-                    progress.update(tasks[label], completed=done, note=note)
+                        progress.begin(tasks[label], note.done)
+                    progress.update(tasks[label], completed=note.done, note=note.text)
                 for job, seconds in finished:
                     progress.update(tasks[job.label], completed=job.config.epochs)
                     say("pretrain", f"{job.label}: {_in_words(job)}, {seconds:.0f} s")

@@ -28,8 +28,8 @@ from pipelines.data.draw.splits import Splits
 from pipelines.encoders.stored import EncoderJob, describe, weights_path, write_weights
 from pipelines.errors import UserError
 from pipelines.files import storage
-from pipelines.pretrain.board import Reporter
 from pipelines.pretrain.stream import StreamedImages
+from pipelines.run.board import Reporter
 
 TURN_SECONDS = 0.2  # between two looks for the next training
 SAVE_SECONDS = 60.0  # without save_every, at most this much training is lost with a worker

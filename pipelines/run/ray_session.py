@@ -13,17 +13,18 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from pipelines.config.sections.limits import ResourcesConfig
-from pipelines.console import bars, count_of, say
+from pipelines.console import Bars, bars, count_of, say
 from pipelines.errors import Unavailable, UserError, fault_of_user
 from pipelines.files import storage
 from pipelines.files.stores import store_of
+from pipelines.run.board import REFRESH_SECONDS, Board, Note, Reporter
 from pipelines.run.interrupts import own_sigterm
 from pipelines.run.machine import cpus, descendants, end_all
 
@@ -242,6 +243,7 @@ def mapped(
     cpus: float = 1,
     gpus: float = 0,
     memory: int = TASK_MEMORY,
+    fits: Sequence[str] = (),
 ) -> list[Any]:
     """Call a function on many arguments as Ray tasks, a window of them at a time, with a bar.
 
@@ -252,6 +254,7 @@ def mapped(
         title: of the bar.
         cpus, gpus: that a task holds.
         memory: bytes that a task takes, so that no more run side by side than a node bears.
+        fits: names of the tasks, each with a bar of its own while it fits a network; none: no task has one.
 
     Returns:
         The results of the tasks, in order.
@@ -261,20 +264,26 @@ def mapped(
     """
     import ray
 
-    remote = ray.remote(num_cpus=cpus, num_gpus=gpus, memory=borne(memory))(function)
-    given = list(arguments)
+    given, board = list(arguments), new_board() if fits else None
+    if board is not None:
+        given = [(function, board, name, *some) for name, some in zip(fits, given, strict=True)]
+    remote = ray.remote(num_cpus=cpus, num_gpus=gpus, memory=borne(memory))(function if board is None else _telling)
     results: list[Any] = [None] * len(given)
     waiting = iter(enumerate(given))
     running: dict[Any, int] = {}
     with bars(unit) as progress:
-        bar = progress.add_task(title, total=len(given), note="")
+        bar = progress.add_task(title, total=len(given))
         progress.begin(bar)
         while True:
             for position, some in islice(waiting, max(0, _at_once(cpus, gpus) - len(running))):
                 running[remote.remote(*some)] = position
             if not running:
                 return results
-            ready, _ = ray.wait(list(running), num_returns=1)
+            ready, _ = ray.wait(list(running), num_returns=1, timeout=None if board is None else REFRESH_SECONDS)
+            if board is not None:
+                _show(progress, {fits[position] for position in running.values()}, ray.get(board.read.remote()))
+            if not ready:
+                continue
             try:
                 results[running.pop(ready[0])] = ray.get(ready[0])
             except ray.exceptions.RayTaskError as error:
@@ -283,6 +292,37 @@ def mapped(
                     raise
                 raise UserError(fault) from error
             progress.advance(bar)
+
+
+def _telling(function: Callable[..., Any], board: Any, name: str, *arguments: Any) -> Any:
+    """Call a function; the board learns of the epochs of its fits."""
+    from mi_core.mlp import epochs_told_to
+
+    report = Reporter(board, name)
+    with epochs_told_to(lambda done, epochs: report(done, total=epochs)):
+        return function(*arguments)
+
+
+def _show(progress: Bars, running: set[str], notes: Mapping[str, Note]) -> None:
+    """Show the epochs of the fits under way, and no others."""
+    shown = {task.description: task.id for task in progress.tasks if task.fields["unit"] == "epochs"}
+    for name in running & notes.keys():
+        note = notes[name]
+        bar = shown[name] if name in shown else progress.add_task(name, unit="epochs")
+        if name not in shown or note.done < progress.tasks[progress.task_ids.index(bar)].completed:
+            progress.begin(bar, note.done)  # a task may fit several networks in turn
+        progress.update(bar, completed=note.done, total=note.total)
+    for name in shown.keys() - running:
+        progress.remove_task(shown[name])
+
+
+def new_board() -> Any:
+    """A board as an actor beside this process."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    beside = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)  # no spot machine
+    return ray.remote(num_cpus=0, memory=borne(HELPER_MEMORY), scheduling_strategy=beside)(Board).remote()
 
 
 def storage_of(path: str) -> dict[str, Any]:

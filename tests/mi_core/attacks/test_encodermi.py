@@ -72,6 +72,10 @@ def test_deep_sets_is_rho_of_the_mean_of_phi() -> None:
     for row in range(3):
         mean = torch.stack([network.phi(sets[row, element].reshape(1)) for element in range(5)]).mean(dim=0)
         torch.testing.assert_close(network(sets)[row], network.rho(mean))
+    weights = list(network.parameters())
+    plain = torch.autograd.grad(network.rho(network.phi(sets[:, :, None]).mean(dim=1)).square().sum(), weights)
+    for found, wanted in zip(torch.autograd.grad(network(sets).square().sum(), weights), plain, strict=True):
+        torch.testing.assert_close(found, wanted)
 
 
 def test_two_views_and_constant_similarities_are_enough() -> None:

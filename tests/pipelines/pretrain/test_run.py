@@ -31,7 +31,7 @@ from pipelines.files import storage
 from pipelines.plan.load import parse
 from pipelines.plan.rules.controls import references_of
 from pipelines.plan.rules.encoders import members_of
-from pipelines.pretrain import board as progress
+from pipelines.run import board as progress
 from pipelines.pretrain import lanes
 from pipelines.pretrain import run as pretrain
 from pipelines.pretrain.run import Bases, save_all, tell_of_emulation, train_all, training_jobs
@@ -73,12 +73,12 @@ def test_trainings_that_work_are_told_to_stop_and_waited_for(local_ray: None, mo
     """The answer to a note tells a worker to stop; who has saved or failed is waited for no longer."""
     import ray
 
-    monkeypatch.setattr(progress, "REPORT_SECONDS", 0.0)
+    monkeypatch.setattr(progress, "REFRESH_SECONDS", 0.0)
     board = ray.remote(num_cpus=0)(progress.Board).remote()
     reporters = [progress.Reporter(board, name) for name in ("target", "shadow", "failing")]
     for one in reporters:
         one(1.5, "  loss 1.0")
-    assert ray.get(board.read.remote())["target"] == (1.5, "  loss 1.0")
+    assert ray.get(board.read.remote())["target"] == progress.Note(1.5, "  loss 1.0")
     assert not any(one.stop for one in reporters)
     assert ray.get(board.stop.remote()) == ["failing", "shadow", "target"]
     end = time.monotonic() + 60

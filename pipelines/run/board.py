@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
-REPORT_SECONDS = 0.5
+REFRESH_SECONDS = 0.5  # between two looks at the board, and between two notes of a task
+
+
+class Note(NamedTuple):
+    """How far a task is: units done, a short text, and units in all, 0 where the reader knows that."""
+
+    done: float
+    text: str = ""
+    total: float = 0
 
 
 class Board:
-    """Progress by task name, units done and a short note; and the tasks that each lane takes in turn."""
+    """Progress by task name, and the tasks that each lane takes in turn."""
 
     def __init__(self) -> None:
-        self.entries: dict[str, tuple[float, str]] = {}
+        self.entries: dict[str, Note] = {}
         self.faults: dict[str, str] = {}
         self.working: set[str] = set()
         self.finished: list[str] = []
@@ -37,9 +45,9 @@ class Board:
         finished, self.finished = self.finished, []
         return finished
 
-    def note(self, name: str, done: float, note: str) -> bool:
+    def note(self, name: str, note: Note) -> bool:
         """Record the progress of a task; whether it has to stop."""
-        self.entries[name] = (done, note)
+        self.entries[name] = note
         self.working.add(name)
         return self.stopping
 
@@ -61,7 +69,7 @@ class Board:
         """The faults of all tasks that ended with one."""
         return self.faults
 
-    def read(self) -> dict[str, tuple[float, str]]:
+    def read(self) -> dict[str, Note]:
         """All notes so far."""
         return self.entries
 
@@ -81,12 +89,12 @@ class Reporter:
         self.answer: Any = None
         self.stop = False
 
-    def __call__(self, done: float, note: str | None = None) -> None:
-        """Note ``done`` units, unless one was sent a moment ago; without a note the last one stays."""
-        self.text = self.text if note is None else note
-        if time.monotonic() - self.sent >= REPORT_SECONDS and self._answered():
+    def __call__(self, done: float, text: str | None = None, total: float = 0) -> None:
+        """Note ``done`` units of ``total``, unless one was sent a moment ago; without a text the last one stays."""
+        self.text = self.text if text is None else text
+        if time.monotonic() - self.sent >= REFRESH_SECONDS and self._answered():
             self.sent = time.monotonic()
-            self.answer = self.board.note.remote(self.name, done, self.text)
+            self.answer = self.board.note.remote(self.name, Note(done, self.text, total))
 
     def leave(self) -> None:
         """Tell that there is nothing more to save."""
