@@ -134,7 +134,7 @@ def own_processes(name: str) -> set[int]:
 
 @pytest.fixture(scope="session")
 def local_ray() -> Iterator[None]:
-    """One local Ray for all tests of a process: small object store, four logical CPUs, always shut down."""
+    """One local Ray for all tests of a process: small object store, two CPUs, always shut down."""
     from pipelines.run.ray_session import LOCAL, QUIET, start_or_give_up
 
     for name, value in {**QUIET, **LOCAL}.items():
@@ -144,7 +144,7 @@ def local_ray() -> Iterator[None]:
     def start() -> None:
         ray.init(
             address="local",
-            num_cpus=4,
+            num_cpus=2,
             object_store_memory=200 * 2**20,
             include_dashboard=False,
             log_to_driver=False,

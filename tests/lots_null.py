@@ -1,8 +1,9 @@
 """How often a claim says ``used`` of images that no encoder saw, however bad the groups are: it may in 1 % of lots.
 
-``python tests/lots_null.py RESULT.json [CASE ...]`` takes CIFAR-10's test images and a published ResNet-56 of ``shared``, which
-saw none of them. Every case is drawn 1,000 times: p-values at most .01, and any-time p-values at most .01 at any
-of the looks, are counted. At a true rate of 1 % more than 1.7 % of 1,000 come once in 50 cases. Nothing was tuned here.
+``python tests/lots_null.py RESULT.json [CASE ...]`` takes CIFAR-10's test images and a published ResNet-56 of
+``shared``, which saw none of them. Every case is drawn 1,000 times: p-values at most .01, and any-time p-values at most
+.01 at any of the looks, are counted. At a true rate of 1 % more than 1.7 % of 1,000 come once in 50 cases. Nothing was
+tuned here.
 """
 
 from __future__ import annotations

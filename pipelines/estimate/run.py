@@ -32,7 +32,7 @@ from pipelines.extract.division.passes import CHUNK
 from pipelines.extract.stream import READERS_PER_ACTOR
 from pipelines.files import storage
 from pipelines.plan.prospects import prospects
-from pipelines.pretrain.worker import streams
+from pipelines.pretrain.worker import exceed
 from pipelines.run.folder import RunFolder, SeedFolder
 from pipelines.run.points import Run
 from pipelines.run.ray_session import available_cpus, encoder_actors
@@ -206,7 +206,7 @@ def _stored(planned: Outline, timed: Mapping[str, QueryCost]) -> Range:
 def training_seconds(one: Training, cost: TrainingCost, samples: Samples, resources: ResourcesConfig) -> Range:
     """Seconds on the clock to train an encoder."""
     data, each = one.data, cost.per_image * (1 / resources.train_workers)
-    if streams(
+    if exceed(
         one.data, round(one.images.value), resources.resident_mb * 2**20
     ):  # read and decoded anew every epoch, while the workers train
         threads = max(1, int(resources.train_cpus)) * resources.train_workers

@@ -1,7 +1,8 @@
-"""Run trainings side by side with Ray Train: each lane is one TorchTrainer whose workers train encoders in turn.
+"""Make encoders side by side, each as a Ray task or, where several workers train one, with Ray Train.
 
-A TorchTrainer starts five processes, each of which imports PyTorch or Ray Train: some 20 seconds of CPU. So a lane goes
-on with the next encoder as long as there is one, and a short training waits for a lane instead of opening one.
+A task takes a process of Ray's that may have made other encoders: what it costs is its own work. A TorchTrainer starts
+five processes, each of which imports PyTorch or Ray Train: some 20 seconds of CPU. So each one is a lane whose workers
+go on with the next encoder as long as there is one, and a short training waits for a lane instead of opening one.
 """
 
 from __future__ import annotations
@@ -20,11 +21,12 @@ from pipelines.data.draw.splits import Splits
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.pretrain.defend import defend, over_cluster
-from pipelines.pretrain.worker import TrainingJob, train_worker
+from pipelines.pretrain.worker import TrainingJob, exceed, train_alone, train_worker
 from pipelines.run.board import REFRESH_SECONDS, Note
 from pipelines.run.ray_session import TASK_MEMORY, borne, storage_of, trainings_at_once
 
 SHORT = 20_000  # images times epochs; 20 seconds of a small network on one core
+SMALL = 2**26  # bytes of pixels; a process that trained on more ends, and its memory with it
 
 Finished = list[tuple[TrainingJob, float]]
 Notes = dict[str, Note]
@@ -32,7 +34,7 @@ Notes = dict[str, Note]
 
 @dataclass
 class _Lane:
-    """A TorchTrainer run under way; or, without a name, the fit of one defense."""
+    """A TorchTrainer run under way; or, without a name, a task that makes one encoder."""
 
     name: str | None
     ended: Future[None]
@@ -103,8 +105,8 @@ class Lanes:
         for job in [job for job in self.waiting if base_of(job) not in unfinished]:
             if len(self._working) >= self.at_once:
                 break
-            lane = None if isinstance(job.config, DefendedConfig) else self._free()
-            if lane is None and self._trains and job.label in self.short:
+            lane = None if self._is_task(job) else self._free()
+            if lane is None and self._trains and job.label in self.short and not self._is_task(job):
                 continue
             self.waiting.remove(job)
             prepare(job)
@@ -120,10 +122,14 @@ class Lanes:
     def _free(self) -> _Lane | None:
         return next((lane for lane in self.lanes if lane.is_free), None)
 
+    def _is_task(self, job: TrainingJob) -> bool:
+        """Whether an encoder is made by one process: it is trained by one worker, or is a defense of another."""
+        return self.resources.train_workers == 1 or isinstance(job.config, DefendedConfig)
+
     def _begin(self, job: TrainingJob, lane: _Lane | None) -> None:
-        """Fit a defense as a Ray task, or train in a lane that is free or new."""
-        if isinstance(job.config, DefendedConfig):
-            self.lanes.append(_Lane(None, _in_thread(lambda: self._defend(job)), job))
+        """Make an encoder as a Ray task, or in a lane that is free or new."""
+        if self._is_task(job):
+            self.lanes.append(_Lane(None, _in_thread(lambda: self._make(job)), job))
             return
         if lane is None:
             name = uuid.uuid4().hex
@@ -161,12 +167,28 @@ class Lanes:
                 finished.append(lane.take())
         return finished
 
-    def _defend(self, job: TrainingJob) -> None:
+    def _make(self, job: TrainingJob) -> None:
+        """Make an encoder as a Ray task.
+
+        Raises:
+            UserError: a fault in what the user gave.
+        """
         import ray
 
         cpus, gpus = self.resources.train_cpus, self.resources.train_gpus
-        remote = ray.remote(num_cpus=cpus, num_gpus=gpus, memory=borne(2 * TASK_MEMORY))(defend)
-        _raise(job, ray.get(remote.remote(job, max(1, int(cpus)), over_cluster)))
+        memory, beside = borne(2 * TASK_MEMORY), self.board
+        if isinstance(job.config, DefendedConfig):
+            remote, beside = ray.remote(num_cpus=cpus, num_gpus=gpus, memory=memory)(defend), over_cluster
+        else:
+            remote = ray.remote(
+                num_cpus=cpus,
+                num_gpus=gpus,
+                memory=memory,
+                max_calls=1 if gpus or exceed(job.data, _images(job), SMALL) else 0,  # 0: any number
+                max_retries=self.resources.train_retries,
+                retry_exceptions=True,
+            )(train_alone)
+        _raise(job, ray.get(remote.remote(job, max(1, int(cpus)), beside)))
 
     def _train(self, lane: str, first: TrainingJob) -> None:
         """One TorchTrainer run.
@@ -216,11 +238,14 @@ def _raise(job: TrainingJob, fault: str | None) -> None:
 
 
 def _is_short(job: TrainingJob) -> bool:
-    """Whether this is a training, and takes less than the start of a lane."""
+    """Whether this is a training of few images, which takes less than the start of a lane."""
     if isinstance(job.config, DefendedConfig):
         return False
-    images = Splits.load(job.folder.path).count(job.config.train_on)
-    return images * job.config.epochs < SHORT
+    return _images(job) * job.config.epochs < SHORT
+
+
+def _images(job: TrainingJob) -> int:
+    return Splits.load(job.folder.path).count(job.config.train_on)
 
 
 def _in_thread(work: Callable[[], None]) -> Future[None]:

@@ -25,7 +25,7 @@ from pipelines.pretrain.worker import TrainingJob
 from pipelines.run.board import REFRESH_SECONDS
 from pipelines.run.once import Once
 from pipelines.run.points import Run
-from pipelines.run.ray_session import new_board
+from pipelines.run.ray_session import clean_board
 
 SAVE_SECONDS = 30.0  # what trainings may take to save their state at an interrupt
 
@@ -98,7 +98,7 @@ def train_all(jobs: Sequence[TrainingJob], resources: ResourcesConfig, bases: Ba
     """Train encoders side by side, as far as the cluster holds them; an interrupt saves them first."""
     if not resources.train_gpus:
         tell_of_emulation(jobs)
-    board = new_board()
+    board = clean_board()
     lanes = Lanes(jobs, resources, board)
     with step("waiting for the training workers"), bars("epochs") as progress:
         tasks = {job.label: progress.add_task(job.label, total=job.config.epochs) for job in jobs}

@@ -1,4 +1,4 @@
-"""One worker of a lane: for each training in turn load or stream the members, resume, train, save, log."""
+"""A worker that trains encoders: it loads or streams the members, resumes, trains, saves and logs."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ from pipelines.files import storage
 from pipelines.pretrain.stream import StreamedImages
 from pipelines.run.board import Reporter
 
+_FAULTS = (ConfigError, NumericError, ShapeError, UserError)  # of what the user gave
 TURN_SECONDS = 0.2  # between two looks for the next training
 SAVE_SECONDS = 60.0  # without save_every, at most this much training is lost with a worker
 
@@ -56,24 +57,42 @@ class TrainingJob(EncoderJob):
         return f"{self.name} (seed {self.folder.seed}{self.point})"
 
 
+def train_alone(job: TrainingJob, threads: int, board: Any) -> str | None:
+    """Train an encoder in this process alone: a Ray task, in a process that may have trained others.
+
+    Returns:
+        A fault of the user, or None: the encoder is finished, or the board stopped it and its state is saved.
+    """
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        if not job.is_done():
+            _train(job, threads, board, device, is_chief=True)
+    except _FAULTS as error:
+        return str(error)
+    return None
+
+
 def train_worker(settings: dict[str, Any]) -> None:
     """The work of every worker of a lane: its trainings in turn, as the board gives them.
 
     A fault of the user ends the lane for good. After other faults Ray starts its workers anew; they pass over what is
     done.
     """
-    import ray
+    import ray.train
+    import ray.train.torch
 
-    board = settings["board"]
+    board, threads = settings["board"], max(1, int(settings["cpus"]))
+    is_chief = ray.train.get_context().get_world_rank() == 0
     for job in _turns(settings):
         try:
-            finished = job.is_done() or _train_here(job, settings)
-        except (ConfigError, NumericError, ShapeError, UserError) as error:
+            finished = job.is_done() or _train(job, threads, board, ray.train.torch.get_device(), is_chief=is_chief)
+        except _FAULTS as error:
             ray.get(board.accuse.remote(job.label, str(error)))
             return
         if not finished:
             return
-        if ray.train.get_context().get_world_rank() == 0:
+        ray.train.report({"epoch": job.config.epochs})
+        if is_chief:
             ray.get(board.finish.remote(job.label))
 
 
@@ -91,14 +110,9 @@ def _turns(settings: dict[str, Any]) -> Iterator[TrainingJob]:
         yield settings["jobs"][label]
 
 
-def _train_here(job: TrainingJob, settings: dict[str, Any]) -> bool:
+def _train(job: TrainingJob, threads: int, board: Any, device: torch.device, *, is_chief: bool) -> bool:
     """Train one encoder, or go on with it; whether it is finished and not stopped before."""
-    import ray.train
-    import ray.train.torch
-
-    threads = max(1, int(settings["cpus"]))
     torch.set_num_threads(threads)
-    device = ray.train.torch.get_device()
     keep_freed_memory() if device.type == "cpu" else prepare_cuda()
     seed = digest64(job.folder.seed, "encoder", job.name)
     data, templated = _members(job, seed, threads, device)
@@ -107,12 +121,11 @@ def _train_here(job: TrainingJob, settings: dict[str, Any]) -> bool:
     if not keeper.resume() and job.config.start is not None:
         base = describe(job.folder, job.config.start)
         trainer.start_from(base.load(base.epochs[-1]).to(device))
-    chief = ray.train.get_context().get_world_rank() == 0
-    progress = Reporter(settings["board"], job.label)
-    log = _Log(f"{keeper.folder}/tensorboard") if chief else None
+    progress = Reporter(board, job.label)
+    log = _Log(f"{keeper.folder}/tensorboard") if is_chief else None
 
     def after_step(index: int) -> None:
-        if chief:
+        if is_chief:
             progress(trainer.epoch + (index + 1) / data.steps)
         if progress.stop and trainer.workers == 1:  # several would have to stop at the same step
             raise _Stopped
@@ -138,7 +151,6 @@ def _train_here(job: TrainingJob, settings: dict[str, Any]) -> bool:
         log.close()
         keeper.finish(templated)
         progress.leave()
-    ray.train.report({"epoch": trainer.epoch})
     return True
 
 
@@ -153,7 +165,7 @@ def _members(job: TrainingJob, seed: int, threads: int, device: torch.device) ->
     parameters = job.config.pretraining()
     objective = OBJECTIVES[job.config.objective]
     settings = objective_parameters(parameters)
-    if streams(job.data, splits.count(roles), job.resident_bytes):
+    if exceed(job.data, splits.count(roles), job.resident_bytes):
         streamed = StreamedImages(
             job.data,
             splits,
@@ -180,9 +192,9 @@ def _members(job: TrainingJob, seed: int, threads: int, device: torch.device) ->
     return resident, loaded.templated if objective.target == "caption" else 0
 
 
-def streams(data: DataConfig, images: int, resident_bytes: int) -> bool:
-    """Whether the members are read anew every epoch, because their pixels exceed what a worker may keep."""
-    return images * data.channels * data.image_size**2 > resident_bytes
+def exceed(data: DataConfig, images: int, size: int) -> bool:
+    """Whether the pixels of some images are more than so many bytes; those of members are then read every epoch."""
+    return images * data.channels * data.image_size**2 > size
 
 
 class _Keeper:

@@ -20,6 +20,10 @@ class Board:
     """Progress by task name, and the tasks that each lane takes in turn."""
 
     def __init__(self) -> None:
+        self.wipe()
+
+    def wipe(self) -> None:
+        """Forget everything: another stage begins."""
         self.entries: dict[str, Note] = {}
         self.faults: dict[str, str] = {}
         self.working: set[str] = set()

@@ -45,8 +45,12 @@ QUIET = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_DEDUP_LOGS_SKIP_REGEX": ".*",  # lines of Ray's own about workers that died; a run tells what it makes of that
 }
-LOCAL = {"RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0"}  # nobody takes this machine away: a process less per training
+LOCAL = {
+    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # nobody takes this machine away: a process less per training
+    "RAY_idle_worker_killing_time_threshold_ms": "60000",  # the next stage finds processes that have loaded PyTorch
+}
 LONGEST_FOLDER = 107 - len("/ray/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store")
+_boards: dict[tuple[str, str], Any] = {}  # by connection; the last alone
 STARTS = 2  # how often a local Ray is started before a run gives up
 
 
@@ -264,7 +268,7 @@ def mapped(
     """
     import ray
 
-    given, board = list(arguments), new_board() if fits else None
+    given, board = list(arguments), clean_board() if fits else None
     if board is not None:
         given = [(function, board, name, *some) for name, some in zip(fits, given, strict=True)]
     remote = ray.remote(num_cpus=cpus, num_gpus=gpus, memory=borne(memory))(function if board is None else _telling)
@@ -316,13 +320,20 @@ def _show(progress: Bars, running: set[str], notes: Mapping[str, Note]) -> None:
         progress.remove_task(shown[name])
 
 
-def new_board() -> Any:
-    """A board as an actor beside this process."""
+def clean_board() -> Any:
+    """The board of this connection to Ray, with nothing on it: one actor for all stages, since each is a process."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    beside = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)  # no spot machine
-    return ray.remote(num_cpus=0, memory=borne(HELPER_MEMORY), scheduling_strategy=beside)(Board).remote()
+    context = ray.get_runtime_context()
+    connection = context.get_node_id(), context.get_job_id()
+    if connection not in _boards:
+        _boards.clear()
+        beside = NodeAffinitySchedulingStrategy(context.get_node_id(), soft=True)  # no spot machine
+        remote = ray.remote(num_cpus=0, memory=borne(HELPER_MEMORY), scheduling_strategy=beside)(Board)
+        _boards[connection] = remote.remote()
+    ray.get(_boards[connection].wipe.remote())
+    return _boards[connection]
 
 
 def storage_of(path: str) -> dict[str, Any]:

@@ -24,7 +24,6 @@ from pipelines.data.draw.splits import Splits
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.plan.load import parse
-from pipelines.pretrain import lanes
 from pipelines.pretrain import run as pretrain
 from pipelines.report import index
 from pipelines.run.folder import RunFolder
@@ -212,9 +211,8 @@ def leaking(epochs: int, learning_rate: float) -> dict[str, Any]:
     return {"encoders": encoders, "queries": {"views": 10}}
 
 
-def test_a_planted_leak_is_found(local_ray: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_planted_leak_is_found(local_ray: None, tmp_path: Path) -> None:
     """Sixty members seen a few hundred times: an encoder that remembers. A flipped sign would give AUC near 0."""
-    monkeypatch.setattr(lanes, "SHORT", 10**6)  # one TorchTrainer for both encoders
     report = run(tmp_path / "run", **leaking(400, 0.005))
     assert report["validity"]["attack_auc"]["value"] > 0.95
     assert report["validity"]["verdict"] == "leak"

@@ -31,12 +31,13 @@ from pipelines.files import storage
 from pipelines.plan.load import parse
 from pipelines.plan.rules.controls import references_of
 from pipelines.plan.rules.encoders import members_of
-from pipelines.run import board as progress
 from pipelines.pretrain import lanes
 from pipelines.pretrain import run as pretrain
 from pipelines.pretrain.run import Bases, save_all, tell_of_emulation, train_all, training_jobs
-from pipelines.pretrain.worker import TrainingJob
+from pipelines.pretrain.worker import TrainingJob, train_alone
+from pipelines.run import board as progress
 from pipelines.run.folder import RunFolder
+from pipelines.run.ray_session import clean_board
 from tests.conftest import background, own_processes, small_config, wait_until
 
 pytestmark = pytest.mark.ray
@@ -252,14 +253,14 @@ def test_a_killed_worker_costs_at_most_the_epochs_since_the_last_state(local_ray
     config = parse(small_config(encoders=encoders, resources={"actor_cpus": 0.5}), "small.yaml")
     whole = train(config, tmp_path / "whole")
     place = tmp_path / "run/seed-0/encoders/target"
-    before = own_processes("RayTrainWorker")
+    before = own_processes("train_alone")
     done: list[int] = []
 
     def kill_one() -> None:
         while not (states := list(place.glob("state/*.pt"))):
             time.sleep(0.005)
         epoch = torch.load(states[0], weights_only=True)["epoch"]
-        for pid in own_processes("RayTrainWorker") - before:
+        for pid in own_processes("train_alone") - before:
             os.kill(pid, signal.SIGKILL)
             done.append(epoch)
 
@@ -271,6 +272,25 @@ def test_a_killed_worker_costs_at_most_the_epochs_since_the_last_state(local_ray
     assert done[0] < 120
     assert again.losses == pytest.approx(whole.losses, abs=1e-6)
     assert again.fingerprints == whole.fingerprints
+
+
+def test_a_process_that_trained_one_encoder_trains_the_next_alike(
+    local_ray: None, trained_run: Path, tmp_path: Path
+) -> None:
+    """In the other order, and after one that failed: nothing of an encoder is left to the next."""
+    shutil.copytree(trained_run, tmp_path / "run")
+    place, board = RunFolder(str(tmp_path / "run")).seed(0), clean_board()
+    before = {name: describe(place, name).record.fingerprints for name in ("target", "shadow")}
+    shutil.rmtree(tmp_path / "run/seed-0/encoders")
+    jobs = {job.name: job for job in training_jobs(plan_of(config_with(3, [1]), place), 2**30)}
+    encoders = small_config()["encoders"]
+    encoders["target"] |= {"optimizer": {"name": "sgd", "learning_rate": 1e30}, "epochs": 30}
+    broken = plan_of(parse(small_config(encoders=encoders), "small.yaml"), place)
+    failing = next(job for job in training_jobs(broken, 2**30) if job.name == "target")
+    assert "lower optimizer.learning_rate" in str(train_alone(failing, 1, board))
+    for name in ("shadow", "target"):
+        assert train_alone(jobs[name], 1, board) is None
+        assert describe(place, name).record.fingerprints == before[name]
 
 
 @pytest.fixture
@@ -291,10 +311,10 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_short_trainings_share_a_lane_and_leave_nothing_to_the_next(
     local_ray: None, opened: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    train(config_with(3, [1]), tmp_path / "shared")
+    train(config_with(3, [1], train_workers=2), tmp_path / "shared")
     assert opened == ["target"]
     monkeypatch.setattr(lanes, "SHORT", 0)
-    train(config_with(3, [1]), tmp_path / "apart")
+    train(config_with(3, [1], train_workers=2), tmp_path / "apart")
     assert opened == ["target", "target", "shadow"]
     for name in ("target", "shadow"):
         shared, apart = (
@@ -313,7 +333,7 @@ def test_a_lane_that_loses_its_worker_is_opened_anew_once_it_has_trained_somethi
     long = {"epochs": 300, "checkpoints": [], "save_every": 10}
     encoders["target"] |= {"epochs": 3} if last else long
     encoders["shadow"] = {"like": "target", "train_on": "shadow-member", **(long if last else {"epochs": 3})}
-    resources = {"actor_cpus": 0.5, "train_retries": 0}
+    resources = {"actor_cpus": 0.5, "train_retries": 0, "train_workers": 2}
     config = parse(small_config(encoders=encoders, resources=resources), "small.yaml")
     before = own_processes("RayTrainWorker")
 
@@ -364,8 +384,10 @@ def test_the_board_stands_on_the_node_of_the_driver(monkeypatch: pytest.MonkeyPa
 
     node = "ab" * 28
     monkeypatch.setattr("ray.remote", remote)
-    monkeypatch.setattr("ray.get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: node))
-    monkeypatch.setattr("pipelines.pretrain.run.borne", lambda memory: memory)
+    monkeypatch.setattr(
+        "ray.get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: node, get_job_id=lambda: "new")
+    )
+    monkeypatch.setattr("pipelines.run.ray_session.borne", lambda memory: memory)
     config: Any = SimpleNamespace(resources=SimpleNamespace(train_gpus=1))
     with pytest.raises(LookupError):
         train_all([], config.resources, Bases([], {}))
