@@ -24,9 +24,11 @@ from mi_core.encoders.checkpoint import Encoder
 from mi_core.encoders.folding import for_queries
 from mi_core.features import Measure
 from mi_core.features.embedding import Embedding
+from mi_core.images import Decoder
 from mi_core.querying.extractor import Extractor
 from mi_core.querying.plan import QueryPlan
 from mi_core.querying.precision import precision_on
+from mi_core.querying.precision_trial import Tried, tried_precision
 from mi_core.querying.sanity import PROBED, view_consistency
 from mi_core.records import BoolArray, Features
 from mi_core.streams import pixel_streams
@@ -97,9 +99,13 @@ class Setup:
         for name, one in ready.items():
             needs = (measure,) if name == "target" else (measure, EMBEDDING)
             together.setdefault((outputs[name], one.size, needs), {})[name] = one
-        precision = precision_on(self.device.type, "auto")
         extractors = [
-            Extractor(some, QueryPlan(needs, (output,), self.views, precision=precision), self.recipe, self.device)
+            Extractor(
+                some,
+                QueryPlan(needs, (output,), self.views, precision=self._precision(some, samples.decoder)),
+                self.recipe,
+                self.device,
+            )
             for (output, _, needs), some in together.items()
         ]
         ids = samples.ids
@@ -119,6 +125,12 @@ class Setup:
         each = np.array(ids)
         features = {name: Features(each, {measure.name: np.concatenate(values)}) for name, values in parts.items()}
         return Asked(features, small.array, embeddings.array)
+
+    def _precision(self, encoders: Mapping[str, Encoder], decoder: Decoder) -> str:
+        """Of encoders that are asked together."""
+        if self.device.type == "cpu":
+            return tried_precision(Tried(one, decoder.channels, decoder.image_size) for one in encoders.values())
+        return precision_on(self.device.type, "auto")
 
     def consistency(self, target: Model, samples: Samples) -> dict[str, Any]:
         """Whether an encoder from elsewhere recognises images in two different views."""

@@ -1,4 +1,4 @@
-"""Precision of an encoder's forward pass, by the device that it runs on."""
+"""Precision of an encoder's forward pass, by what the device that it runs on is good at."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def precision_on(device: str, asked: str) -> str:
 
     Args:
         device: ``cuda`` or ``cpu``.
-        asked: ``auto`` is bfloat16 on CUDA and float32 on the CPU.
+        asked: ``auto`` is bfloat16 on CUDA and float32 on the CPU, unless `precision_trial` says otherwise.
 
     Raises:
         ConfigError: no such choice.

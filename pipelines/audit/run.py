@@ -11,6 +11,7 @@ from mi_core.nonce import GIVEN, SEED, SYSTEM, new_nonce
 from pipelines.attack import run as attack
 from pipelines.attack.reference import stopping_rule
 from pipelines.audit import spending
+from pipelines.audit.precision import settle_precision, with_settled_precision
 from pipelines.config.run_config import RunConfig
 from pipelines.console import say, step
 from pipelines.data.draw.draw import check_sizes
@@ -78,6 +79,7 @@ def run(
             "--out, or remove the budget"
         )
     config = with_nonce(config, config.queries.nonce or registration.registered_nonce(folder))
+    config = with_settled_precision(config, folder)
     runs = runs_of(config, folder)
     with folder.hold_lock(), ExitStack() as stack:
         for number, (of_run, place) in enumerate(runs):
@@ -90,6 +92,7 @@ def run(
         with folder.timed("ray_start"):
             stack.enter_context(ray_cluster(address, object_store_mb=config.resources.object_store_mb, verbose=verbose))
         check_connected(config.resources)
+        runs = settle_precision(runs)
         spending.confirm(runs, stages, yes=yes)
         for stage in stages:
             pulse.enter(stage)

@@ -39,7 +39,8 @@ class QueriesConfig(Section):
     )
     precision: Literal["auto", "float32", "bfloat16"] = Field(
         default="auto",
-        description="of the encoder's forward: auto is bfloat16 on GPUs, float32 on CPUs; float32 on GPUs uses TF32",
+        description="of the encoder's forward: auto is bfloat16 on GPUs, on CPUs the faster of both in a trial when "
+        "the run first starts; float32 on GPUs uses TF32",
     )
     feature_precision: Literal["float32", "float16"] = Field(
         default="float32", description="of stored features; float16 halves them and rounds them to 3 digits"

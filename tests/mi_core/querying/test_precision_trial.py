@@ -1,0 +1,101 @@
+"""bfloat16 is taken where a trial shows that it is faster and alike, and nowhere else."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from mi_core.encoders.checkpoint import Encoder
+from mi_core.querying import precision_trial
+from mi_core.querying.precision_trial import Tried, has_bfloat16, tried_precision
+
+
+class Flat(nn.Module):
+    """Answers with the image; calls in one of the precisions take longer, or turn the answer in bfloat16."""
+
+    def __init__(self, slow: str, turned: bool = False) -> None:
+        super().__init__()
+        self.slow, self.turned, self.calls = slow, turned, 0
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        half = torch.is_autocast_enabled("cpu")
+        if self.slow == ("bfloat16" if half else "float32"):
+            time.sleep(0.05)
+        return images.flatten(1) * (-1 if half and self.turned else 1)
+
+
+def encoder(*arguments: Any) -> Encoder:
+    return Encoder(Flat(*arguments), {}, torch.zeros(1, 3, 1, 1), torch.ones(1, 3, 1, 1)).eval()
+
+
+class Wrapped(Encoder):
+    """As one behind an API."""
+
+
+@pytest.mark.parametrize(
+    ("told", "has"),
+    [
+        ("flags\t\t: fpu avx512f avx512_vnni\n", False),
+        ("flags\t\t: fpu avx512f avx512_bf16 amx_tile\n", True),
+        ("flags\t\t: fpu amx_bf16\n", True),
+        ("Features\t: fp asimd bf16 i8mm\n", True),
+        ("Features\t: fp asimd\nmodel name\t: with bf16\n", False),
+        ("", False),
+    ],
+)
+def test_instructions_are_those_that_the_kernel_names(told: str, has: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "read_text", lambda _: told)
+    assert has_bfloat16() is has
+
+
+def test_where_the_kernel_names_none_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(precision_trial, "Path", lambda _: Path("/no/such/file"))
+    assert not has_bfloat16()
+
+
+@pytest.mark.parametrize(
+    ("encoders", "precision"),
+    [
+        ([("float32",)], "bfloat16"),
+        ([("bfloat16",)], "float32"),
+        ([("neither",)], "float32"),  # equally fast
+        ([("float32", True)], "float32"),  # faster, and other answers
+        ([("float32",), ("neither",)], "bfloat16"),
+        ([("float32",), ("bfloat16",), ("bfloat16",)], "float32"),
+    ],
+)
+def test_the_faster_one_is_taken_if_the_answers_stay(
+    encoders: list[Any], precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(precision_trial, "has_bfloat16", lambda: True)
+    assert tried_precision(Tried(encoder(*one), 3, 8) for one in encoders) == precision
+
+
+def test_an_old_cpu_tries_nothing_and_what_is_no_network_here_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = encoder("float32")
+    monkeypatch.setattr(precision_trial, "has_bfloat16", lambda: False)
+    assert tried_precision([Tried(plain, 3, 8)]) == "float32"
+    assert isinstance(plain.backbone, Flat)
+    assert plain.backbone.calls == 0
+    monkeypatch.setattr(precision_trial, "has_bfloat16", lambda: True)
+    far = Wrapped(Flat("float32"), {}, torch.zeros(1, 3, 1, 1), torch.ones(1, 3, 1, 1))
+    assert tried_precision([Tried(far, 3, 8)]) == "float32"
+    assert isinstance(far.backbone, Flat)
+    assert far.backbone.calls == 0
+
+
+def test_networks_like_those_in_use_stay_alike() -> None:
+    """The bound on cosines is one that real networks keep, whatever their speed here."""
+    from mi_core.encoders import build_backbone
+
+    for name in ("resnet8", "vit-tiny/8"):
+        network = Encoder(build_backbone(name, 3, 32), {}, torch.zeros(1, 3, 1, 1), torch.ones(1, 3, 1, 1)).eval()
+        images = torch.rand(8, 3, 32, 32)
+        (plain, _), (rounded, _) = (precision_trial._answers(network, images, half) for half in (False, True))
+        assert torch.cosine_similarity(plain["backbone"], rounded["backbone"]).min() > precision_trial._ALIKE
