@@ -49,7 +49,7 @@ class SDMIParameters:
     learning_rate: float = 1e-3
     epochs: int | None = None
     batch_size: int = 128
-    patience: int | None = 10
+    patience: int | None = 5
 
     def __post_init__(self) -> None:
         check_choice("variant", self.variant, ("paper", "released"))
