@@ -5,8 +5,8 @@ A anchors; the anchor selector, a network on the embedding, weights them; an att
 distances. The released script draws the anchors from the evaluated samples; here they are images of their own.
 
 LpLA's settings are the default (at most 200 epochs, batches of 128, Adam), but the fit ends once its loss falls no
-longer; ``patience: null`` takes all epochs. ``variant: released`` is the official script:
-squared distances, and 5,000 epochs of full-batch SGD at 0.1 (30,000 without the selector), halved every 2,000.
+longer; ``patience: null`` takes all epochs. ``variant: released`` is the official script: squared distances, and 5,000
+epochs of full-batch SGD at 0.1 (30,000 without the selector), halved every 2,000.
 """
 
 from __future__ import annotations
