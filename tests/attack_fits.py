@@ -1,8 +1,8 @@
-"""How long the attacks with a network take to fit on 20,000 samples, and what a shorter fit does to their AUC.
+"""How long the attacks with a network take to fit on 20,000 samples.
 
 ``python tests/attack_fits.py RESULT.json CACHE`` trains a small SimCLR encoder on 20,000 images of CIFAR-10. Half of
-them, and as many others, are what an attack is fitted on; the other halves are judged. EncoderMI-S is also fitted as
-the formula stands, with phi of every element, for a few epochs. SD-MI is also fitted for all its epochs. One core.
+them, and as many others, are what an attack is fitted on; the other halves are judged. One core. CACHE
+keeps features and scores, so that two commits can be compared: the second run tells the paired differences of the AUCs.
 """
 
 from __future__ import annotations
@@ -16,15 +16,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import nn
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from mi_core import mlp  # noqa: E402
-from mi_core.attacks.base import Attack  # noqa: E402
 from mi_core.attacks.encodermi import EncoderMISet, EncoderMIVector  # noqa: E402
-from mi_core.attacks.sd_mi import SDMI, SDMIParameters  # noqa: E402
+from mi_core.attacks.feature_mi import FeatureMI  # noqa: E402
+from mi_core.attacks.sd_mi import SDMI  # noqa: E402
 from mi_core.encoders.checkpoint import Encoder  # noqa: E402
 from mi_core.features.embedding import Embedding  # noqa: E402
 from mi_core.features.pairwise_similarity import PairwiseSimilarity  # noqa: E402
@@ -41,18 +39,6 @@ from tests.encoder_works import MILD, cifar10  # noqa: E402
 
 ANCHORS = 2000
 EPOCHS = 100
-
-
-class ByElement(nn.Module):
-    """EncoderMI-S as its formula stands: phi of every element, then the mean."""
-
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        self.phi, self.rho = network.phi, network.rho
-
-    def forward(self, sets: torch.Tensor) -> torch.Tensor:
-        logits: torch.Tensor = self.rho(self.phi(sets[:, :, None]).mean(dim=1))
-        return logits
 
 
 def images_of(shards: range) -> torch.Tensor:
@@ -103,38 +89,28 @@ def features_in(cache: Path) -> tuple[Features, npt.NDArray[np.bool_]]:
     return Features(np.arange(count).astype(str), values, stored["anchors"]), np.arange(count) < count // 2
 
 
-def fitted(attack: Attack, reference: LabelledFeatures, judged: Features) -> tuple[float, npt.NDArray[np.float64]]:
-    """Seconds of a fit, and the scores of the judged samples."""
-    began = time.process_time()
-    attack.fit(reference)
-    return time.process_time() - began, attack.score(judged)
-
-
 def main(result: str, place: str) -> None:
     torch.set_num_threads(1)
-    cache, told = Path(place), list[dict[str, Any]]()
+    cache, rows, scores = Path(place), list[dict[str, Any]](), dict[str, npt.NDArray[np.float64]]()
     cache.mkdir(parents=True, exist_ok=True)
     features, member = features_in(cache)
     judged = np.arange(len(member)) % 2 == 0
     reference = LabelledFeatures(features.take(~judged), member[~judged])
-    whole = SDMI(SDMIParameters(patience=None))
-    scores: dict[str, npt.NDArray[np.float64]] = {}
-    for name, attack, beside in (
-        ("sd-mi, all epochs", whole, None),
-        ("sd-mi", SDMI(), "sd-mi, all epochs"),
-        ("encodermi-v", EncoderMIVector(), None),
-        ("encodermi-s", EncoderMISet(), "encodermi-v"),
-    ):
-        epochs: list[int] = []
-        with mlp.epochs_told_to(lambda done, _, epochs=epochs: epochs.append(done)):
-            seconds, scores[name] = fitted(attack, reference, features.take(judged))
-        row: dict[str, Any] = {"attack": name, "cpu_seconds": round(seconds, 1), "epochs": len(epochs)}
-        row["auc"] = auc(scores[name], member[judged]).as_json()
-        if beside:
-            row[f"auc_less_that_of_{beside}"] = auc_difference(scores[name], scores[beside], member[judged]).as_json()
-        told.append(row)
+    before = cache / "scores.npz"
+    earlier = dict(np.load(before)) if before.exists() else {}
+    for attack in (EncoderMIVector(), EncoderMISet(), FeatureMI(), SDMI()):
+        began = time.process_time()
+        attack.fit(reference)
+        row: dict[str, Any] = {"attack": attack.name, "cpu_seconds": round(time.process_time() - began, 1)}
+        scores[attack.name] = attack.score(features.take(judged))
+        row["auc"] = auc(scores[attack.name], member[judged]).as_json()
+        if attack.name in earlier:
+            difference = auc_difference(scores[attack.name], earlier[attack.name], member[judged])
+            row["auc_less_that_of_the_run_before"] = difference.as_json()
+        rows.append(row)
         print(row, flush=True)  # noqa: T201
-        Path(result).write_text(json.dumps(told, indent=1) + "\n")
+        Path(result).write_text(json.dumps(rows, indent=1) + "\n")
+    np.savez(before, **scores)
 
 
 if __name__ == "__main__":

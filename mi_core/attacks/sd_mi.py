@@ -4,9 +4,8 @@ One query per image, and one per anchor once. The feature is the distance of an 
 A anchors; the anchor selector, a network on the embedding, weights them; an attack network reads the weighted
 distances. The released script draws the anchors from the evaluated samples; here they are images of their own.
 
-LpLA's settings are the default (at most 200 epochs, batches of 128, Adam), but the fit ends once its loss falls no
-longer; ``patience: null`` takes all epochs. ``variant: released`` is the official script: squared distances, and 5,000
-epochs of full-batch SGD at 0.1 (30,000 without the selector), halved every 2,000.
+LpLA's settings are the default (200 epochs, batches of 128, Adam). ``variant: released`` is the official script:
+squared distances, and 5,000 epochs of full-batch SGD at 0.1 (30,000 without the selector), halved every 2,000.
 """
 
 from __future__ import annotations
@@ -39,8 +38,6 @@ class SDMIParameters:
         learning_rate: of Adam; the released variant has its own.
         epochs: passes over the reference; None: those of the variant.
         batch_size: samples of the reference per step; the released variant takes all at once.
-        patience: epochs without a fall of the loss by a thousandth, after which the fit ends; None: it takes all. The
-            released variant takes all.
     """
 
     anchors: int | None = None
@@ -49,7 +46,6 @@ class SDMIParameters:
     learning_rate: float = 1e-3
     epochs: int | None = None
     batch_size: int = 128
-    patience: int | None = 5
 
     def __post_init__(self) -> None:
         check_choice("variant", self.variant, ("paper", "released"))
@@ -61,7 +57,7 @@ class SDMIParameters:
         """Optimizer and schedule of the variant."""
         if self.variant == "released":
             return mlp.Training(0.1, self.epochs or (5000 if self.selector else 30000), 0, "sgd", halve_every=2000)
-        return mlp.Training(self.learning_rate, self.epochs or 200, self.batch_size, patience=self.patience)
+        return mlp.Training(self.learning_rate, self.epochs or 200, self.batch_size)
 
 
 class _WeightedDistances(nn.Module):

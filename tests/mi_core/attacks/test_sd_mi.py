@@ -44,10 +44,10 @@ def test_inputs_are_scaled_by_the_reference() -> None:
 
 
 @pytest.mark.parametrize(("settings", "expected"), [
-    ({}, mlp.Training(1e-3, 200, 128, patience=5)),
+    ({}, mlp.Training(1e-3, 200, 128)),
     ({"variant": "released"}, mlp.Training(0.1, 5000, 0, "sgd", halve_every=2000)),
     ({"variant": "released", "selector": False}, mlp.Training(0.1, 30000, 0, "sgd", halve_every=2000)),
-    ({"epochs": 7, "patience": None}, mlp.Training(1e-3, 7, 128)),
+    ({"epochs": 7}, mlp.Training(1e-3, 7, 128)),
 ])  # fmt: skip
 def test_schedules(settings: dict[str, Any], expected: mlp.Training) -> None:
     assert SDMIParameters(**settings).training() == expected

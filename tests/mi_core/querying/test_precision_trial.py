@@ -25,7 +25,7 @@ class Flat(nn.Module):
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         self.calls += 1
         half = torch.is_autocast_enabled("cpu")
-        if self.slow == ("bfloat16" if half else "float32"):
+        if self.slow in ("both", "bfloat16" if half else "float32"):
             time.sleep(0.05)
         return images.flatten(1) * (-1 if half and self.turned else 1)
 
@@ -64,9 +64,9 @@ def test_where_the_kernel_names_none_there_are_none(monkeypatch: pytest.MonkeyPa
     [
         ([("float32",)], "bfloat16"),
         ([("bfloat16",)], "float32"),
-        ([("neither",)], "float32"),  # equally fast
+        ([("both",)], "float32"),  # equally fast
         ([("float32", True)], "float32"),  # faster, and other answers
-        ([("float32",), ("neither",)], "bfloat16"),
+        ([("float32",), ("float32",), ("both",)], "bfloat16"),
         ([("float32",), ("bfloat16",), ("bfloat16",)], "float32"),
     ],
 )
