@@ -147,14 +147,9 @@ def can_stand_alone() -> bool:
 
 
 @pytest.mark.skipif(not can_stand_alone(), reason="needs namespaces: symmetric-run would stop every Ray of this user")
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("nodes", "last", "code"),
-    [
-        (1, "fail", 3),
-        pytest.param(1, "seeds=[0]", 0, marks=pytest.mark.slow),
-        pytest.param(2, "fail", 3, marks=pytest.mark.slow),
-        pytest.param(2, "seeds=[0]", 0, marks=pytest.mark.slow),
-    ],
+    ("nodes", "last", "code"), [(1, "fail", 3), (1, "seeds=[0]", 0), (2, "fail", 3), (2, "seeds=[0]", 0)]
 )
 def test_slurm_runs_on_its_nodes(nodes: int, last: str, code: int, tmp_path: Path) -> None:
     """`srun` and `encoder-audit` are stand-ins; Ray's symmetric-run is real, on loopback, and so is its exit code."""

@@ -61,7 +61,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
         backbone="conv4",
         objective_parameters=SimCLRParameters(0.2, 128, 64),
         optimizer=OptimizerParameters(learning_rate=5e-3),
-        epochs=150,
+        epochs=100,
         batch_size=150,
     )
     names = [("train", f"{row}") for row in range(len(members))]
