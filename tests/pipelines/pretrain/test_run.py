@@ -311,10 +311,10 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_short_trainings_share_a_lane_and_leave_nothing_to_the_next(
     local_ray: None, opened: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    train(config_with(3, [1], train_workers=2), tmp_path / "shared")
+    train(config_with(3, [1], train_workers=2, train_cpus=0.5), tmp_path / "shared")
     assert opened == ["target"]
     monkeypatch.setattr(lanes, "SHORT", 0)
-    train(config_with(3, [1], train_workers=2), tmp_path / "apart")
+    train(config_with(3, [1], train_workers=2, train_cpus=0.5), tmp_path / "apart")
     assert opened == ["target", "target", "shadow"]
     for name in ("target", "shadow"):
         shared, apart = (
@@ -333,7 +333,7 @@ def test_a_lane_that_loses_its_worker_is_opened_anew_once_it_has_trained_somethi
     long = {"epochs": 300, "checkpoints": [], "save_every": 10}
     encoders["target"] |= {"epochs": 3} if last else long
     encoders["shadow"] = {"like": "target", "train_on": "shadow-member", **(long if last else {"epochs": 3})}
-    resources = {"actor_cpus": 0.5, "train_retries": 0, "train_workers": 2}
+    resources = {"actor_cpus": 0.5, "train_retries": 0, "train_workers": 2, "train_cpus": 0.5}
     config = parse(small_config(encoders=encoders, resources=resources), "small.yaml")
     before = own_processes("RayTrainWorker")
 
