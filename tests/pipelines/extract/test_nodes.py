@@ -81,7 +81,7 @@ def test_extraction_over_three_nodes_survives_one(trained_run: Path, tmp_path: P
 
         arguments = ("pipelines.extract", str(folders[0]), "--address", address)
         finish(arguments, lambda: len(chunk_files(folders[0])) >= 12, kill)
-    extraction(folders[1], config)
+    extraction(folders[1], config_with(queries={"views": 4, "chunk": 2}))  # by one actor
     assert_same(parquet_contents(folders[0]), parquet_contents(folders[1]))
 
 
