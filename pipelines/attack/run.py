@@ -72,10 +72,11 @@ def _compute(work: Sequence[_Work], planned: Sequence[Planned]) -> None:
     """
     started = time.perf_counter()
     divided = [piece for piece in work if piece.function is run_attack and is_divided(*piece.arguments)]
-    given = [(piece.function, *piece.arguments) for piece in work if piece not in divided]
+    whole = [piece for piece in work if piece not in divided]
+    given = [(piece.function, *piece.arguments) for piece in whole]
     memory = TASK_MEMORY + max(map(_held, planned))
     root = planned[0].folder.run.partition("/sweep/")[0]
-    names = [piece.place.removeprefix(f"{root}/") for piece in work if piece not in divided]
+    names = [piece.place.removeprefix(f"{root}/") for piece in whole]
     mapped(_call, given, "results", "attacks and controls", memory=memory, fits=names)
     if divided:
         run_divided([task for piece in divided for task in piece.arguments])

@@ -29,12 +29,7 @@ def with_settled_precision(config: RunConfig, folder: RunFolder) -> RunConfig:
     if not _is_open(config) or not storage.exists(path):
         return config
     before = (yaml.safe_load(storage.read_bytes(path)).get("queries") or {}).get("precision")
-    return with_precision(config, before) if before in PRECISIONS else config
-
-
-def with_precision(config: RunConfig, precision: str) -> RunConfig:
-    """The config with a precision of its queries."""
-    return config.model_copy(update={"queries": config.queries.model_copy(update={"precision": precision})})
+    return config.with_queries(precision=before) if before in PRECISIONS else config
 
 
 def settle_precision(runs: list[Run]) -> list[Run]:
@@ -45,7 +40,7 @@ def settle_precision(runs: list[Run]) -> list[Run]:
     if _all_nodes_have_bfloat16():
         precision = _tried(runs[0].config)
         say("config", f"queries.precision: {precision}, in which this CPU answers sooner")
-    settled = [Run(with_precision(one, precision) if _is_open(one) else one, folder) for one, folder in runs]
+    settled = [Run(one.with_queries(precision=precision) if _is_open(one) else one, folder) for one, folder in runs]
     for config, folder in settled:
         folder.settle(config.model_dump(mode="json", by_alias=True))
     return settled

@@ -117,9 +117,7 @@ def run(
 
 def with_nonce(config: RunConfig, nonce: str | None) -> RunConfig:
     """The config with a nonce for its queries; None: as it is."""
-    if nonce is None:
-        return config
-    return config.model_copy(update={"queries": config.queries.model_copy(update={"nonce": nonce})})
+    return config if nonce is None else config.with_queries(nonce=nonce)
 
 
 def register(runs: Sequence[Run]) -> tuple[list[Run], list[Planned]]:

@@ -96,6 +96,10 @@ class RunConfig(Section):
             raise ValueError(f"seeds {list(value)} repeat; each seed runs once")
         return value
 
+    def with_queries(self, **settings: Any) -> RunConfig:
+        """The same run with other settings of its queries, which are not checked again."""
+        return self.model_copy(update={"queries": self.queries.model_copy(update=settings)})
+
     def plain(self) -> dict[str, Any]:
         """The run as plain values, without its sweeps and its search."""
         return self.model_dump(mode="json", by_alias=True, exclude={"sweep", "tune"})

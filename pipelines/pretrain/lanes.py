@@ -69,7 +69,8 @@ class Lanes:
     def __init__(self, jobs: Sequence[TrainingJob], resources: ResourcesConfig, board: Any) -> None:
         self.waiting = list(jobs)
         self.jobs = {job.label: job for job in jobs}
-        self.short = {job.label for job in jobs if _is_short(job)}
+        trained = [job for job in jobs if not isinstance(job.config, DefendedConfig)]
+        self.images = {job.label: Splits.load(job.folder.path).count(job.config.train_on) for job in trained}
         self.resources, self.board = resources, board
         self.at_once = trainings_at_once(resources)
         self.lanes: list[_Lane] = []
@@ -105,8 +106,9 @@ class Lanes:
         for job in [job for job in self.waiting if base_of(job) not in unfinished]:
             if len(self._working) >= self.at_once:
                 break
-            lane = None if self._is_task(job) else self._free()
-            if lane is None and self._trains and job.label in self.short and not self._is_task(job):
+            is_task = self._is_task(job)
+            lane = None if is_task else self._free()
+            if not is_task and lane is None and self._trains and self._is_short(job):
                 continue
             self.waiting.remove(job)
             prepare(job)
@@ -125,6 +127,10 @@ class Lanes:
     def _is_task(self, job: TrainingJob) -> bool:
         """Whether an encoder is made by one process: it is trained by one worker, or is a defense of another."""
         return self.resources.train_workers == 1 or isinstance(job.config, DefendedConfig)
+
+    def _is_short(self, job: TrainingJob) -> bool:
+        """Whether a training takes less than the start of a lane."""
+        return self.images[job.label] * job.config.epochs < SHORT
 
     def _begin(self, job: TrainingJob, lane: _Lane | None) -> None:
         """Make an encoder as a Ray task, or in a lane that is free or new."""
@@ -184,7 +190,7 @@ class Lanes:
                 num_cpus=cpus,
                 num_gpus=gpus,
                 memory=memory,
-                max_calls=1 if gpus or exceed(job.data, _images(job), SMALL) else 0,  # 0: any number
+                max_calls=1 if gpus or exceed(job.data, self.images[job.label], SMALL) else 0,  # 0: any number
                 max_retries=self.resources.train_retries,
                 retry_exceptions=True,
             )(train_alone)
@@ -235,17 +241,6 @@ def _raise(job: TrainingJob, fault: str | None) -> None:
     """Raise UserError where there is a fault."""
     if fault:
         raise UserError(f"{job.label}: {fault}")
-
-
-def _is_short(job: TrainingJob) -> bool:
-    """Whether this is a training of few images, which takes less than the start of a lane."""
-    if isinstance(job.config, DefendedConfig):
-        return False
-    return _images(job) * job.config.epochs < SHORT
-
-
-def _images(job: TrainingJob) -> int:
-    return Splits.load(job.folder.path).count(job.config.train_on)
 
 
 def _in_thread(work: Callable[[], None]) -> Future[None]:
