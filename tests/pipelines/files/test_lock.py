@@ -122,8 +122,8 @@ def test_a_lock_survives_a_store_that_fails_for_a_while(
             patch.setattr(locks, "write_json", fails)
             patch.setattr(locks, "read_json", fails)
             _until(lambda: len(failed) > 2)
-        before = storage.read_json(f"{place}/.lock")
-        _until(lambda: storage.read_json(f"{place}/.lock") != before)
+        before = locks._held(place)  # a plain read may see two renewals at once
+        _until(lambda: locks._held(place) != before)
         assert not lost()
     assert not storage.exists(f"{place}/.lock")
 
