@@ -159,4 +159,4 @@ def code_digest() -> dict[str, Any]:
         for path in sorted(root.rglob("*.py")):
             data = path.read_bytes()
             whole.update(f"{package}/{path.relative_to(root).as_posix()}\0{len(data)}\0".encode() + data)
-    return {"version": versions()["encoder-audit"], "code_sha256": whole.hexdigest()}
+    return {"version": versions().get("encoder-audit", "not installed"), "code_sha256": whole.hexdigest()}

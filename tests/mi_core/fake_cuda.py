@@ -139,6 +139,7 @@ def fake_cuda() -> Iterator[_NoNumbers]:
         patch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)
         patch.setattr(FakeTensor, "__deepcopy__", _copied)  # PyTorch's own reads memory that is not there
         patch.setattr(nn.Module, "_apply", _moved)
+        patch.setattr("torch.backends.mha._is_fastpath_enabled", False)  # PyTorch 2.11 has no fake kernel of it
         patch.setattr(nn.init, "trunc_normal_", lambda weight, *_, **__: weight)  # it draws until no number is outside
         patch.setattr(FakeTensorMode, "may_turn_const", lambda *_: False)  # single numbers would be computed for real
         patch.setattr(torch.autograd, "_engine_run_backward", _zero_gradients)  # PyTorch's engine asks the driver

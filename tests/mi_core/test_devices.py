@@ -21,7 +21,6 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorDeviceMismatchError
 
 from mi_core.augmentations import AUGMENTATIONS
 from mi_core.augmentations.simclr import SimCLRAugmentation
@@ -53,6 +52,7 @@ from mi_core.training.optimizers import OPTIMIZERS, OptimizerParameters
 from tests.mi_core.fake_cuda import CUDA, HostDetourError, fake_cuda
 
 IMAGES, VIEWS, CLASSES = 4, 3, 2
+TWO_DEVICES = "cuda:0 and cpu|cpu and cuda:0|two different devices cuda:0, cpu|two different devices cpu, cuda:0"
 NEEDS: dict[str, tuple[Measure, ...]] = {  # per kind of measure, its settings
     "pairwise": tuple(map(PairwiseSimilarity, METRICS)),
     "view-embeddings": (ViewEmbeddings(),),
@@ -322,12 +322,12 @@ class _OnTheHost(SimCLRAugmentation):
 def test_a_tensor_of_the_host_is_found() -> None:
     with fake_cuda():
         left = Encoder(_Left(), {}, channelwise((0.5,), 3), channelwise((0.5,), 3)).to(CUDA)
-        with pytest.raises(FakeTensorDeviceMismatchError, match="cuda:0 and cpu|cpu and cuda:0|same device"):
+        with pytest.raises(RuntimeError, match=TWO_DEVICES):
             ask(left, recipe("supervised"), (LpNorm(),))
         with pytest.raises(HostDetourError, match="indices on cpu for a tensor on cuda"):
             ask(encoder("conv4"), _OnTheHost(), (PairwiseSimilarity(),))
         trainer = trained("supervised")
         (batch, *_) = trainer.data.epoch(0)
         assert batch.targets is not None
-        with pytest.raises(FakeTensorDeviceMismatchError):
+        with pytest.raises(RuntimeError, match=TWO_DEVICES):
             trainer.train_views(trainer.views(batch, 0), batch.targets.cpu(), 0)
