@@ -8,7 +8,6 @@ from dataclasses import replace
 from textwrap import fill
 
 import numpy as np
-from sklearn.manifold import TSNE
 
 from mi_core.records import FloatArray
 from mi_core.report.contents import EmbeddingMap, at_last_epoch, is_numeric, places_of
@@ -24,6 +23,8 @@ _LETTERS = 66  # of a figure's width
 
 def plane(embeddings: FloatArray, seed: int) -> FloatArray:
     """Embeddings (N, D) in the plane (N, 2) by t-SNE (van der Maaten and Hinton, 2008), N at least 3."""
+    from sklearn.manifold import TSNE  # slow to load, and few reports need it
+
     given = np.asarray(embeddings, dtype=np.float32)
     perplexity = min(30.0, (len(given) - 1) / 3)
     found = TSNE(perplexity=perplexity, init="random", random_state=seed % 2**32).fit_transform(given)

@@ -28,6 +28,7 @@ from pipelines.plan.written import plan_digest, write_plans
 from pipelines.pretrain import run as pretrain
 from pipelines.report import run as report
 from pipelines.run import registration
+from pipelines.run.finished import is_finished, mark_finished
 from pipelines.run.folder import STAGES, RunFolder
 from pipelines.run.heartbeat import heartbeat
 from pipelines.run.leftovers import watched
@@ -82,6 +83,9 @@ def run(
     config = with_settled_precision(config, folder)
     runs = runs_of(config, folder)
     with folder.hold_lock(), ExitStack() as stack:
+        if last == STAGES[-1] and force is None and is_finished(config, folder):
+            say("report", "finished: nothing has changed since; --force report writes it anew")
+            return folder
         for number, (of_run, place) in enumerate(runs):
             changed = place.open(of_run.model_dump(mode="json", by_alias=True), command=command, force=force)
             if changed and not number:
@@ -112,6 +116,8 @@ def run(
                         for _, place in runs:
                             registration.write_down(place, registration.START, {"command": command})
                     STAGE_RUNS[stage](runs, planned)
+        if last == STAGES[-1]:
+            mark_finished(config, folder)
     return folder
 
 

@@ -36,7 +36,7 @@ from rich.table import Table
 from pipelines.bench.cases import dated
 from pipelines.console import count_of, say
 from pipelines.errors import UserError
-from pipelines.run.heartbeat import PROGRESS
+from pipelines.run.folder import PROGRESS
 from pipelines.run.machine import Process, cpus, descendants
 
 SIZES = (100_000, 1_000_000)

@@ -192,18 +192,18 @@ def sizes(folder: str) -> dict[str, int]:
     return {path: info.size for path, info in _standing_in(folder)}
 
 
-def stamps(folder: str) -> dict[str, str]:
-    """As `stamp`, of the files that stand in a folder itself, by path; empty when the folder is not there."""
-    return {path: _stamp(info) for path, info in _standing_in(folder)}
+def stamps(folder: str, *, recursive: bool = False) -> dict[str, str]:
+    """As `stamp`, by path, of the files that stand in a folder itself, or below it; empty when it is not there."""
+    return {path: _stamp(info) for path, info in _standing_in(folder, recursive=recursive)}
 
 
-def _standing_in(folder: str) -> Iterator[tuple[str, Any]]:
+def _standing_in(folder: str, *, recursive: bool = False) -> Iterator[tuple[str, Any]]:
     filesystem, place = _resolve(folder)
     root = absolute(folder)
-    for info in filesystem.get_file_info(fs.FileSelector(place, allow_not_found=True)):
+    for info in filesystem.get_file_info(fs.FileSelector(place, allow_not_found=True, recursive=recursive)):
         with suppress(UnicodeDecodeError):  # a name that is not UTF-8
             if info.type == fs.FileType.File:
-                yield f"{root}/{info.base_name}", info
+                yield f"{root}/{info.path.removeprefix(place).lstrip('/')}", info
 
 
 @contextmanager

@@ -24,6 +24,8 @@ from pipelines.files.digest import digest
 from pipelines.files.lock import lock
 
 MANIFEST = "manifest.json"
+PROGRESS = "progress.json"
+FINISHED = "finished.json"
 STAGES = ("data", "pretrain", "extract", "attack", "tune", "report")
 # Which stage a section of the config first matters to; the others (name, resources) may change freely.
 SECTION_STAGE = {
@@ -66,7 +68,8 @@ OF_RUN = (
     MANIFEST,
     "registration.jsonl",
     "plan.json",
-    "progress.json",
+    PROGRESS,
+    FINISHED,
     ".ray.json",
     SCAN,
     FEATURES,

@@ -12,13 +12,12 @@ from typing import Any
 from mi_core.provenance import now
 from pipelines.console import Piece, are_bars_drawn, duration, quiet_for, say, under_way
 from pipelines.files import storage
-from pipelines.run.folder import RunFolder
+from pipelines.run.folder import PROGRESS, RunFolder
 from pipelines.run.leftovers import note
 from pipelines.run.machine import identity, this_process
 
 LINE_SECONDS = 30.0  # longest silence
-WRITE_SECONDS = 10.0  # between two states of `progress.json`
-PROGRESS = "progress.json"
+WRITE_SECONDS = 10.0  # between two states of PROGRESS
 LABELS = {"pretrain": "encoders"}  # a stage that may load encoders and train none
 SHOWN = 4  # pieces that have a line each
 

@@ -9,8 +9,8 @@ from pipelines.console import Piece, duration
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.files.damage import reading
-from pipelines.run.folder import MANIFEST, RunFolder
-from pipelines.run.heartbeat import PROGRESS, WRITE_SECONDS, lines
+from pipelines.run.folder import MANIFEST, PROGRESS, RunFolder
+from pipelines.run.heartbeat import WRITE_SECONDS, lines
 from pipelines.run.machine import Process, identity
 
 SILENT_SECONDS = 6 * WRITE_SECONDS  # a run that is silent for longer may be dead

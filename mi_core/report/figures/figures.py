@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 from matplotlib.ticker import FuncFormatter, NullFormatter
-from sklearn.metrics import roc_curve
 
 from mi_core.records import ALL_CALLED, FloatArray
 from mi_core.report.attributes import attribute_figures
@@ -129,6 +128,8 @@ _TOLD = (0.001, 0.01, 0.1, 0.2, 0.5, 0.8)  # places of a curve that tell their h
 
 def _rates(run: AttackScores) -> tuple[FloatArray, FloatArray]:
     """False-positive and true-positive rates (T,) of one run at all its thresholds, the highest first."""
+    from sklearn.metrics import roc_curve  # slow to load
+
     fpr, tpr, _ = roc_curve(run.member, run.score, drop_intermediate=False)
     return fpr, tpr
 

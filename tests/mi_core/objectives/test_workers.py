@@ -120,4 +120,4 @@ def test_the_comparison_can_fail(name: str) -> None:
     module = network(name)
     views, targets = batch(name, 0)
     alone = copy.deepcopy(module)(views[::2], None if targets is None else targets[::2])
-    assert abs((alone - module(views, targets)).item()) > 0.05
+    assert abs((alone - module(views, targets)).item()) > 0.01  # five times what the comparison lets pass

@@ -20,12 +20,14 @@ from mi_core.metrics.delong import auc
 from mi_core.records import Estimate
 from mi_core.report.contents import schema
 from pipelines.audit import run as audit
+from pipelines.audit.precision import with_settled_precision
 from pipelines.data.draw.splits import Splits
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.plan.load import parse
 from pipelines.pretrain import run as pretrain
 from pipelines.report import index
+from pipelines.run.finished import is_finished
 from pipelines.run.folder import RunFolder
 from pipelines.run.registration import faults_of, is_after_looking, lines_of
 from tests.conftest import small_config
@@ -47,7 +49,7 @@ def report_of(folder: Path) -> dict[str, Any]:
 
 def written(folder: Path) -> dict[str, int]:
     """Files of a run and when they were written, but those of every start."""
-    always = {"manifest.json", "progress.json", "config.yaml", ".lock", "registration.jsonl"}
+    always = {"manifest.json", "progress.json", "config.yaml", ".lock", "registration.jsonl", "finished.json"}
     always |= {"report.json", "report.html", "results.json", "results.parquet"}
     return {
         str(path.relative_to(folder)): path.stat().st_mtime_ns
@@ -115,9 +117,49 @@ def test_queries_in_the_ledger_are_those_made(finished_run: Path) -> None:
     assert asked["shadow", "shadow-nonmember"] == 60 * 2 * (4 + 1)
 
 
-def test_a_finished_run_is_not_done_again(finished_run: Path, tmp_path: Path) -> None:
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_finished_run_is_known_without_ray(
+    finished_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "run"
     shutil.copytree(finished_run, folder)
+    monkeypatch.delattr(audit, "ray_cluster")
+    before = contents(folder)
+    run(folder)
+    assert contents(folder) == before
+
+
+@pytest.mark.parametrize("change", ["damaged", "gone", "new", "other", "setting", "code"])
+def test_a_run_that_changed_is_not_finished(
+    change: str, finished_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(finished_run, folder)
+    table = next(path for path in folder.glob("seed-0/attacks/**/*.parquet") if path.is_file())
+    config = small_config()
+    if change == "damaged":
+        (folder / "finished.json").write_text("{")
+    elif change == "gone":
+        table.unlink()
+    elif change == "new":
+        (folder / "seed-0" / "more").touch()
+    elif change == "other":
+        table.write_bytes(table.read_bytes()[:-1] + b"x")
+    elif change == "setting":
+        config["resources"] = config.get("resources", {}) | {"encoder_actors": 1, "object_store_mb": 99}
+    else:
+        monkeypatch.setattr("pipelines.run.finished.code_digest", dict)
+    place = RunFolder(str(folder))
+    assert not is_finished(with_settled_precision(parse(config, "small.yaml"), place), place)
+
+
+def test_what_is_done_is_not_done_again(finished_run: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(finished_run, folder)
+    (folder / "finished.json").unlink()
     before, report = written(folder), report_of(folder)
     again = run(folder)
     assert written(folder) == before
@@ -278,5 +320,6 @@ def test_shards_and_run_folder_on_an_object_store(s3: str, tmp_path: Path) -> No
     report = json.loads(storage.read_bytes(f"{s3}/run/report.json"))
     jsonschema.Draft202012Validator(schema()).validate(report)
     assert len(report["attacks"]) == 8
-    again = command("audit", f"{s3}/run")
-    assert "13 of 13 results already done" in again
+    assert "finished: nothing has changed since" in command("audit", f"{s3}/run")
+    storage.remove(f"{s3}/run/finished.json")
+    assert "13 of 13 results already done" in command("audit", f"{s3}/run")

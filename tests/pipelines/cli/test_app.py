@@ -200,7 +200,7 @@ def test_a_run_folder_is_continued_by_its_path(call, finished_run: Path, tmp_pat
     outcome = call("audit", folder)
     assert outcome.code == 0
     assert "Attacks on target, projection output" in outcome.out
-    assert "already done" in outcome.err
+    assert "finished: nothing has changed since" in outcome.err
 
 
 def test_a_folder_in_use_is_refused(call, config: Path, local_ray: None, tmp_path: Path) -> None:
