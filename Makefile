@@ -1,4 +1,4 @@
-.PHONY: quality test slow smoke docs docs-serve notebooks
+.PHONY: quality fast test slow smoke docs docs-serve notebooks
 
 PYTHON ?= python
 
@@ -6,6 +6,9 @@ quality:
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m mypy
+
+fast: quality
+	$(PYTHON) -m pytest -n 2 -m "not slow and not ray" $$($(PYTHON) tests/changed.py)
 
 test:
 	$(PYTHON) -m pytest -n 2

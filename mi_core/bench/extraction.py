@@ -61,7 +61,7 @@ class ExtractionCase:
 
 EXTRACTION_CASES = {
     "small": ExtractionCase("resnet8", 32),
-    "small-pair": ExtractionCase("resnet8", 32, encoders=2),
+    "small-references": ExtractionCase("resnet8", 32, encoders=5),
     "resnet18": ExtractionCase("resnet18", 32),
     "small-bfloat16": ExtractionCase("resnet8", 32, "bfloat16"),
     "resnet18-bfloat16": ExtractionCase("resnet18", 32, "bfloat16"),

@@ -31,6 +31,7 @@ def score(images: np.ndarray, member: np.ndarray, **settings: Any) -> np.ndarray
     return blind_scores(summaries(images), np.stack([shrunken(image) for image in images]), member, **settings)
 
 
+@pytest.mark.slow
 def test_random_groups_look_alike_and_the_interval_covers_a_half() -> None:
     estimates = [auc(score(*digits(seed), seed=seed), digits(seed)[1]) for seed in range(60)]
     covered = sum(estimate.low <= 0.5 <= estimate.high for estimate in estimates)

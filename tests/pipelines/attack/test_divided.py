@@ -152,6 +152,7 @@ def numbers_of(entry: Any, place: str = "") -> Iterator[tuple[str, Any]]:
         yield place, entry
 
 
+@pytest.mark.slow
 def test_parts_say_what_the_whole_says(both: tuple[RunConfig, Path, Path]) -> None:
     """To the last bit: metrics are computed from the columns of all parts."""
     _, whole, parts = both
@@ -169,6 +170,7 @@ def test_parts_say_what_the_whole_says(both: tuple[RunConfig, Path, Path]) -> No
     assert (parts / "report.html").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_every_candidate_is_answered_once(both: tuple[RunConfig, Path, Path]) -> None:
     _, whole, parts = both
     found = [report_of(folder)["evidence"]["samples"] for folder in (whole, parts)]
@@ -185,6 +187,7 @@ def test_every_candidate_is_answered_once(both: tuple[RunConfig, Path, Path]) ->
     assert listed[0] == listed[1] and len(listed[0].splitlines()) == 1 + int(answers["flagged"].sum())
 
 
+@pytest.mark.slow
 def test_answers_follow_from_the_samples_that_are_drawn(
     both: tuple[RunConfig, Path, Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -211,6 +214,7 @@ def test_answers_follow_from_the_samples_that_are_drawn(
         assert np.abs(np.asarray(answers["p_value"]) - exact).mean() < 0.05
 
 
+@pytest.mark.slow
 def test_that_metrics_are_of_some_samples_is_told(both: tuple[RunConfig, Path, Path], tmp_path: Path) -> None:
     config, whole, _ = both
     shutil.copytree(whole, tmp_path / "run")
@@ -226,6 +230,7 @@ def test_that_metrics_are_of_some_samples_is_told(both: tuple[RunConfig, Path, P
     assert told.startswith(f"Metrics are of {judged} of 400,000,000 scored samples")
 
 
+@pytest.mark.slow
 def test_a_run_that_was_ended_goes_on_with_the_parts_that_are_missing(both: tuple[RunConfig, Path, Path]) -> None:
     config, _, parts = both
     before = report_of(parts)

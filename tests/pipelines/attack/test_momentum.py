@@ -69,6 +69,7 @@ def run(local_ray: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_the_copy_is_that_of_the_training(run: Path) -> None:
     folder = RunFolder(str(run)).seed(0)
     stored = describe(folder, "target")
@@ -85,6 +86,7 @@ def test_the_copy_is_that_of_the_training(run: Path) -> None:
     assert stored.load(3).momentum is None
 
 
+@pytest.mark.slow
 def test_stored_numbers_are_those_of_the_copy_s_keys(run: Path) -> None:
     chosen, place = parse(config(), "x"), RunFolder(str(run)).seed(0)
     splits, stored = Splits.load(place.path), describe(place, "target")
@@ -100,6 +102,7 @@ def test_stored_numbers_are_those_of_the_copy_s_keys(run: Path) -> None:
     np.testing.assert_allclose(found, [rows[name.partition("/")[2]] for name in names], rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_a_statement_binds_the_copy(run: Path) -> None:
     parts = encoder_of(RunFolder(str(run)), 0, "target")["files"]
     bound = {one["name"]: one["annotations"] for one in parts if one["annotations"]["part"] == "momentum"}
@@ -109,6 +112,7 @@ def test_a_statement_binds_the_copy(run: Path) -> None:
     assert storage.exists(momentum_path(stored.folder, 3))
 
 
+@pytest.mark.slow
 def test_an_encoder_whose_record_has_no_copy_is_refused_before_a_query(run: Path, tmp_path: Path) -> None:
     shutil.copytree(run, tmp_path / "run")
     folder = RunFolder(str(tmp_path / "run"))
@@ -182,6 +186,7 @@ def loaded(run: Path, trained_run: Path, tmp_path_factory: pytest.TempPathFactor
     return staged.judge(parse(loaded_config(path), "x"), folder)
 
 
+@pytest.mark.slow
 def test_a_loaded_encoder_has_the_numbers_of_the_training_that_its_file_is_of(run: Path, loaded: Path) -> None:
     theirs, here = RunFolder(str(run)).seed(0), RunFolder(str(loaded)).seed(0)
     weights, expected = (
@@ -195,6 +200,7 @@ def test_a_loaded_encoder_has_the_numbers_of_the_training_that_its_file_is_of(ru
     np.testing.assert_allclose([found[key] for key in found], [trained[key] for key in found], rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_its_report_tells_the_copy_and_the_control_and_a_statement_binds_it(loaded: Path) -> None:
     report = storage.read_json(f"{loaded}/report.json")
     assert report["encoders"]["target"]["used"].endswith(", momentum copy 34")
@@ -208,6 +214,7 @@ def test_its_report_tells_the_copy_and_the_control_and_a_statement_binds_it(load
     assert "momentum" not in parts["fresh"]
 
 
+@pytest.mark.slow
 def test_features_are_those_of_this_copy(loaded: Path) -> None:
     """A file of other weights is another encoder, which shares no features; a record of other weights is refused."""
     place = RunFolder(str(loaded)).seed(0)
@@ -228,6 +235,7 @@ def test_features_are_those_of_this_copy(loaded: Path) -> None:
         jobs["target"].is_done()
 
 
+@pytest.mark.slow
 def test_fresh_weights_are_their_own_copy(loaded: Path) -> None:
     encoder = describe(RunFolder(str(loaded)).seed(0), "fresh").load(0, momentum=True)
     assert encoder.momentum is not None
@@ -238,6 +246,7 @@ def test_fresh_weights_are_their_own_copy(loaded: Path) -> None:
     assert all(torch.equal(own[output], copied[output]) for output in copied)
 
 
+@pytest.mark.slow
 def test_a_file_without_the_copy_is_refused_before_a_query(run: Path, local_ray: None, tmp_path: Path) -> None:
     path = moco_v3_file(run, tmp_path / "moco.pth", copied=False)
     raw = loaded_config(path)

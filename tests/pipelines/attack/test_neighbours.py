@@ -37,6 +37,7 @@ def run(trained_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return staged.judge(parse(config(), "x"), folder)
 
 
+@pytest.mark.slow
 def test_stored_densities_are_those_of_encoder_and_anchors(run: Path) -> None:
     chosen, place = parse(config(), "x"), RunFolder(str(run)).seed(0)
     splits = Splits.load(place.path)
@@ -53,6 +54,7 @@ def test_stored_densities_are_those_of_encoder_and_anchors(run: Path) -> None:
         np.testing.assert_allclose(found, expected, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_the_bank_is_counted_once_per_encoder_beside_the_anchors_that_utility_is_tested_on(run: Path) -> None:
     report = storage.read_json(f"{run}/report.json")
     anchors = {one["encoder"]: one for one in report["queries"]["entries"] if one["role"] == "anchor"}

@@ -80,6 +80,7 @@ def found_in(folder: Path, **changes: Any) -> Any:
     return audit("checkpoint:conv4", folder / "photos", folder / "others", **settings)
 
 
+@pytest.mark.slow
 def test_the_same_numbers_as_a_run(
     planted: Path, tmp_path: Path, local_ray: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -131,6 +131,7 @@ def noisy(images: torch.Tensor) -> dict[str, torch.Tensor]:
     return {"embedding": rows + 0.1 * torch.randn_like(rows)}
 
 
+@pytest.mark.slow
 def test_noise_of_an_encoder_that_is_code_is_told(
     folders: dict[str, Path], local_ray: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

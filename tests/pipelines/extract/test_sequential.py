@@ -108,6 +108,7 @@ def report(folder: Path) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_the_target_is_asked_what_a_rule_of_the_shadow_alone_asks(finished: Path) -> None:
     config = config_with()
     for epoch in (1, 3):
@@ -126,6 +127,7 @@ def test_the_target_is_asked_what_a_rule_of_the_shadow_alone_asks(finished: Path
         np.testing.assert_allclose([scores[name] for name in target.ids], attack.score(target), atol=0.02)
 
 
+@pytest.mark.slow
 def test_known_samples_are_asked_for_all_views_and_not_again(finished: Path) -> None:
     config, place = config_with(), RunFolder(str(finished)).seed(0)
     known = set(Splits.load(place.path).ids(["known-member", "known-nonmember"]))
@@ -138,6 +140,7 @@ def test_known_samples_are_asked_for_all_views_and_not_again(finished: Path) -> 
     assert rows == 120 + 96  # of the attack with a shadow, and of this one
 
 
+@pytest.mark.slow
 def test_queries_are_counted_as_they_were_made(finished: Path) -> None:
     found = report(finished)
     jsonschema.validate(found, schema())
@@ -157,6 +160,7 @@ def test_queries_are_counted_as_they_were_made(finished: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 @pytest.mark.parametrize("queries", [{"batch_views": 5}, {"chunk": 7, "batch_views": 64}])
 def test_batches_and_chunks_change_no_decision(queries: dict[str, Any], finished: Path, folder: Path) -> None:
     config = config_with(queries)
@@ -164,6 +168,7 @@ def test_batches_and_chunks_change_no_decision(queries: dict[str, Any], finished
     assert_same(queries_of_images(config_with(), finished), queries_of_images(config, folder))
 
 
+@pytest.mark.slow
 @pytest.mark.slow
 def test_what_was_lost_is_asked_again_by_the_same_rule(finished: Path, tmp_path: Path) -> None:
     """Committed features of the target are gone, then its rules too: they come back as they were."""
@@ -184,6 +189,7 @@ def test_what_was_lost_is_asked_again_by_the_same_rule(finished: Path, tmp_path:
         assert_same(queries_of_images(config_with(), finished), queries_of_images(config_with(), folder))
 
 
+@pytest.mark.slow
 @pytest.mark.slow
 def test_the_truth_about_the_target_changes_no_rule(finished: Path, tmp_path: Path) -> None:
     """Members and non-members of the target change places; the rules fitted then are those that were followed."""

@@ -65,6 +65,7 @@ def right(estimate: dict[str, Any]) -> float:
     return estimate["value"] * estimate["n"]  # type: ignore[no-any-return]
 
 
+@pytest.mark.slow
 def test_folds_part_the_images_whose_attribute_is_inferred(run: Run) -> None:
     """The adversary learns from the same images for both, so those that it is right for add up to those of the run."""
     halves = [record(run, "target", fold)["inferences"] for fold in ("search", "final")]

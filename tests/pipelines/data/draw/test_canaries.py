@@ -58,6 +58,7 @@ def test_coins_are_a_function_of_seed_source_and_key(tmp_path: Path) -> None:
     assert set(drawn(config_of(), made(), tmp_path / "c", seed=4).ids(["canary-in"])) != inside
 
 
+@pytest.mark.slow
 def test_coins_are_independent_of_each_other_and_of_the_draw(tmp_path: Path) -> None:
     """A fixed number of canaries inside would let a guesser count; ranks of the draw would tell the coin."""
     rows = made(120, 1)

@@ -73,6 +73,7 @@ def test_roles_depend_on_seed_and_keys_only(tmp_path: Path) -> None:
         assert one.role_digest(role) == two.role_digest(role) != other.role_digest(role)
 
 
+@pytest.mark.slow
 def test_a_draw_is_uniform(tmp_path: Path) -> None:
     """Over many seeds every sample is as often a member as every other (a sort by key would not be)."""
     config = pool(tmp_path, shard_bytes(range(60)))
