@@ -33,6 +33,8 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages of the navigation, the files that they link to, and the pages that are made of docstrings."""
     made = {"attacks.md": _methods("attack"), "defenses.md": _methods("defense"), "encoders.md": _encoders()}
+    for page in files.documentation_pages():  # of this folder: as all pages, they get their path from the root
+        files.remove(page)
     modules = _modules()
     made |= {uri: f"---\ntitle: {name}\n---\n::: {name}\n" for name, uri in modules.items()}
     for path in sorted((ROOT / NOTEBOOKS).glob("*.ipynb")):

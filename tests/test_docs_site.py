@@ -21,6 +21,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = [
     *("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "cluster/README.md", "pipelines/README.md"),
     *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "configs").rglob("*.md"))),
+    *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs").glob("*.md"))),
 ]
 NOTEBOOKS = sorted(path.stem for path in (ROOT / "docs" / "notebooks").glob("*.ipynb"))
 PACKAGES = ("attacks", "defenses", "features", "metrics", "validity", "encoders", "querying", "training")

@@ -260,7 +260,7 @@ def test_the_least_coverage_is_told() -> None:
     settings = json.loads((results / "coverage.json").read_text())["cells"]
     least = min(cell["coverage"] for cell in settings)
     supported = [cell["coverage"] for cell in settings if cell["supported"]]
-    row = next(line for line in (results.parents[1] / "README.md").read_text().splitlines() if "[simulated]" in line)
+    row = next(line for line in (results / "README.md").read_text().splitlines() if "[simulated]" in line)
     assert f"the least share of 95 % intervals that held the truth was .{round(100 * least)}" in row
     assert f"in the {len(supported)} settings that the sample supports it was .{round(1000 * min(supported))}" in row
     assert f".{round(1000 * least)} [" in (results / "README.md").read_text()
