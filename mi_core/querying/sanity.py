@@ -8,6 +8,7 @@ hard for.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -22,6 +23,7 @@ from mi_core.augmentations.simclr import SimCLRAugmentation
 from mi_core.augmentations.views import Augmentation, clean, make_views
 from mi_core.checks import check_range, check_shape
 from mi_core.encoders.checkpoint import Encoder
+from mi_core.encoders.folding import for_queries
 from mi_core.metrics.intervals import rate
 from mi_core.records import Estimate
 
@@ -170,7 +172,10 @@ def view_consistency(
     Raises:
         ShapeError, ConfigError: as `similarities`.
     """
-    others: dict[str, Encoder | None] = {RAW_PIXELS: None} | ({} if reference is None else {FRESH: reference})
+    encoder = _quicker(encoder, device)
+    others: dict[str, Encoder | None] = {RAW_PIXELS: None}
+    if reference is not None:
+        others[FRESH] = _quicker(reference, device)
     name = list(others)[-1]
     ways: list[dict[str, Any]] = []
     matched: dict[str, Estimate] = {}
@@ -196,6 +201,17 @@ def view_consistency(
         "queries": VIEWS * len(images),
         "ranking": ways,
     }
+
+
+def _quicker(encoder: Encoder, device: torch.device | str) -> Encoder:
+    """A copy that is ready to be queried; the encoder itself where it has no weights or cannot be copied."""
+    if type(encoder) is not Encoder:
+        return encoder
+    try:
+        copied = copy.deepcopy(encoder)
+    except Exception:  # noqa: BLE001 - whatever code of others raises
+        return encoder
+    return for_queries(copied, device)
 
 
 def _mild(views: SimCLRAugmentation) -> SimCLRAugmentation:

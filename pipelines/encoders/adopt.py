@@ -47,7 +47,7 @@ from pipelines.plan.resolve import resolve, roles_in_config
 from pipelines.plan.rules.roles import audited_roles
 from pipelines.run.once import Once
 from pipelines.run.points import Run
-from pipelines.run.ray_session import mapped
+from pipelines.run.ray_session import cpus_each, mapped
 
 REPEATED = 16  # images that an API is asked twice
 CHECKED = 4  # of them, those by whose answers it is known again
@@ -98,8 +98,9 @@ def run(runs: Sequence[Run], planned: Sequence[Planned]) -> None:
     with access_to(runs if jobs else ()) as access:
         gpus = runs[0].config.resources.gpus_per_actor
         commits = commits_of(jobs)
-        asked = [(job, access, commits.get(_address(job))) for job in jobs]
-        mapped(adopt_one, asked, "encoders", "loading and trying out", gpus=gpus)
+        threads = 1 if gpus or not jobs else cpus_each(len(jobs))
+        asked = [(job, access, commits.get(_address(job)), threads) for job in jobs]
+        mapped(adopt_one, asked, "encoders", "loading and trying out", cpus=threads, gpus=gpus)
     for job in jobs:
         record = describe(job.folder, job.name).record
         say("load", f"{job.name} (seed {job.folder.seed}): {layout_in_words(record)}, {record.preprocessing_words}")
@@ -223,12 +224,17 @@ def _address(job: Adoption) -> str:
     return (on_hub(config.load, config.weights) or "") if isinstance(config, LoadedConfig) else ""
 
 
-def adopt_one(job: Adoption, access: Access | None, commit: str | None) -> None:
-    """Try an encoder out, and write its record."""
-    if isinstance(job.config, LoadedConfig):
-        fields = _adopt_weights(job, job.config, commit)
-    else:
-        fields = _adopt_endpoint(job, job.config, access)
+def adopt_one(job: Adoption, access: Access | None, commit: str | None, threads: int = 1) -> None:
+    """Try an encoder out with some threads, and write its record."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        if isinstance(job.config, LoadedConfig):
+            fields = _adopt_weights(job, job.config, commit)
+        else:
+            fields = _adopt_endpoint(job, job.config, access)
+    finally:
+        torch.set_num_threads(before)
     job.write(adopted=now(), **fields)
 
 
