@@ -7,6 +7,8 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 
+from mi_core.plugins import packages
+
 PACKAGES = ("encoder-audit", "torch", "torchvision", "ray", "numpy", "pyarrow", "scikit-learn", "pillow")
 
 
@@ -16,7 +18,7 @@ def versions() -> dict[str, str]:
     for name in PACKAGES:
         with suppress(PackageNotFoundError):
             found[name] = version(name)
-    return found
+    return found | packages()
 
 
 def now() -> str:

@@ -24,6 +24,7 @@ from mi_core.attacks.rmia import RMIA
 from mi_core.attacks.sd_mi import SDMI
 from mi_core.attacks.sequential import EncoderMISequential
 from mi_core.attacks.white_box import WhiteBox
+from mi_core.plugins import plugged_in
 
 ATTACKS: dict[str, type[Attack]] = {
     "encodermi-t": EncoderMIThreshold,
@@ -57,6 +58,7 @@ ATTACKS: dict[str, type[Attack]] = {
     "baseline-b": BaselineB,
     "baseline-c": BaselineC,
 }
+ATTACKS |= plugged_in("attacks", ATTACKS, Attack)
 
 
 def left_out(

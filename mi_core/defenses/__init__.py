@@ -10,6 +10,7 @@ from mi_core.defenses.early_stopping import EarlyStopping
 from mi_core.defenses.memguard import MemGuard
 from mi_core.defenses.olympus import Olympus
 from mi_core.defenses.output_noise import OutputNoise
+from mi_core.plugins import plugged_in
 
 DEFENSES: dict[str, type[Defense]] = {
     "additive-logistic": AdditiveLogistic,
@@ -22,3 +23,4 @@ DEFENSES: dict[str, type[Defense]] = {
     "attriguard": AttriGuard,
     "olympus": Olympus,
 }
+DEFENSES |= plugged_in("defenses", DEFENSES, Defense)

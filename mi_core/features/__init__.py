@@ -23,6 +23,7 @@ from mi_core.features.pairwise_similarity import PairwiseSimilarity
 from mi_core.features.part_energy import PartEnergies
 from mi_core.features.patch_similarity import CenterSimilarity
 from mi_core.features.sequential import SequentialSimilarity
+from mi_core.plugins import plugged_in
 
 __all__ = ["MEASURES", "Measure", "as_json", "measure_of", "queries_per_image"]
 
@@ -45,6 +46,7 @@ MEASURES: dict[str, type[Measure]] = {
         CaptionGradient,
     )
 }
+MEASURES |= plugged_in("measures", MEASURES, Measure, key="kind")
 
 
 def measure_of(entry: Mapping[str, Any]) -> Measure:

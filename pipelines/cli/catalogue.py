@@ -6,10 +6,13 @@ Everything is read off the source files, because importing all methods to print 
 from __future__ import annotations
 
 import re
+import sys
+from importlib import import_module
 from typing import Any
 
 import yaml
 
+from mi_core import plugins
 from mi_core.checks import check_choice
 from pipelines.cli.source_files import docstring_of, value_of
 
@@ -36,9 +39,17 @@ def methods(kind: str) -> dict[str, type[Any]]:
     An objective that hides something is a defense too.
     """
     if kind == "attack":
-        return dict(value_of("mi_core.attacks", "ATTACKS"))
+        return {**value_of("mi_core.attacks", "ATTACKS"), **_plugged_in("attacks")}
     objectives = value_of("mi_core.objectives", "OBJECTIVES").items()
-    return {**value_of("mi_core.defenses", "DEFENSES"), **{name: method for name, method in objectives if method.hides}}
+    own = {**value_of("mi_core.defenses", "DEFENSES"), **_plugged_in("defenses")}
+    return own | {name: method for name, method in objectives if method.hides}
+
+
+def _plugged_in(table: str) -> dict[str, type[Any]]:
+    """The classes that other packages bring; these are imported."""
+    names = plugins.names(table)
+    every = vars(import_module(f"mi_core.{table}"))[table.upper()] if names else {}
+    return {name: every[name] for name in names}
 
 
 def defaults(method: type[Any]) -> dict[str, Any]:
@@ -52,7 +63,7 @@ def example(kind: str, name: str) -> str:
     method = methods(kind)[name]
     if kind == "attack":
         chosen: dict[str, Any] = {"attacks": [{"attack": name, "reference": max(method.reference), **defaults(method)}]}
-    elif name in value_of("mi_core.defenses", "DEFENSES"):
+    elif name not in value_of("mi_core.objectives", "OBJECTIVES"):
         chosen = {"defenses": [{"defense": name, "settings": defaults(method)}]}
     else:
         chosen = {"encoders": {"target": {"objective": name, "parameters": defaults(method)}}}
@@ -68,7 +79,8 @@ def page(kind: str, name: str) -> str:
     there = methods(kind)
     method = there[check_choice(kind, name, there)]
     told = "\n".join(f"- {fact}: {value}" for fact, value in facts()[kind][name].items())
-    documented = [docstring_of(method.__module__), method.__doc__]
+    brought = sys.modules.get(method.__module__)
+    documented = [docstring_of(method.__module__) if brought is None else brought.__doc__, method.__doc__]
     documented += [part.__doc__ for part in method.Parameters.__mro__ if part is not object]
     texts = [re.sub(r"\n    (?=\S)", "\n- ", text).replace("``", "`") for text in documented if text]
     return "\n\n".join([f"# {name}", told, *texts, f"In a config:\n```yaml\n{example(kind, name)}\n```"])

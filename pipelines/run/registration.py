@@ -16,6 +16,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from mi_core import plugins
 from mi_core.provenance import now, versions
 from pipelines.errors import UserError
 from pipelines.files import storage
@@ -152,11 +153,13 @@ def _nonce(folder: RunFolder) -> Line:
 
 
 def code_digest() -> dict[str, Any]:
-    """Which tool this is: its version, and a digest of its code as it is installed."""
+    """Which tool this is: its version, and a digest of its code as it is installed, that of plug-ins with it."""
     whole = hashlib.sha256()
+    files: list[tuple[str, Path]] = []
     for package in ("mi_core", "pipelines"):
         root = Path(str(resources.files(package)))
-        for path in sorted(root.rglob("*.py")):
-            data = path.read_bytes()
-            whole.update(f"{package}/{path.relative_to(root).as_posix()}\0{len(data)}\0".encode() + data)
+        files += [(f"{package}/{path.relative_to(root).as_posix()}", path) for path in sorted(root.rglob("*.py"))]
+    for name, path in (*files, *plugins.code_files()):
+        data = path.read_bytes()
+        whole.update(f"{name}\0{len(data)}\0".encode() + data)
     return {"version": versions().get("encoder-audit", "not installed"), "code_sha256": whole.hexdigest()}
