@@ -1,11 +1,18 @@
-"""What the user sees while stages run: one line per finished step and a bar for everything longer."""
+"""What the user sees while stages run: one line per finished step and a bar for everything longer.
+
+The logger ``encoder_audit`` gets the same lines, with the stage as ``record.stage``.
+"""
 
 from __future__ import annotations
 
+import json
+import logging
+import sys
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from time import monotonic
 from typing import Any
 
@@ -54,12 +61,43 @@ console = _Plain(stderr=True, highlight=False, markup=False)
 """What it says meanwhile; likewise."""
 _open: list[Bars] = []  # steps under way, the innermost last
 _said = [monotonic()]  # when the last line was printed
+_silent = [False]
+LOGGER = logging.getLogger("encoder_audit")
+LOGGER.setLevel(logging.INFO)
+LOGGER.addHandler(logging.NullHandler())
 
 
 def say(stage: str, message: str) -> None:
     """Print one line of a stage's progress to stderr."""
     _said[0] = monotonic()
-    console.print(Text.assemble((f"{stage:>9}", "bold"), f"  {message}"), soft_wrap=True)
+    if not _silent[0]:
+        LOGGER.info(message, extra={"stage": stage})
+        console.print(Text.assemble((f"{stage:>9}", "bold"), f"  {message}"), soft_wrap=True)
+
+
+def complain(message: str) -> None:
+    """Print the one line that a command ends with when it fails."""
+    LOGGER.error(message, extra={"stage": "end"})
+    if not console.quiet:
+        print(without_control(f"encoder-audit: {message}"), file=sys.stderr)  # noqa: T201
+
+
+class _Json(logging.Formatter):
+    """A line of JSON for each line: time in UTC, level, stage, message."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        line = {"time": time, "level": record.levelname.lower(), "stage": getattr(record, "stage", "")}
+        return json.dumps(line | {"message": record.getMessage()})
+
+
+def log_as_json() -> None:
+    """From now on, write lines of JSON to stderr in place of lines for people; no bars are drawn."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Json())
+    LOGGER.addHandler(handler)
+    LOGGER.propagate = False
+    console.quiet = True
 
 
 def quiet_for() -> float:
@@ -127,11 +165,11 @@ def are_bars_drawn() -> bool:
 @contextmanager
 def silence() -> Iterator[None]:
     """Print nothing while the block runs: for stages that somebody else tells of."""
-    before, console.quiet = console.quiet, True
+    before, _silent[0], quiet, console.quiet = _silent[0], True, console.quiet, True
     try:
         yield
     finally:
-        console.quiet = before
+        _silent[0], console.quiet = before, quiet
 
 
 @contextmanager
@@ -147,7 +185,7 @@ def bars(unit: str, *, draw: bool = True) -> Iterator[Bars]:
         TimeRemainingColumn(),
         console=console,
         transient=True,
-        disable=not (draw and console.is_terminal),
+        disable=not (draw and console.is_terminal and not console.quiet),
     )
     _open.append(progress)
     try:

@@ -42,7 +42,7 @@ from pipelines.cli.questions import init
 from pipelines.cli.runs import Open, compare, current_report, forget, index, statement, status, tell, verify
 from pipelines.cli.schema import schema
 from pipelines.cli.shards import shards_app
-from pipelines.console import output, without_control
+from pipelines.console import complain, log_as_json, output
 from pipelines.errors import UserError, fault_of_user, unavailable_in
 from pipelines.run.interrupts import Interrupted, heed_sigterm, interruptible
 
@@ -77,8 +77,13 @@ def _options(
     debug: Annotated[
         bool, typer.Option("--debug", help="Show the traceback of an error; works anywhere in a command.")
     ] = False,
+    log: Annotated[
+        str, typer.Option("--log", help="json: progress as lines of JSON on stderr; works anywhere in a command.")
+    ] = "text",
 ) -> None:
-    """`guarded` reads ``--debug`` before the command does."""
+    """`guarded` reads ``--debug`` and ``--log json`` before the command does."""
+    if log != "text":
+        raise UserError(f"--log {log}, allowed: json, text")
 
 
 def _run(
@@ -274,8 +279,9 @@ def guarded(command: Callable[[], Any]) -> None:
 
     An interrupt, SIGTERM, and what does not start or answer are one line and exit code 1.
     """
-    debug = "--debug" in sys.argv
-    sys.argv = [argument for argument in sys.argv if argument != "--debug"]
+    debug = _take("--debug")
+    if _take("--log", "json") or _take("--log=json"):
+        log_as_json()
     heed_sigterm()
     try:
         command()
@@ -283,8 +289,16 @@ def guarded(command: Callable[[], Any]) -> None:
         fault, unavailable = fault_of_user(error), unavailable_in(error)
         if debug or (fault is None and unavailable is None):
             raise
-        print(without_control(f"encoder-audit: {fault or unavailable}"), file=sys.stderr)  # noqa: T201
+        complain(fault or unavailable or "")
         sys.exit(1 if fault is None else 2)
     except Interrupted as interrupted:
-        print(f"encoder-audit: {interrupted}", file=sys.stderr)  # noqa: T201
+        complain(str(interrupted))
         sys.exit(1)
+
+
+def _take(*words: str) -> bool:
+    """Take words that stand side by side out of the command line; whether they were there."""
+    starts = [at for at in range(1, len(sys.argv)) if tuple(sys.argv[at : at + len(words)]) == words]
+    for at in reversed(starts):
+        del sys.argv[at : at + len(words)]
+    return bool(starts)

@@ -22,7 +22,7 @@ from pipelines.cli import app as cli
 from pipelines.run.leftovers import RECORD, end_leftovers
 from pipelines.run.machine import Process
 from pipelines.run.status import status
-from tests.conftest import background, small_config, wait_until
+from tests.conftest import ROOT, background, small_config, wait_until
 from tests.pipelines.tars import shard_bytes
 
 pytestmark = pytest.mark.ray
@@ -322,3 +322,30 @@ def test_a_cluster_of_two_nodes_is_joined_and_left_running(config: Path, finishe
     reports = [json.loads((folder / "report.json").read_text()) for folder in (tmp_path / "run", finished_run)]
     for mine, other in zip(*(report["attacks"] for report in reports), strict=True):
         assert mine["auc"]["value"] == pytest.approx(other["auc"]["value"], abs=1e-3)
+
+
+@pytest.mark.parametrize("flag", [["--log", "json"], ["--log=json"]])
+def test_progress_and_faults_are_lines_of_json_where_asked(flag: list[str], tmp_path: Path) -> None:
+    """In a process of its own: the format stays for the rest of a process."""
+    code = "import sys; from pipelines.cli.app import main; sys.argv[0] = 'encoder-audit'; main()"
+    config = tmp_path / "small.yaml"
+    config.write_text(yaml.safe_dump(small_config()))
+
+    def lines(*arguments: str) -> list[dict[str, str]]:
+        command = [sys.executable, "-c", code, *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+        return [json.loads(line) for line in done.stderr.splitlines()]
+
+    (fault,) = lines("check", *flag, str(config), "queries.views=none")
+    assert (fault["level"], fault["stage"]) == ("error", "end")
+    assert "queries.views = 'none'" in fault["message"]
+    told = lines("check", str(config), *flag)
+    assert told == [] or {line["level"] for line in told} == {"info"}
+
+
+def test_a_logger_gets_every_line(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", "encoder_audit"):
+        console.say("extract", "200 images")
+        with console.silence():
+            console.say("extract", "of a trial")
+    assert [(record.stage, record.message) for record in caplog.records] == [("extract", "200 images")]
