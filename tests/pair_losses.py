@@ -234,6 +234,12 @@ def of_few_classes(
     return [(f"of few classes, {score}", auc(values, member)) for score, values in scores.items()]
 
 
+def _write(path: str, how_made: dict[str, Any], told: list[dict[str, Any]]) -> None:
+    """One row per line."""
+    rows = ",\n".join(json.dumps(row) for row in told)
+    Path(path).write_text(f'{json.dumps(how_made)[:-1]}, "rows": [\n{rows}\n]}}\n')
+
+
 def main(path: str, most: int | None = None) -> None:
     torch.set_num_threads(1)
     began, told = time.perf_counter(), list[dict[str, Any]]()
@@ -259,8 +265,8 @@ def main(path: str, most: int | None = None) -> None:
                     "n": one.n,
                 }
             )
-    result = {"seconds": round(time.perf_counter() - began), "temperature": TEMPERATURE, "bank": BANK, "rows": told}
-    Path(path).write_text(json.dumps(result, indent=1) + "\n")
+    how_made = {"seconds": round(time.perf_counter() - began), "temperature": TEMPERATURE, "bank": BANK}
+    _write(path, how_made, told)
 
 
 if __name__ == "__main__":
