@@ -21,7 +21,6 @@ from mi_core.checks import ConfigError, NumericError, ShapeError
 from mi_core.encoders.checkpoint import OUTPUTS
 from mi_core.features import MEASURES, Measure
 from mi_core.features.caption_similarity import CaptionEmbedding, CaptionSimilarity
-from mi_core.features.embedding import ViewEmbeddings
 from mi_core.metrics.delong import auc
 from mi_core.records import Features, LabelledFeatures
 
@@ -102,7 +101,7 @@ def logits_at(
 def values_at(level: np.ndarray, needs: tuple[Measure, ...], generator: np.random.Generator) -> dict[str, np.ndarray]:
     """What an encoder could return of samples that stand at these levels."""
     count, values = len(level), {}
-    if set(needs) == {ViewEmbeddings(), CaptionEmbedding()}:
+    if CaptionEmbedding() in needs and CaptionSimilarity() not in needs:
         return pairs_at(level, generator)
     for need in needs:
         shape = need.shape(VIEWS, WIDTH)
@@ -129,7 +128,8 @@ def pairs_at(level: np.ndarray, generator: np.random.Generator) -> dict[str, np.
     beside = np.eye(WIDTH)[(rows + 1) % WIDTH] * np.where(rows // WIDTH // 2 % 2, 1, -1)[:, None]
     images = captions * cosine[:, None] + beside * np.sqrt(1 - cosine**2)[:, None]
     views = images[:, None] + generator.normal(0, 0.005, (len(level), VIEWS, WIDTH))
-    return {"view-embeddings": views.astype(np.float32), "caption:embedding": captions.astype(np.float32)}
+    values = {"view-embeddings": views, "embedding": views[:, 0], "caption:embedding": captions}
+    return {name: array.astype(np.float32) for name, array in values.items()}
 
 
 def reference_and_target(

@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import numpy as np
 import pytest
+import torch
 
-from mi_core.attacks.clip import CaptionCosine, CaptionCosineParameters, WeakSupervision, WeakSupervisionParameters
-from mi_core.checks import NumericError
-from mi_core.metrics.delong import auc
+from mi_core.attacks.clip import (
+    CaptionCosine,
+    CaptionCosineParameters,
+    PairLoss,
+    PairLossParameters,
+    WeakSupervision,
+    WeakSupervisionParameters,
+    bank_losses,
+)
+from mi_core.checks import ConfigError, NumericError
+from mi_core.features.loss_gradient import caption_info_nce
+from mi_core.metrics.delong import auc, auc_difference
 from mi_core.records import Features, LabelledFeatures
+from tests.pair_losses import SETTINGS, trained
+from tests.pair_losses import pairs as digits_with_captions
 
 
 def pairs(count: int, leak: float, seed: int) -> Features:
@@ -60,3 +75,94 @@ def test_nothing_above_the_line() -> None:
     reference, member = joined(pairs(20, 0.0, 8), pairs(20, 0.0, 9))
     with pytest.raises(NumericError, match="none of 20 unlabelled pairs reaches"):
         WeakSupervision(WeakSupervisionParameters(deviations=9.0)).fit(LabelledFeatures(reference, member))
+
+
+def directions_of(count: int, seed: int) -> np.ndarray:
+    rows = np.random.default_rng(seed).normal(size=(count, 5))
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def test_losses_are_those_of_clip_pair_by_pair() -> None:
+    """Against the loss of `white-box`. A pair that stands in the bank is left out there, and the others count more."""
+    images, texts, bank, words = (directions_of(count, seed) for seed, count in enumerate((6, 6, 4, 4)))
+    images[4], texts[4] = bank[1], words[1]
+    found = bank_losses(images, texts, bank, words, 0.3, np.array([-1, -1, -1, -1, 1, -1]))
+    for row in (0, 1, 2, 3, 5):
+        of_torch = (torch.from_numpy(one) for one in (images[row : row + 1], texts[row], bank, words))
+        assert found[row] == pytest.approx(float(caption_info_nce(*of_torch, 0.3)), rel=1e-5)
+    others, own = [0, 2, 3], math.exp(images[4] @ texts[4] / 0.3)
+    of_image = sum(math.exp(images[4] @ words[row] / 0.3) for row in others) * 4 / 3
+    of_text = sum(math.exp(texts[4] @ bank[row] / 0.3) for row in others) * 4 / 3
+    assert found[4] == pytest.approx((math.log(1 + of_image / own) + math.log(1 + of_text / own)) / 2)
+
+
+@pytest.mark.parametrize("size", [20, 200])
+def test_the_loss_calls_the_share_of_nonmembers_that_was_asked_for(size: int) -> None:
+    """Were known pairs negatives of themselves, .137 would be called where .1 is asked for."""
+    rates = []
+    for seed in range(200):
+        features = pairs(300, 0.5, seed)
+        attack = PairLoss(PairLossParameters(bank=size, fpr=0.1, temperature=0.2), seed=seed)
+        attack.fit(LabelledFeatures(features.take(np.arange(39)), np.zeros(39, dtype=bool)))
+        assert len(attack.state()["bank"]) == min(size, 39)
+        rates.append((attack.score(features.take(np.arange(39, 300))) >= attack.threshold).mean())
+    assert np.mean(rates) == pytest.approx(0.1, abs=0.015)  # 200 fits on 39 pairs: a standard error of .0035
+
+
+def test_the_bank_is_of_known_nonmembers_alone_and_their_order_in_the_data_has_no_say() -> None:
+    reference, member = joined(pairs(50, 1.0, 1), pairs(50, 0.0, 2))
+    attack = PairLoss(PairLossParameters(bank=30))
+    attack.fit(LabelledFeatures(reference, member))
+    bank = attack.state()["bank"]
+    assert len(bank) == 30
+    assert all(name.startswith("2/") for name in bank)
+    assert list(bank) != sorted(bank)
+
+
+def test_scores_in_parts_are_scores_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    attack, features = PairLoss(), pairs(50, 0.5, 4)
+    attack.fit(LabelledFeatures(pairs(40, 0.0, 3), np.zeros(40, dtype=bool)))
+    whole = attack.score(features)
+    monkeypatch.setattr("mi_core.attacks.clip._AT_ONCE", 7)
+    np.testing.assert_allclose(attack.score(features), whole, rtol=1e-5)
+    np.testing.assert_array_equal(attack.score(features), attack.statistic(features))
+
+
+def test_what_the_loss_attack_refuses() -> None:
+    with pytest.raises(NumericError, match="clip-loss needs 2 known non-members, got 1"):
+        PairLoss(PairLossParameters(fpr=1)).fit(LabelledFeatures(pairs(1, 0.0, 0), np.zeros(1, dtype=bool)))
+    with pytest.raises(NumericError, match="clip-loss at fpr = 0.05 needs 19 known non-members, got 18"):
+        PairLoss().fit(LabelledFeatures(pairs(18, 0.0, 0), np.zeros(18, dtype=bool)))
+    assert (PairLoss(PairLossParameters(fpr=1)).needed_nonmembers, PairLoss().needed_nonmembers) == (2, 19)
+    for fault in ({"temperature": 0}, {"bank": 1}, {"fpr": 0}):
+        with pytest.raises(ConfigError, match=next(iter(fault))):
+            PairLossParameters(**fault)
+
+
+def of_clip(sides: tuple[torch.Tensor, ...], rows: slice) -> Features:
+    """What a CLIP answers about some pairs."""
+    images, texts = (side[rows].numpy() for side in sides)
+    values = {"embedding": images, "caption:embedding": texts, "caption:cosine": (images * texts).sum(axis=1)}
+    return Features(np.array([f"digits/{row}" for row in range(len(sides[0]))])[rows], values)
+
+
+def test_the_loss_finds_more_members_of_a_small_clip_than_the_cosine_and_none_of_one_that_saw_neither() -> None:
+    """Members, non-members and bank are drawn from one pool; seeds 0 to 2 chose the temperature."""
+    how = replace(SETTINGS["digits"], epochs=(30,))
+    drawn, count = digits_with_captions("digits", 13), how.count
+    audited, known = slice(0, 2 * count), slice(3 * count, None)
+    member = np.arange(2 * count) < count
+    found = {}
+    for name, first in (("member", 0), ("neither", 2 * count)):
+        sides = trained(drawn, np.arange(first, first + count), how, 13)[30]
+        scores = {}
+        for attack in (PairLoss(), CaptionCosine()):
+            nonmembers = of_clip(sides, known)
+            attack.fit(LabelledFeatures(nonmembers, np.zeros(len(nonmembers), dtype=bool)))
+            scores[attack.name] = attack.score(of_clip(sides, audited))
+        found[name] = scores
+    gain = auc_difference(found["member"]["clip-loss"], found["member"]["clip-cosine"], member)
+    assert auc(found["member"]["clip-loss"], member).low > 0.6
+    assert gain.low > 0
+    null = auc(found["neither"]["clip-loss"], member)
+    assert null.low <= 0.5 <= null.high

@@ -151,6 +151,38 @@ def test_neither_gamma_nor_which_images_make_up_the_population_changes_the_ranki
 
 
 @pytest.mark.parametrize("mode", ["online", "offline"])
+@pytest.mark.parametrize("population", [19, 40])
+def test_the_mean_log_ratio_of_informia_orders_samples_alike(mode: str, population: int) -> None:
+    """InfoRMIA: log LR(x, z) in the mean over z, in place of the share of z with LR(x, z) > gamma.
+
+    It differs from the log of x's own ratio by the same number for all x. The bare share has ties, which the score has
+    not, so it would not pass for either.
+    """
+    reference, target, member = simulated(4, 17, samples=300, population=population, wide=1.0)
+    shares, own = by_the_paper(reference, target, online=mode == "online", a=0.3, gamma=1.0)
+    scores = fitted(reference, mode=mode).score(target)
+    np.testing.assert_array_equal(np.argsort(scores), np.argsort(np.log(own)))
+    assert auc(scores, member).value == auc(np.log(own), member).value
+    assert len(set(shares)) <= population + 1 < len(set(scores.tolist())) == len(scores)
+
+
+@pytest.mark.parametrize(("population", "share", "score"), [(19, 0.712, 0.717), (500, 0.730, 0.730)])
+def test_what_the_bare_share_loses_by_its_ties(population: int, share: float, score: float) -> None:
+    """What InfoRMIA gains over the published RMIA here: the figures of the docstring."""
+    found: dict[str, list[tuple[float, float]]] = {"share": [], "score": []}
+    for seed in range(8):
+        reference, target, member = simulated(4, seed, samples=2000, population=population)
+        scores = fitted(reference, mode="offline").score(target)
+        for name, values in (("share", np.floor(scores * population + 1e-9)), ("score", scores)):
+            tenth = np.sort(values[~member])[-10 - 1]  # of 1,000 non-members 10 and fewer lie above
+            found[name].append((auc(values, member).value, (values[member] > tenth).mean()))
+    (of_share, true_of_share), (of_score, true_of_score) = (np.mean(found[name], axis=0) for name in found)
+    assert (of_share, of_score) == pytest.approx((share, score), abs=0.001)
+    assert true_of_score == pytest.approx(0.071, abs=0.001)
+    assert true_of_share == pytest.approx({19: 0.028, 500: 0.065}[population], abs=0.001)
+
+
+@pytest.mark.parametrize("mode", ["online", "offline"])
 @pytest.mark.parametrize("shadows", [1, 2, 4])
 def test_false_positives_are_what_was_asked_for_however_few_the_shadows(mode: str, shadows: int) -> None:
     """Were all shadows to count as without the population, offline with 2 of them would call .126."""

@@ -60,6 +60,7 @@ def config(folder: Path, *, captions: bool = True) -> dict[str, object]:
     }
     raw["attacks"] = [
         {"attack": "clip-cosine", "reference": "nonmembers"},
+        {"attack": "clip-loss", "reference": "nonmembers"},
         {"attack": "clip-weak-supervision", "reference": "unlabelled", "deviations": -1.0},
     ]
     raw["queries"] = {"chunk": 16}
@@ -93,8 +94,9 @@ def test_pairs_from_shards_to_scores(local_ray: None, tmp_path: Path) -> None:
     assert own[made] == templated_caption(chosen.data.captions[0].words(), "pool", made[-5:])
     report = json.loads((run / "report.json").read_text())
     by_attack = {entry["attack"]: entry for entry in report["attacks"]}
-    assert set(by_attack) == {"clip-cosine", "clip-weak-supervision"}
+    assert set(by_attack) == {"clip-cosine", "clip-loss", "clip-weak-supervision"}
     assert by_attack["clip-cosine"]["auc"]["value"] > 0.7  # it was trained on these pairs for 40 epochs
+    assert by_attack["clip-loss"]["auc"]["value"] > 0.7
     assert all(entry["queries"]["per_sample"] == 1 for entry in by_attack.values())
     assert {entry["output"] for entry in report["attacks"]} == {"projection"}
 

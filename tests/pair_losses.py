@@ -1,0 +1,273 @@
+"""What the loss of a pair among other pairs tells of membership beside its cosine, and the norm of its gradient.
+
+``python tests/pair_losses.py RESULT.json [SEEDS]`` trains small CLIPs on digits and on CIFAR-10 of ``shared``, and
+others on further images. Members, non-members and all other images are drawn from one pool, by lot. The loss is that of
+CLIP, the gradient that at the embeddings. The negatives of a pair are either a fixed bank of non-members, or, as
+in the released code of Gomez ("Rethinking membership inference attacks for CLIP", AAAI 2026), the other pairs of a
+batch that holds members only or non-members only. To tell what such a batch adds, a third way mixes both in one batch.
+
+The temperature was chosen on seeds 0 to 2 of digits; the result has seeds 3 to 12 of digits, and 0 to 4 of CIFAR-10.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+import yaml
+from sklearn.datasets import load_digits
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+from mi_core.augmentations.clip import CLIPAugmentation  # noqa: E402
+from mi_core.augmentations.simclr import SimCLRAugmentation  # noqa: E402
+from mi_core.captions import ClassWords, templated_caption  # noqa: E402
+from mi_core.metrics.delong import auc, auc_difference  # noqa: E402
+from mi_core.metrics.pooled import pool  # noqa: E402
+from mi_core.objectives.clip import CLIP, CLIPParameters  # noqa: E402
+from mi_core.records import Estimate  # noqa: E402
+from mi_core.training.data import ResidentImages  # noqa: E402
+from mi_core.training.loop import Pretrainer, PretrainingParameters  # noqa: E402
+from mi_core.training.optimizers import OptimizerParameters  # noqa: E402
+from tests.encoder_works import cifar10  # noqa: E402
+
+TEMPERATURE, BANK, DRAWS = 0.02, 256, 5
+BATCH = 50  # 64 as released; so all batches are full
+NARROW = 2  # classes of a side that holds no others
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Images and how CLIPs are trained on them; ``count``: members, non-members, and images of the other CLIP."""
+
+    seeds: tuple[int, ...]
+    count: int
+    epochs: tuple[int, ...]
+    backbone: str
+    parameters: CLIPParameters
+    augmentation: SimCLRAugmentation
+    rate: float
+    batch: int
+
+
+SETTINGS = {
+    "digits": Setting(
+        tuple(range(3, 13)),
+        400,
+        (8, 20),
+        "conv4",
+        CLIPParameters(projection_width=64, text_width=32, text_layers=1, text_heads=2, text_length=12),
+        CLIPAugmentation(crop_scale=(0.75, 1.0)),
+        0.005,
+        64,
+    ),
+    "cifar10": Setting(
+        tuple(range(5)),
+        500,
+        (5, 10, 20),
+        "resnet8",
+        CLIPParameters(projection_width=128, text_width=64, text_layers=2),
+        SimCLRAugmentation(
+            crop_scale=(0.4, 1.0), brightness=0.3, contrast=0.3, saturation=0.3, hue=0.05, grayscale=0.1
+        ),
+        0.002,
+        125,
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """A pool in the order of a seed: first members, then non-members, images of the other CLIP, and a bank."""
+
+    images: torch.Tensor
+    captions: list[str]
+    classes: npt.NDArray[np.int64]
+
+
+def pairs(name: str, seed: int) -> Pairs:
+    """Digits whose captions name the class and four letters of their own; CIFAR-10 with captions of words."""
+    rng = np.random.default_rng(seed)
+    if name == "digits":
+        digits = load_digits()
+        images = torch.from_numpy(np.round(digits.images * (255 / 16)).astype(np.uint8))[:, None]
+        classes = np.asarray(digits.target)
+        letters = rng.integers(97, 123, (len(images), 4))
+        captions = [f"{label} {bytes(own.tolist()).decode()}" for label, own in zip(classes, letters, strict=True)]
+    else:
+        images, labels = cifar10("train", 0)
+        classes = labels.numpy()
+        words = yaml.safe_load((ROOT / "configs/attacks-cifar10.yaml").read_text())["data"]["captions"]
+        of_class = {label: ClassWords(one["name"], tuple(one["attributes"])) for label, one in words.items()}
+        captions = [templated_caption(of_class[int(label)], "pool", f"{row:05d}") for row, label in enumerate(classes)]
+    order = rng.permutation(len(images))
+    return Pairs(images[order], [captions[row] for row in order], classes[order])
+
+
+def trained(pool_: Pairs, rows: npt.NDArray[np.intp], how: Setting, seed: int) -> dict[int, tuple[torch.Tensor, ...]]:
+    """By epoch, directions of all images and of all captions under a CLIP that is trained on some pairs."""
+    targets = CLIP.encode_targets(how.parameters, (), [pool_.captions[row] for row in rows])
+    optimizer = OptimizerParameters(name="adamw", learning_rate=how.rate, weight_decay=1e-4, schedule="constant")
+    recipe = PretrainingParameters(
+        how.backbone, "clip", how.parameters, optimizer, epochs=how.epochs[-1], batch_size=how.batch
+    )
+    names = [("pool", str(row)) for row in rows]
+    data = ResidentImages(pool_.images[rows], names, targets, batch_size=how.batch, seed=seed)
+    worker, found = Pretrainer(data, how.augmentation, recipe, seed=seed), {}
+    for epoch in range(1, how.epochs[-1] + 1):
+        worker.train_epoch()
+        if epoch in how.epochs:
+            encoder = worker.encoder().eval()
+            assert encoder.text is not None
+            with torch.inference_mode():
+                used = 3 * how.count + BANK
+                images = [encoder(part.float() / 255)["projection"] for part in pool_.images[:used].split(256)]
+                texts = [encoder.text(pool_.captions[at : at + 256]) for at in range(0, used, 256)]
+            found[epoch] = tuple(F.normalize(torch.cat(side)[:used], dim=1) for side in (images, texts))
+    return found
+
+
+def against_bank(
+    images: torch.Tensor, texts: torch.Tensor, bank: torch.Tensor, bank_texts: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(N,) the loss of each pair against a fixed bank, and (N,) the norm of its gradient at the two embeddings."""
+    images, texts = images.double().requires_grad_(), texts.double().requires_grad_()
+    own = (images * texts).sum(dim=1, keepdim=True) / TEMPERATURE
+    of_images = torch.cat([own, images @ bank_texts.double().T / TEMPERATURE], dim=1)
+    of_texts = torch.cat([own, texts @ bank.double().T / TEMPERATURE], dim=1)
+    return _with_norms((of_images.logsumexp(dim=1) + of_texts.logsumexp(dim=1)) / 2 - own[:, 0], images, texts)
+
+
+def in_batches(
+    images: torch.Tensor, texts: torch.Tensor, order: npt.NDArray[np.intp]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same against the other pairs of a batch, as released: the gradient is that of the batch's losses."""
+    losses, norms = torch.empty(len(images)).double(), torch.empty(len(images)).double()
+    for at in range(0, len(order), BATCH):
+        rows = torch.from_numpy(order[at : at + BATCH])
+        u, v = images[rows].double().requires_grad_(), texts[rows].double().requires_grad_()
+        logits = u @ v.T / TEMPERATURE
+        each = (logits.logsumexp(dim=1) + logits.logsumexp(dim=0)) / 2 - logits.diagonal()
+        losses[rows], norms[rows] = _with_norms(each, u, v)
+    return losses, norms
+
+
+def _with_norms(losses: torch.Tensor, images: torch.Tensor, texts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    gradient = torch.cat(torch.autograd.grad(losses.sum(), [images, texts]), dim=1)
+    return losses.detach(), gradient.norm(dim=1)
+
+
+def scores_of(
+    images: torch.Tensor,
+    texts: torch.Tensor,
+    member: npt.NDArray[np.bool_],
+    bank: tuple[torch.Tensor, ...],
+    rng: np.random.Generator,
+) -> dict[str, npt.NDArray[np.float64]]:
+    """Scores by name, higher = more likely a member."""
+    found = {"cosine": (images * texts).sum(dim=1)}
+    ways = {
+        "bank": against_bank(images, texts, *bank),
+        "mixed batches": in_batches(images, texts, rng.permutation(len(member))),
+    }
+    losses, norms = torch.empty(len(member)).double(), torch.empty(len(member)).double()
+    for side in (member, ~member):
+        rows = rng.permutation(np.flatnonzero(side))
+        losses[rows], norms[rows] = in_batches(images[rows], texts[rows], np.arange(len(rows)))
+    for way, (loss, norm) in {**ways, "batches of one side": (losses, norms)}.items():
+        found |= {f"loss, {way}": -loss, f"gradient, {way}": -norm}
+    return {name: values.double().numpy() for name, values in found.items()}
+
+
+def rows_of(name: str, seed: int) -> list[tuple[str, int, str, Estimate]]:
+    """(encoder, epoch, score, AUC or difference) of one seed."""
+    how, pool_ = SETTINGS[name], pairs(name, seed)
+    count, found = how.count, []
+    member = np.arange(2 * count) < count
+    for encoder, first in (("saw the members", 0), ("saw neither", 2 * count)):
+        made = trained(pool_, np.arange(first, first + count), how, seed)
+        for epoch, sides in made.items():
+            images, texts, bank = sides[0], sides[1], tuple(side[3 * count :] for side in sides)
+            rng = np.random.default_rng([seed, epoch])
+            lot = slice(0, 2 * count)
+            scores = scores_of(images[lot], texts[lot], member, bank, rng)
+            for score, values in scores.items():
+                found.append((encoder, epoch, score, auc(values, member)))
+                if score != "cosine":
+                    found.append(
+                        (encoder, epoch, f"{score}, less cosine", auc_difference(values, scores["cosine"], member))
+                    )
+            for score in ("loss", "gradient"):
+                both = [scores[f"{score}, {way}"] for way in ("batches of one side", "mixed batches")]
+                found.append((encoder, epoch, f"{score}, one side less mixed", auc_difference(*both, member)))
+            loss_first = auc_difference(scores["loss, bank"], scores["gradient, bank"], member)
+            found.append((encoder, epoch, "bank, loss less gradient", loss_first))
+            if encoder == "saw neither":
+                for _ in range(DRAWS):
+                    found += [(encoder, epoch, *one) for one in of_few_classes(images, texts, pool_, count, bank, rng)]
+    return found
+
+
+def of_few_classes(
+    images: torch.Tensor,
+    texts: torch.Tensor,
+    pool_: Pairs,
+    count: int,
+    bank: tuple[torch.Tensor, ...],
+    rng: np.random.Generator,
+) -> list[tuple[str, Estimate]]:
+    """AUCs where nobody was trained on, and one side holds all classes, the other two of them: not a lot."""
+    classes = pool_.classes[: 2 * count]
+    few = rng.permutation(np.flatnonzero(np.isin(classes, rng.choice(10, NARROW, replace=False))))[: 2 * BATCH]
+    rows = np.concatenate([rng.choice(np.setdiff1d(np.arange(2 * count), few), len(few), replace=False), few])
+    member = np.arange(len(rows)) < len(few)
+    scores = scores_of(images[rows], texts[rows], member, bank, rng)
+    return [(f"of few classes, {score}", auc(values, member)) for score, values in scores.items()]
+
+
+def _write(path: str, how_made: dict[str, Any], told: list[dict[str, Any]]) -> None:
+    """One row per line."""
+    rows = ",\n".join(json.dumps(row) for row in told)
+    Path(path).write_text(f'{json.dumps(how_made)[:-1]}, "rows": [\n{rows}\n]}}\n')
+
+
+def main(path: str, most: int | None = None) -> None:
+    torch.set_num_threads(1)
+    began, told = time.perf_counter(), list[dict[str, Any]]()
+    for name, how in SETTINGS.items():
+        found: dict[tuple[str, int, str], list[Estimate]] = {}
+        for seed in how.seeds[:most]:
+            for *key, estimate in rows_of(name, seed):
+                found.setdefault(tuple(key), []).append(estimate)  # type: ignore[arg-type]
+            print(name, seed, f"{time.perf_counter() - began:.0f} s", flush=True)  # noqa: T201
+        overlap = 2 * how.count / len(pairs(name, 0).images)
+        for (encoder, epoch, score), estimates in found.items():
+            few = score.startswith("of few")
+            one = pool(estimates, overlap=1.0 if few else overlap)
+            spread = float(np.std([each.value for each in estimates], ddof=1)) if len(estimates) > 1 else None
+            told.append(
+                {
+                    "data": name,
+                    "encoder": encoder,
+                    "epoch": epoch,
+                    "score": score,
+                    "value": [round(each, 3) for each in (one.value, one.low, one.high)],
+                    "sd": None if spread is None else round(spread, 3),
+                    "n": one.n,
+                }
+            )
+    how_made = {"seconds": round(time.perf_counter() - began), "temperature": TEMPERATURE, "bank": BANK}
+    _write(path, how_made, told)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else None)
