@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from pipelines.console import silence
 from pipelines.data.plans import plans_of
 from pipelines.errors import UserError
 from pipelines.extract import run as extract
+from pipelines.extract.actor.telemetry import STEPS
 from pipelines.files import storage
 from pipelines.plan.load import parse
 from pipelines.run.folder import FEATURES, RunFolder
@@ -38,6 +40,7 @@ class Pipeline:
         self.folder = RunFolder(storage.absolute(str(folder)))
         self.steady: list[float] = []
         self.started: list[float] = []
+        self.steps: list[dict[str, float]] = []
 
     def turn(self) -> None:
         """Query all images once.
@@ -57,10 +60,13 @@ class Pipeline:
             raise UserError(f"{taken['images']} images are too few for a steady rate; give more shards")
         self.steady.append(taken["steady"] / len(self.config.encoders))
         self.started.append(taken["started"])
+        whole = sum(taken[step] for step in STEPS)
+        self.steps.append({step: taken[step] / whole for step in STEPS})
 
     def figures(self) -> dict[str, Any]:
-        """Rates, and seconds until all workers had answered."""
-        return {"images_per_second": spread(self.steady), "start_seconds": spread(self.started)}
+        """Rates, seconds until all workers had answered, and the share of the workers' time by step."""
+        shares = {step: round(statistics.median(one[step] for one in self.steps), 3) for step in STEPS}
+        return {"images_per_second": spread(self.steady), "start_seconds": spread(self.started), "share": shares}
 
 
 def query_config(

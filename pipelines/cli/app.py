@@ -143,7 +143,7 @@ def quickstart(
     force: Force = None,
     verbose: Verbose = False,
 ) -> None:
-    """Audit an encoder of handwritten digits: no GPU, no download, two to four minutes on two cores."""
+    """Audit an encoder of handwritten digits: no GPU, no download, one to four minutes on two cores."""
     from pipelines.config.reading.shipped import shipped
 
     _run(shipped()["quickstart"], overrides, out, "report", address, force, verbose)
