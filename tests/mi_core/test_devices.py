@@ -51,6 +51,9 @@ from mi_core.training.loop import Pretrainer, PretrainingParameters
 from mi_core.training.optimizers import OPTIMIZERS, OptimizerParameters
 from tests.mi_core.fake_cuda import CUDA, HostDetourError, fake_cuda
 
+pytestmark = pytest.mark.skipif(
+    tuple(map(int, torch.__version__.split(".")[:2])) < (2, 11), reason="FakeTensorMode of older PyTorch asks a driver"
+)
 IMAGES, VIEWS, CLASSES = 4, 3, 2
 TWO_DEVICES = "cuda:0 and cpu|cpu and cuda:0|two different devices cuda:0, cpu|two different devices cpu, cuda:0"
 NEEDS: dict[str, tuple[Measure, ...]] = {  # per kind of measure, its settings

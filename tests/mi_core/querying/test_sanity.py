@@ -15,6 +15,7 @@ from mi_core.augmentations.simclr import SimCLRAugmentation
 from mi_core.checks import ConfigError, ShapeError
 from mi_core.encoders.checkpoint import Encoder, channelwise
 from mi_core.encoders.pixels import pixels
+from mi_core.querying import sanity
 from mi_core.querying.sanity import (
     HARD,
     VIEWS,
@@ -140,6 +141,40 @@ def test_an_encoder_works_if_it_beats_every_baseline(kind: str, reference: str |
     assert found["reference_name"] == ("raw pixels" if reference is None else "fresh weights")
     assert (found["encoder"]["n"], found["reference"]["n"]) == (COUNT, COUNT)
     assert shown(kind, reference, fresh=True)["works"]
+
+
+@pytest.mark.parametrize(("kind", "images"), [("edges", 64), ("noise", 130)])
+def test_an_encoder_that_clearly_works_is_looked_at_once(
+    kind: str, images: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both looks are those of as many images alone, to the bit, and no image is asked twice."""
+    asked = [0]
+    forward = _Fixed.forward
+
+    def counted(self: _Fixed, given: torch.Tensor) -> torch.Tensor:
+        asked[0] += len(given) if self.kind == kind else 0
+        return forward(self, given)
+
+    monkeypatch.setattr(_Fixed, "forward", counted)
+    pictures, streams = stripes(130), torch.arange(130)
+    found = view_consistency(encoder(kind), encoder("constant"), pictures, streams, MILD)
+    assert found["works"] is (images == 64)
+    assert asked[0] == found["queries"] == VIEWS * images
+    monkeypatch.setattr(sanity, "_FIRST", 1000)
+    assert found == view_consistency(encoder(kind), encoder("constant"), pictures[:images], streams[:images], MILD)
+
+
+def test_the_two_looks_share_the_level(monkeypatch: pytest.MonkeyPatch) -> None:
+    levels = []
+
+    def looked(baselines: Any, similar_in: Any, views: Any, level: float) -> dict[str, Any]:
+        levels.append(level)
+        return {"works": False}
+
+    monkeypatch.setattr(sanity, "_look", looked)
+    view_consistency(encoder("noise"), None, stripes(130), torch.arange(130), MILD)
+    assert len(levels) == 2
+    assert sum(levels) == pytest.approx(0.025)
 
 
 def test_the_views_of_the_audit_count_while_they_are_not_too_easy(monkeypatch: pytest.MonkeyPatch) -> None:
