@@ -177,7 +177,7 @@ def test_the_report_answers_about_the_candidates(audited: Path) -> None:
     assert target["assumed"] == "activation relu in the projection, as the config says"
     assert "hown two views of an image, it ranks the second above " in target["consistency"]
     assert ", fresh weights: " in target["consistency"]
-    assert "; 160 images), clearly better." in target["consistency"]
+    assert "; 64 images), clearly better." in target["consistency"]
     html = (audited / "report.html").read_text()
     assert "Were your 40 images used to train this encoder?" in html
     assert "your 40 images, 80 control images" in html
