@@ -46,7 +46,7 @@ def check_probes(runs: Sequence[Run], probes: Sequence[tuple[str, int]]) -> None
     if budget is not None and needed > budget:
         names = ", ".join(sorted({name for name, _ in probes} & attacked(runs)))
         raise UserError(
-            f"budget.queries = {budget} is too small: checking that {names} works already takes {needed} queries; "
+            f"budget.queries = {budget} is too small: checking that {names} works may take {needed} queries; "
             "raise the budget"
         )
 
