@@ -13,7 +13,7 @@ from pipelines.files.digest import digest
 from pipelines.run.folder import FINISHED, PROGRESS, RunFolder
 from pipelines.run.registration import code_digest
 
-_OWN = (f"/{FINISHED}", f"/{PROGRESS}")
+_BESIDE = (f"/{FINISHED}", f"/{PROGRESS}", "/statement.json")  # a statement fits no report made anew
 
 
 def mark_finished(config: RunConfig, folder: RunFolder) -> None:
@@ -41,5 +41,7 @@ def _state(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
         "config_sha256": digest(config.model_dump(mode="json", by_alias=True)),
         "tool": code_digest(),
         "versions": versions(),
-        "files_sha256": digest({name: stamp for name, stamp in files.items() if name not in _OWN and "/." not in name}),
+        "files_sha256": digest(
+            {name: stamp for name, stamp in files.items() if name not in _BESIDE and "/." not in name}
+        ),
     }

@@ -126,6 +126,7 @@ def test_a_finished_run_is_known_without_ray(
 ) -> None:
     folder = tmp_path / "run"
     shutil.copytree(finished_run, folder)
+    (folder / "statement.json").write_text("{}")
     monkeypatch.delattr(audit, "ray_cluster")
     before = contents(folder)
     run(folder)
