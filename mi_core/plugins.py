@@ -70,9 +70,9 @@ def packages() -> dict[str, str]:
     return {package_of(point): "" if point.dist is None else point.dist.version for point in _points()}
 
 
-def code_files() -> Iterator[tuple[str, Path]]:
-    """The Python files of these packages: a name that is the same on every machine, and the path."""
-    for top in dict.fromkeys(point.module.partition(".")[0] for point in _points()):
+def code_files(*own: str) -> Iterator[tuple[str, Path]]:
+    """The Python files of some packages and of these: a name that is the same on every machine, and the path."""
+    for top in (*own, *dict.fromkeys(point.module.partition(".")[0] for point in _points())):
         spec = find_spec(top)
         if spec is None:
             continue

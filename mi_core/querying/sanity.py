@@ -19,6 +19,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from scipy.special import stdtr, stdtrit
+from torch import nn
 
 from mi_core.augmentations.simclr import SimCLRAugmentation
 from mi_core.augmentations.views import Augmentation, clean, make_views
@@ -231,8 +232,8 @@ def _look(
 
 
 def _quicker(encoder: Encoder, device: torch.device | str) -> Encoder:
-    """A copy that is ready to be queried; the encoder itself where it has no weights or cannot be copied."""
-    if type(encoder) is not Encoder:
+    """A copy whose batch norm is folded; the encoder itself where it has none, is no network or cannot be copied."""
+    if type(encoder) is not Encoder or not any(isinstance(part, nn.BatchNorm2d) for part in encoder.modules()):
         return encoder
     try:
         copied = copy.deepcopy(encoder)

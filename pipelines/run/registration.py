@@ -12,8 +12,6 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from importlib import resources
-from pathlib import Path
 from typing import Any
 
 from mi_core import plugins
@@ -155,11 +153,7 @@ def _nonce(folder: RunFolder) -> Line:
 def code_digest() -> dict[str, Any]:
     """Which tool this is: its version, and a digest of its code as it is installed, that of plug-ins with it."""
     whole = hashlib.sha256()
-    files: list[tuple[str, Path]] = []
-    for package in ("mi_core", "pipelines"):
-        root = Path(str(resources.files(package)))
-        files += [(f"{package}/{path.relative_to(root).as_posix()}", path) for path in sorted(root.rglob("*.py"))]
-    for name, path in (*files, *plugins.code_files()):
+    for name, path in plugins.code_files("mi_core", "pipelines"):
         data = path.read_bytes()
         whole.update(f"{name}\0{len(data)}\0".encode() + data)
     return {"version": versions().get("encoder-audit", "not installed"), "code_sha256": whole.hexdigest()}
