@@ -18,6 +18,7 @@ from torch import nn
 from mi_core.adoption.builders import CODE, FOLDERS, LOADERS, Built
 from mi_core.adoption.code import code_backbone
 from mi_core.adoption.layouts import Layout, inner, recognise
+from mi_core.adoption.layouts.decoders import decoder_module
 from mi_core.adoption.layouts.files import Weights, read_weights
 from mi_core.adoption.layouts.heads import State, head_module
 from mi_core.adoption.layouts.looks import look_at
@@ -50,8 +51,8 @@ class Adopted:
         assumed: what stands in no file, such as an activation, and who says so.
         activations: of its heads by output name, where the file's layers leave places for them.
         files: the small files that define it, where it is published as a folder.
-        momentum: the copy that followed it in training and gave the keys, of the same outputs up to the projection;
-            None: the file holds none.
+        momentum: the copy that followed it in training and gave the keys, of the same outputs but the prediction; None:
+            the file holds none.
         answers: what trying it out has shown of them.
     """
 
@@ -157,7 +158,7 @@ def _adopt_weights(
     elif not bare:
         layout = recognise(weights.state, built.backbone, name=name, activations=activations)
         own = own.changed({part: tuple(values.flatten().tolist()) for part, values in layout.extras.items()})
-        tensors = _joined({"backbone": layout.backbone, **layout.heads})
+        tensors = _joined({"backbone": layout.backbone, **layout.heads, "decoder": layout.decoder})
     final = own.changed(preprocessing)
     with_text = bare or bool(_part(tensors, "text"))
     encoder = seeded(seed, lambda: _encoder(built, tensors, layout.activations, final, channels, with_text=with_text))
@@ -292,7 +293,10 @@ def _encoder(
     mean, std = (channelwise(values, channels) for values in (preprocessing.mean, preprocessing.std))
     size, interpolation = preprocessing.size, preprocessing.interpolation
     text = built.text if with_text else None
-    return Encoder(built.backbone, heads, mean, std, size=size, interpolation=interpolation, text=text).eval()
+    decoder = decoder_module(_part(tensors, "decoder")) if "decoder.heads" in tensors else None
+    return Encoder(
+        built.backbone, heads, mean, std, size=size, interpolation=interpolation, text=text, decoder=decoder
+    ).eval()
 
 
 def _fill(encoder: Encoder, tensors: State, load: str, state: State) -> None:

@@ -1,8 +1,9 @@
 """White-box attack: the pre-training loss of an image and the gradient of it, read off the weights of an encoder.
 
 After Nasr, Shokri and Houmansadr (IEEE S&P 2019, section III-A), who read losses and gradients of classifiers: training
-lowers the loss of its images, and leaves their gradients small. Here the loss is that of encoders, InfoNCE of the views
-of an image, or of the image and its caption, against a fixed bank of other images (`mi_core.features.loss_gradient`).
+lowers the loss of its images, and leaves their gradients small. Here the loss is that of the encoder's framework. It is
+that of the views of an image, or of the image and its caption, against a fixed bank of other images
+(`mi_core.objectives.image_losses`). Of a masked autoencoder it is the error with which hidden patches are rebuilt.
 They train a network on whole gradients. Here a regularised logistic regression weighs the loss and the norms of the
 gradient by layer, of which a few numbers per image are kept. Gradients are those of the weights that are queried: batch
 norms are folded into the convolutions before them (`mi_core.encoders.folding`), so they are no layers of their own.
@@ -22,7 +23,8 @@ from mi_core.attacks.base import Scores
 from mi_core.attacks.regression import LEAST, RegressionAttack
 from mi_core.checks import check_choice, check_range
 from mi_core.features import Measure
-from mi_core.features.loss_gradient import CaptionGradient, LossGradient, ViewsGradient
+from mi_core.features.loss_gradient import CaptionGradient, LossGradient, MaskedGradient, ViewsGradient
+from mi_core.objectives.image_losses import CAPTION_LOSSES, VIEW_LOSSES
 from mi_core.records import Features
 
 
@@ -31,22 +33,28 @@ class WhiteBoxParameters:
     """Settings of the attack.
 
     Args:
-        loss: ``views``, InfoNCE of the views of an image, of any output; ``caption``, of the image and its caption, as
-            CLIP is trained, of a projection.
-        temperature: by which cosines are divided; best that of the training, .5 for SimCLR, .07 for MoCo v1 and CLIP.
+        loss: that of the encoder's framework. Of the views of an image: ``info-nce`` (SimCLR, MoCo), ``byol``, ``dino``
+            (of the output prototypes), ``barlow-twins`` or ``vicreg``. Of the image and its caption: ``clip`` or
+            ``siglip`` (of a projection). Of hidden patches: ``mae``, for an encoder whose decoder is there.
+        temperature: by which cosines or scores are divided, best that of the training; default: .5 of ``info-nce`` (as
+            SimCLR), .1 of ``dino`` and ``siglip``, .07 of ``clip``; the other losses have none.
+        bias: added to the logits of ``siglip``, best that of the training.
+        masked: share of the patches that ``mae`` hides.
         gradient_views: views of an image whose loss is taken.
         bank: images of the role ``anchor`` that are the negatives, the first by rank of a hash.
         layers: groups of layers of a tower whose gradients are told apart, at most.
         towers: whose gradients are taken of the loss of a caption: ``image``, of the image tower alone, or ``both``, of
             the text tower too, with at most ``layers`` further groups. A learned temperature is no layer.
         keys: ``own``, of the encoder itself, or ``momentum``, of the copy that gave them in training, for encoders that
-            are trained here by MoCo or BYOL or loaded from a checkpoint that holds the copy. With their last output
-            that is the loss that was trained on.
+            are trained here by MoCo, BYOL or DINO or loaded from a checkpoint that holds the copy. With their last
+            output that is the loss that was trained on.
         penalty: of the squared distance of the weights from their prior, in samples.
     """
 
-    loss: str = "views"
-    temperature: float = 0.5
+    loss: str = "info-nce"
+    temperature: float | None = None
+    bias: float = -10.0
+    masked: float = 0.75
     gradient_views: int = 4
     bank: int = 128
     layers: int = 6
@@ -55,18 +63,24 @@ class WhiteBoxParameters:
     penalty: float = 10.0
 
     def __post_init__(self) -> None:
-        check_choice("loss", self.loss, ("views", "caption"))
-        check_choice("keys", self.keys, ("own", "momentum") if self.loss == "views" else ("own",))
-        check_choice("towers", self.towers, ("image",) if self.loss == "views" else ("image", "both"))
+        check_choice("loss", self.loss, (*VIEW_LOSSES, *CAPTION_LOSSES, "mae"))
+        keyed = self.loss in VIEW_LOSSES and VIEW_LOSSES[self.loss].keyed
+        check_choice("keys", self.keys, ("own", "momentum") if keyed else ("own",))
+        check_choice("towers", self.towers, ("image", "both") if self.loss in CAPTION_LOSSES else ("image",))
         check_range("penalty", self.penalty, 0, open_low=True)
         self.measure()
 
     def measure(self) -> LossGradient:
         """The loss and the norms."""
-        numbers = (self.temperature, self.gradient_views, self.bank, self.layers)
-        if self.loss == "views":
-            return ViewsGradient(*numbers, momentum=self.keys == "momentum")
-        return CaptionGradient(*numbers, both=self.towers == "both")
+        if self.loss == "mae":
+            return MaskedGradient(self.masked, self.gradient_views, self.layers)
+        of_caption = self.loss in CAPTION_LOSSES
+        usual = CAPTION_LOSSES[self.loss][1] if of_caption else VIEW_LOSSES[self.loss].temperature
+        temperature = usual if self.temperature is None else self.temperature
+        numbers = (temperature, self.gradient_views, self.bank, self.layers, self.loss)
+        if of_caption:
+            return CaptionGradient(*numbers, bias=self.bias, both=self.towers == "both")
+        return ViewsGradient(*numbers, momentum=self.keys == "momentum")
 
 
 class WhiteBox(RegressionAttack):

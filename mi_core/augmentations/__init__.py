@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from mi_core.augmentations.byol import BYOLAugmentation
 from mi_core.augmentations.clip import CLIPAugmentation
+from mi_core.augmentations.dino import DINOAugmentation
+from mi_core.augmentations.mae import MAEAugmentation
 from mi_core.augmentations.moco import MoCoV1Augmentation, MoCoV2Augmentation, MoCoV3Augmentation
 from mi_core.augmentations.simclr import SimCLRAugmentation
 from mi_core.augmentations.supervised import SupervisedAugmentation
@@ -20,6 +22,8 @@ AUGMENTATIONS: dict[str, type[SimCLRAugmentation]] = {
     "byol": BYOLAugmentation,
     "barlow-twins": BYOLAugmentation,
     "vicreg": BYOLAugmentation,
+    "dino": DINOAugmentation,
+    "mae": MAEAugmentation,
     "clip": CLIPAugmentation,
     "siglip": CLIPAugmentation,
     "supervised": SupervisedAugmentation,

@@ -16,11 +16,13 @@ import torch.nn.functional as F
 from torch import nn
 
 from mi_core.checks import ConfigError, check_choice
+from mi_core.encoders.masked import masked_errors
 from mi_core.encoders.tokens import feature_map
 from mi_core.streams import seeded_generators
 
-OUTPUTS = ("backbone", "projection", "prediction", "logits")
-"""Embeddings that encoders expose, as their framework defines; ``logits`` are those of a classifier."""
+OUTPUTS = ("backbone", "projection", "prediction", "prototypes", "logits")
+"""Embeddings that encoders expose, as their framework defines: ``prototypes`` are the scores of a projection by DINO's
+prototypes, ``logits`` those of a classifier."""
 INTERPOLATIONS = ("bilinear", "bicubic")
 
 
@@ -34,8 +36,9 @@ class Encoder(nn.Module):
         size: side of the images that the backbone takes, to which others are resized; None: any.
         interpolation: ``bilinear`` or ``bicubic``, antialiased, where images are resized.
         text: texts to embeddings beside those of ``projection``, where the encoder has such a tower.
+        decoder: rebuilds the hidden patches of an image (`mi_core.encoders.masked`), where the encoder was trained so.
 
-    ``momentum`` is the copy that followed it in training and gave the keys, of the same outputs up to the projection;
+    ``momentum`` is the copy that followed it in training and gave the keys, of the same outputs but the prediction;
     None unless it was asked for.
     """
 
@@ -53,6 +56,7 @@ class Encoder(nn.Module):
         size: int | None = None,
         interpolation: str = "bilinear",
         text: nn.Module | None = None,
+        decoder: nn.Module | None = None,
     ) -> None:
         super().__init__()
         self.backbone = backbone
@@ -60,6 +64,7 @@ class Encoder(nn.Module):
         for name, head in heads.items():
             setattr(self, name, head)
         self.text = text
+        self.decoder = decoder
         self.momentum = None
         self.register_buffer("mean", mean)
         self.register_buffer("std", std)
@@ -82,6 +87,17 @@ class Encoder(nn.Module):
     def feature_map(self, images: torch.Tensor) -> torch.Tensor:
         """Images (B, C, H, W) in [0, 1] to the backbone's vectors at all positions (B, L, D); see `tokens`."""
         return feature_map(self.backbone, self._normalised(images))
+
+    def masked_errors(self, images: torch.Tensor, order: torch.Tensor, visible: int) -> torch.Tensor:
+        """The reconstruction error (B,) of images (B, C, H, W) in [0, 1]; see `mi_core.encoders.masked`.
+
+        Args:
+            images: of B images.
+            order: (B, L) of patches, the visible ones first.
+            visible: number of patches that are seen.
+        """
+        assert self.decoder is not None
+        return masked_errors(self.backbone, self.decoder, self._normalised(images), order, visible)
 
     def _normalised(self, images: torch.Tensor) -> torch.Tensor:
         return (self._resized(images) - self.mean) / self.std
@@ -144,17 +160,19 @@ def wrong_shapes(tensors: Mapping[str, torch.Tensor], expected: Mapping[str, tor
 
 
 def momentum_copy(encoder: Encoder) -> Encoder:
-    """A network like the momentum copy of an encoder: its backbone and projection, which give keys.
+    """A network like the momentum copy of an encoder: its backbone and heads but the prediction, which give keys.
 
     Its weights are those of the encoder, as when a training by MoCo or BYOL begins.
     """
-    heads = {output: copy.deepcopy(head) for output, head in encoder.heads.items() if output == "projection"}
-    return Encoder(copy.deepcopy(encoder.backbone), heads, **surroundings(encoder) | {"text": None}).eval()
+    heads = {output: copy.deepcopy(head) for output, head in encoder.heads.items() if output != "prediction"}
+    return Encoder(
+        copy.deepcopy(encoder.backbone), heads, **surroundings(encoder) | {"text": None, "decoder": None}
+    ).eval()
 
 
 def surroundings(encoder: Encoder) -> dict[str, Any]:
     """The arguments of an encoder besides backbone and heads, for another one like it."""
-    return {name: getattr(encoder, name) for name in ("mean", "std", "size", "interpolation", "text")}
+    return {name: getattr(encoder, name) for name in ("mean", "std", "size", "interpolation", "text", "decoder")}
 
 
 def fingerprint(module: nn.Module) -> str:

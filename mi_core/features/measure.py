@@ -111,6 +111,9 @@ class Measure:
     searches: ClassVar[bool] = False
     """Whether an image's queries depend on answers, so that nobody knows them before."""
 
+    rebuilds: ClassVar[bool] = False
+    """Whether it takes the decoder of an encoder that was trained to rebuild hidden patches."""
+
     @property
     def momentum(self) -> bool:
         """Whether it takes the weights of the encoder's momentum copy too."""

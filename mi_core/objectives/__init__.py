@@ -6,6 +6,8 @@ from mi_core.objectives.barlow_twins import BarlowTwins
 from mi_core.objectives.base import Objective
 from mi_core.objectives.byol import BYOL
 from mi_core.objectives.clip import CLIP
+from mi_core.objectives.dino import DINO
+from mi_core.objectives.mae import MAE
 from mi_core.objectives.moco import MoCoV1, MoCoV2, MoCoV3
 from mi_core.objectives.siglip import SigLIP
 from mi_core.objectives.simclr import SimCLR
@@ -21,6 +23,8 @@ OBJECTIVES: dict[str, type[Objective]] = {
     "byol": BYOL,
     "barlow-twins": BarlowTwins,
     "vicreg": VICReg,
+    "dino": DINO,
+    "mae": MAE,
     "clip": CLIP,
     "siglip": SigLIP,
     "supervised": Supervised,

@@ -32,10 +32,18 @@ class Objective(nn.Module, ABC):
     """Target that the loss reads of a sample besides its views: ``class``, ``attribute``, ``caption`` or nothing."""
     alternates: ClassVar[bool] = False
     """Whether parts of the module wait in some epochs, without gradients."""
+    rebuilds: ClassVar[bool] = False
+    """Whether it has a ``decoder`` that rebuilds hidden patches, which audits of its loss need."""
     sync_batch_norm: ClassVar[bool] = True
     """Whether batch statistics are taken over all workers on GPUs."""
 
     backbone: nn.Module
+    decoder: nn.Module
+
+    @property
+    def draws(self) -> int:
+        """Random numbers in [0, 1) that `forward` takes of each sample in a step, as its targets; 0: none."""
+        return 0
 
     @classmethod
     def check(cls, parameters: Any, *, batch_size: int, images: int | None, workers: int) -> None:

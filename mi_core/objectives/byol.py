@@ -76,7 +76,7 @@ class BYOL(MomentumObjective):
 
     def forward(self, views: torch.Tensor, targets: torch.Tensor | None = None) -> torch.Tensor:
         """The symmetric loss of views (B, 2, C, H, W); there are no targets."""
-        (first, second), (key_first, key_second) = self.predict(views)
+        (first, second), (key_first, key_second) = self.answer(views)
         return byol_loss(first, key_second) + byol_loss(second, key_first)
 
     def after_step(self, progress: float) -> None:

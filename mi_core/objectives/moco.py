@@ -264,7 +264,7 @@ class MoCoV3(MomentumObjective):
 
     def forward(self, views: torch.Tensor, targets: torch.Tensor | None = None) -> torch.Tensor:
         """The symmetric loss of views (B, 2, C, H, W); there are no targets."""
-        (first, second), (key_first, key_second) = self.predict(views)
+        (first, second), (key_first, key_second) = self.answer(views)
         loss: torch.Tensor = in_batch_info_nce(first, key_second, self.temperature)
         return loss + in_batch_info_nce(second, key_first, self.temperature)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 from torch import nn
@@ -14,35 +16,43 @@ from mi_core.objectives.base import Objective
 class MomentumObjective(Objective):
     """A framework with a query encoder, which learns, and a key encoder, which follows it."""
 
-    projection: nn.Module
-    prediction: nn.Module
+    copied: ClassVar[tuple[str, ...]] = ("projection",)
+    """The heads that the key encoder has."""
+
+    key_backbone: nn.Module
+    key_projection: nn.Module
     momentum: float
 
     def add_key_encoder(self) -> None:
-        """Add the key encoder, a copy of backbone and projection without gradients."""
-        self.key_backbone = copy.deepcopy(self.backbone).requires_grad_(False)
-        self.key_projection = copy.deepcopy(self.projection).requires_grad_(False)
+        """Add the key encoder, a copy of the backbone and of some heads without gradients."""
+        for part in ("backbone", *self.copied):
+            setattr(self, f"key_{part}", copy.deepcopy(getattr(self, part)).requires_grad_(False))
 
     def momentum_parts(self) -> tuple[nn.Module, dict[str, nn.Module]]:
         """The key encoder."""
-        return self.key_backbone, {"projection": self.key_projection}
+        return self.key_backbone, {head: getattr(self, f"key_{head}") for head in self.copied}
 
-    def predict(self, views: torch.Tensor) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """Predictions of both views (B, 2, C, H, W), and the key encoder's projections of both, without gradients."""
-        predictions = [self.prediction(self.projection(self.backbone(views[:, view]))) for view in range(2)]
+    def answer(self, views: torch.Tensor) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """Both views (B, 2, C, H, W) by the last head, and by that of the key encoder, without gradients."""
+        queries = [self._through("", self.heads, views[:, view]) for view in range(2)]
         with torch.no_grad():
-            keys = [self.key_projection(self.key_backbone(views[:, view])) for view in range(2)]
-        return predictions, keys
+            keys = [self._through("key_", self.copied, views[:, view]) for view in range(2)]
+        return queries, keys
+
+    def _through(self, prefix: str, heads: Sequence[str], images: torch.Tensor) -> torch.Tensor:
+        for part in ("backbone", *heads):
+            images = getattr(self, f"{prefix}{part}")(images)
+        return images
 
     def follow(self, momentum: float) -> None:
         """Move the key encoder towards the query encoder."""
-        momentum_update(self.key_backbone, self.backbone, momentum)
-        momentum_update(self.key_projection, self.projection, momentum)
+        for part in ("backbone", *self.copied):
+            momentum_update(getattr(self, f"key_{part}"), getattr(self, part), momentum)
 
     def restart(self) -> None:
         """The key encoder begins as a copy of the query encoder."""
-        self.key_backbone.load_state_dict(self.backbone.state_dict())
-        self.key_projection.load_state_dict(self.projection.state_dict())
+        for part in ("backbone", *self.copied):
+            getattr(self, f"key_{part}").load_state_dict(getattr(self, part).state_dict())
 
 
 def momentum_update(followers: nn.Module, leaders: nn.Module, momentum: float) -> None:

@@ -1,8 +1,9 @@
 """The loss of each image and the norms of its gradient, from the weights of an encoder.
 
-The losses are those of `mi_core.features.loss_gradient`. One gradient is taken for each image by itself. On a GPU many
-images go at once (`torch.func.vmap`); on a CPU, where that is no faster, one after the other. The bank stands still. So
-does the embedding of the caption, unless gradients of the text tower are asked for: then the caption goes as tokens.
+The losses are those of `mi_core.objectives.image_losses`, and of `mi_core.encoders.masked`. One gradient is taken for
+each image by itself. On a GPU many images go at once (`torch.func.vmap`). On a CPU, where that is no faster, one goes
+after the other. The bank stands still. So does the embedding of the caption, unless gradients of the text tower are asked for:
+then the caption goes as tokens.
 """
 
 from __future__ import annotations
@@ -14,15 +15,19 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 from torch.func import functional_call, grad_and_value, vmap
 
 from mi_core.augmentations.views import make_views
 from mi_core.checks import ConfigError
 from mi_core.encoders.checkpoint import Encoder
+from mi_core.encoders.masked import transformer, visible_patches
 from mi_core.encoders.text_tower import TextTower
 from mi_core.features.batch import Batch
-from mi_core.features.loss_gradient import LossGradient, caption_info_nce, views_info_nce
+from mi_core.features.loss_gradient import CaptionGradient, LossGradient, MaskedGradient, ViewsGradient
+from mi_core.objectives.image_losses import CAPTION_LOSSES, VIEW_LOSSES
 from mi_core.querying.bank import BankAnswers
+from mi_core.streams import uniforms
 
 _AT_ONCE = 2 * 2**30  # bytes of gradients that are in the memory of a GPU together
 _TEXT = "text."  # before the names of the weights of the text tower
@@ -65,15 +70,16 @@ def check_differentiable(name: str, encoder: Encoder, *, both: bool = False) -> 
         )
 
 
-def layer_groups(encoder: Encoder, output: str, layers: int) -> list[list[str]]:
-    """Names of the weights that an output depends on, in at most ``layers`` groups of modules that follow each other.
+def layer_groups(encoder: Encoder, output: str, layers: int, *, rebuilt: bool = False) -> list[list[str]]:
+    """Names of the weights that a loss depends on, in at most ``layers`` groups of modules that follow each other.
 
     Args:
         encoder: whose modules with weights are counted in the order of their definition.
-        output: heads after it do not count.
+        output: that the loss is read off; heads after it do not count.
         layers: groups, at most.
+        rebuilt: whether the loss is that of the decoder's pixels.
     """
-    read = ("backbone", *list(encoder.heads)[: list(encoder.outputs).index(output)])
+    read = ("backbone", *list(encoder.heads)[: list(encoder.outputs).index(output)], *(("decoder",) if rebuilt else ()))
     return _grouped([name for name, _ in encoder.named_parameters() if name.partition(".")[0] in read], layers)
 
 
@@ -101,7 +107,7 @@ def losses_and_gradients(
     encoder: Encoder,
     output: str,
     views: torch.Tensor,
-    bank: BankKeys,
+    bank: BankKeys | None,
     measure: LossGradient,
     texts: torch.Tensor | None = None,
     *,
@@ -113,7 +119,8 @@ def losses_and_gradients(
         encoder: in evaluation mode; a prediction is drawn to the projections, which then stand still.
         output: that the loss is read off.
         views: (B, V, C, S, S) in [0, 1].
-        bank: of `key_output`, by the same encoder, or by its momentum copy where that gives the keys.
+        bank: of `key_output`, by the same encoder, or by its momentum copy where that gives the keys; None for a loss
+            that takes none.
         measure: the loss, and its parameters.
         texts: for the loss on captions (B, D) of these, which stand still; where the measure asks for gradients of
             both towers their tokens (B, ...), as `TextTower.tokens` gives them.
@@ -128,17 +135,17 @@ def losses_and_gradients(
         ShapeError: the shapes do not fit.
     """
     with torch.inference_mode(mode=False):  # tensors of inference could not be differentiated
-        keys = bank.keys.clone()
-        bank_texts = None if bank.texts is None else bank.texts.clone()
+        if bank is not None:
+            bank = BankKeys(bank.keys.clone(), None if bank.texts is None else bank.texts.clone())
         captions = None if texts is None else texts.clone()
-        return _rows(encoder, output, views.clone(), BankKeys(keys, bank_texts), measure, captions, together=together)
+        return _rows(encoder, output, views.clone(), bank, measure, captions, together=together)
 
 
 def _rows(
     encoder: Encoder,
     output: str,
     views: torch.Tensor,
-    bank: BankKeys,
+    bank: BankKeys | None,
     measure: LossGradient,
     texts: torch.Tensor | None,
     *,
@@ -147,24 +154,30 @@ def _rows(
     besides: Beside = {} if texts is None else {"text": texts}
     if measure.momentum:
         besides["keys"] = _keys_of_copy(encoder, output, views)
-    groups = layer_groups(encoder, output, measure.layers)
+    groups = layer_groups(encoder, output, measure.layers, rebuilt=measure.rebuilds)
     if measure.both:
         groups += text_groups(encoder, measure.layers)
     held = dict(encoder.named_parameters())
     weights = {name: held[name].detach() for group in groups for name in group}
 
+    rebuilt = _masked_error(encoder, measure) if isinstance(measure, MaskedGradient) else None
+
     def loss(weights: Weights, images: torch.Tensor, beside: Beside) -> torch.Tensor:
+        if rebuilt is not None:
+            return rebuilt(weights, images)
         answers = functional_call(encoder, weights, (images,))
         queries, keys = answers[output], answers[key_output(output)]
-        if "text" in beside:
-            assert bank.texts is not None
-            text = _text(encoder, weights, beside["text"]) if measure.both else beside["text"]
-            return caption_info_nce(queries, text, bank.keys, bank.texts, measure.temperature)
+        assert bank is not None
+        if isinstance(measure, CaptionGradient):
+            of_caption, text = CAPTION_LOSSES[measure.loss][0], beside["text"]
+            text = _text(encoder, weights, text) if measure.both else text
+            return of_caption(queries, text, bank.keys, bank.texts, measure.temperature, measure.bias)
+        assert isinstance(measure, ViewsGradient)
         if "keys" in beside:
             keys = beside["keys"]
         elif output == "prediction":
             keys = keys.detach()
-        return views_info_nce(queries, keys, bank.keys, measure.temperature)
+        return VIEW_LOSSES[measure.loss].of(queries, keys, bank.keys, measure.temperature)
 
     def row(images: torch.Tensor, beside: Beside) -> torch.Tensor:
         gradients, value = grad_and_value(loss)(weights, images, beside)
@@ -177,6 +190,33 @@ def _rows(
         return many(views, besides).float()  # type: ignore[no-any-return]
     each = ({name: rows[at] for name, rows in besides.items()} for at in range(len(views)))
     return torch.stack([row(one, beside) for one, beside in zip(views, each, strict=True)]).float()
+
+
+def _masked_error(encoder: Encoder, measure: MaskedGradient) -> Callable[[Weights, torch.Tensor], torch.Tensor]:
+    """Weights by name and views (V, C, S, S) of one image to its mean error; the i-th views of all have one mask."""
+    network = transformer(encoder.backbone)
+    patches = (network.image_size // network.patch_size) ** 2
+    masks = torch.arange(measure.views, device=encoder.mean.device)
+    order = uniforms(masks, epoch=0, view=0, count=patches).argsort(dim=1)
+    errors, visible = _MaskedErrors(encoder), visible_patches(patches, measure.masked)
+
+    def error(weights: Weights, images: torch.Tensor) -> torch.Tensor:
+        own = {f"encoder.{name}": value for name, value in weights.items()}
+        each: torch.Tensor = functional_call(errors, own, (images, order, visible))
+        return each.mean()
+
+    return error
+
+
+class _MaskedErrors(nn.Module):
+    """`Encoder.masked_errors` as what a module answers, which `functional_call` needs."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+    def forward(self, images: torch.Tensor, order: torch.Tensor, visible: int) -> torch.Tensor:
+        return self.encoder.masked_errors(images, order, visible)
 
 
 def _text(encoder: Encoder, weights: Weights, tokens: torch.Tensor) -> torch.Tensor:
@@ -216,10 +256,15 @@ def losses_of(
         outputs: that are read.
 
     Raises:
-        ConfigError: the encoder gives no gradients or has no momentum copy, or the bank is too small.
+        ConfigError: the encoder gives no gradients, has no momentum copy or no decoder, or the bank is too small.
     """
     check_differentiable(name, encoder, both=measure.both)
     read = [output for output in outputs if measure.output in (None, output)]
+    views = make_views(batch.images, batch.streams, bank.augmentation, views=measure.views, size=encoder.size)
+    if measure.rebuilds:
+        if encoder.decoder is None:
+            raise ConfigError(f"the encoder {name} has no decoder that rebuilds hidden patches, which loss: mae needs")
+        return {output: losses_and_gradients(encoder, output, views, None, measure) for output in read}
     bank_texts = None if texts is None else bank.texts(name, encoder, measure.bank)
     if measure.both:
         assert isinstance(encoder.text, TextTower) and batch.captions is not None
@@ -231,7 +276,6 @@ def losses_of(
         keys = bank.views(f"{name}, its momentum copy", encoder.momentum, keyed, measure.bank)
     else:
         keys = bank.views(name, encoder, keyed, measure.bank)
-    views = make_views(batch.images, batch.streams, bank.augmentation, views=measure.views, size=encoder.size)
     return {
         output: losses_and_gradients(
             encoder, output, views, BankKeys(keys[key_output(output)], bank_texts), measure, texts

@@ -25,6 +25,7 @@ from mi_core.hashing import digest64
 from mi_core.objectives import OBJECTIVES
 from mi_core.objectives.base import Objective
 from mi_core.objectives.gather import world
+from mi_core.streams import uniforms
 from mi_core.training.data import Batch, TrainingImages
 from mi_core.training.optimizers import OptimizerParameters
 
@@ -152,7 +153,7 @@ class Pretrainer:
 
     def train_batch(self, batch: Batch, step: int) -> torch.Tensor:
         """Views and one optimiser step; ``step`` counts from 0 over the run. Returns the loss, a scalar."""
-        return self.train_views(self.views(batch, self.epoch), batch.targets, step)
+        return self.train_views(self.views(batch, self.epoch), self._targets(batch), step)
 
     def train_views(self, views: torch.Tensor, targets: torch.Tensor | None, step: int) -> torch.Tensor:
         """One optimiser step on views (B, V, C, H, W) that are ready."""
@@ -174,6 +175,12 @@ class Pretrainer:
         normalised: torch.Tensor = (drawn - self.mean).div_(self.std)
         by_view: torch.Tensor = normalised.unflatten(0, (count, -1)).transpose(0, 1)
         return by_view
+
+    def _targets(self, batch: Batch) -> torch.Tensor | None:
+        """What the loss takes of a batch beside its views: its targets, or random numbers after those of the views."""
+        if not self.module.draws:
+            return batch.targets
+        return uniforms(batch.streams, epoch=self.epoch, view=self.module.views, count=self.module.draws)
 
     def _set_rate(self, step: int) -> None:
         self.rate = self.parameters.optimizer.rate(step, self.steps)
@@ -249,7 +256,8 @@ def objective_parameters(parameters: PretrainingParameters) -> Any:
 
 def _audited(module: Objective, mean: torch.Tensor, std: torch.Tensor, size: int | None) -> Encoder:
     heads: Mapping[str, nn.Module] = {name: getattr(module, name) for name in module.heads}
-    return Encoder(module.backbone, heads, mean, std, size=size, text=module.text_tower())
+    decoder = module.decoder if module.rebuilds else None
+    return Encoder(module.backbone, heads, mean, std, size=size, text=module.text_tower(), decoder=decoder)
 
 
 def _module(parameters: PretrainingParameters, channels: int, image_size: int) -> Objective:

@@ -48,8 +48,8 @@ def check_outputs(plan: Plan, encoder: Encoder) -> None:
     """Raise UserError if attacks ask an encoder from elsewhere for what it does not have."""
     if isinstance(encoder.settings, LoadedConfig):
         network = stand_in(encoder, plan.data)
-        copied = network.momentum is not None
-        check_adopted(plan, encoder.name, network.outputs, copied=copied)
+        copied, rebuilds = network.momentum is not None, network.decoder is not None
+        check_adopted(plan, encoder.name, network.outputs, copied=copied, rebuilds=rebuilds)
 
 
 Stated = Mapping[tuple[str, str], tuple[Encoder, DataConfig]]

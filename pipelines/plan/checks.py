@@ -81,7 +81,7 @@ def _check(config: RunConfig) -> None:
             _check_outputs(name, encoder.outputs, queries)
 
 
-def check_adopted(plan: Plan, name: str, outputs: Sequence[str], *, copied: bool) -> None:
+def check_adopted(plan: Plan, name: str, outputs: Sequence[str], *, copied: bool, rebuilds: bool) -> None:
     """Raise UserError if attacks ask an encoder from elsewhere for what it does not have.
 
     Args:
@@ -89,6 +89,7 @@ def check_adopted(plan: Plan, name: str, outputs: Sequence[str], *, copied: bool
         name: of the encoder.
         outputs: that it has.
         copied: whether it has a momentum copy.
+        rebuilds: whether it has a decoder of hidden patches.
     """
     queries = [query for query in items_in(plan, Query) if query.encoder.name == name]
     _check_outputs(name, outputs, queries)
@@ -97,6 +98,12 @@ def check_adopted(plan: Plan, name: str, outputs: Sequence[str], *, copied: bool
         raise UserError(
             f"{takes_copy[0].place(name)} gave no momentum copy, which keys = 'momentum' needs; give the file that the "
             "training wrote, with the copy beside the encoder, and redo with --force pretrain, or leave keys out"
+        )
+    takes_decoder = [query.encoder.settings for query in queries if query.measure.rebuilds]
+    if takes_decoder and not rebuilds and isinstance(takes_decoder[0], LoadedConfig):
+        raise UserError(
+            f"{takes_decoder[0].place(name)} gave no decoder, which loss = 'mae' needs; give the file that the "
+            "training wrote, with keys such as decoder_embed.weight, and redo with --force pretrain"
         )
 
 

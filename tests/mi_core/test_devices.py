@@ -28,13 +28,15 @@ from mi_core.encoders import ENCODERS, build_backbone
 from mi_core.encoders.averaging import averaged
 from mi_core.encoders.checkpoint import Encoder, channelwise
 from mi_core.encoders.folding import for_queries
+from mi_core.encoders.masked import PixelDecoder
 from mi_core.encoders.projection import projection_head
+from mi_core.encoders.prototypes import Prototypes
 from mi_core.features import MEASURES, Measure, hop_skip_jump
 from mi_core.features.adversarial import AdversarialLogits
 from mi_core.features.boundary_distance import BoundaryDistance
 from mi_core.features.caption_similarity import CaptionEmbedding, CaptionSimilarity
 from mi_core.features.embedding import Embedding, ViewEmbeddings
-from mi_core.features.loss_gradient import CaptionGradient, ViewsGradient
+from mi_core.features.loss_gradient import CaptionGradient, MaskedGradient, ViewsGradient
 from mi_core.features.lp_norm import LpNorm
 from mi_core.features.neighbour_density import NeighbourDensity
 from mi_core.features.pairwise_similarity import METRICS, PairwiseSimilarity
@@ -42,6 +44,7 @@ from mi_core.features.part_energy import PartEnergies
 from mi_core.features.patch_similarity import CenterSimilarity
 from mi_core.features.sequential import SequentialSimilarity, StoppingRule
 from mi_core.objectives import OBJECTIVES
+from mi_core.objectives.image_losses import CAPTION_LOSSES, VIEW_LOSSES
 from mi_core.objectives.text import CaptionEncoder, TextTransformer, byte_tokens
 from mi_core.querying.bank import Bank
 from mi_core.querying.extractor import Extractor
@@ -69,8 +72,15 @@ NEEDS: dict[str, tuple[Measure, ...]] = {  # per kind of measure, its settings
     "boundary": (BoundaryDistance(1, 300),),
     "adversarial": (AdversarialLogits(0.03, 2, CLASSES),),
     "neighbours": (NeighbourDensity(2, 4),),
-    "gradient": (ViewsGradient(0.5, 2, 4, 3), ViewsGradient(0.5, 2, 4, 3, momentum=True)),
-    "caption-gradient": (CaptionGradient(0.07, 1, 4, 3), CaptionGradient(0.07, 1, 4, 3, both=True)),
+    "gradient": (
+        *(ViewsGradient(0.5, 2, 4, 3, loss) for loss in VIEW_LOSSES),
+        ViewsGradient(0.5, 2, 4, 3, momentum=True),
+    ),
+    "caption-gradient": (
+        *(CaptionGradient(0.07, 1, 4, 3, loss) for loss in CAPTION_LOSSES),
+        CaptionGradient(0.07, 1, 4, 3, both=True),
+    ),
+    "masked-gradient": (MaskedGradient(0.75, 2, 3),),
 }
 RECIPES: dict[str, dict[str, Any]] = {name: {} for name in AUGMENTATIONS} | {
     "all of SimCLR": {"rotation": 10.0, "blur": 0.5, "solarize": 0.2},
@@ -91,8 +101,12 @@ def encoder(name: str) -> Encoder:
     heads = {
         "projection": projection_head((int(backbone.width), 32, 16), batch_norm=True),  # type: ignore[arg-type]
         "prediction": projection_head((16, 32, 16), batch_norm=True, last_norm=True),
-        "logits": nn.Linear(16, CLASSES),
+        "prototypes": Prototypes(16, 8),
+        "logits": nn.Linear(8, CLASSES),
     }
+    decoder = None
+    if type(backbone).__name__ == "VisionTransformer" and "reg" not in name:
+        decoder = PixelDecoder(int(backbone.width), side // patch, 3 * patch**2, decoder_width=16, layers=1, heads=2)
     tower = TextTransformer(32, 16, layers=1, heads=2, length=16)
     made = Encoder(
         backbone,
@@ -101,6 +115,7 @@ def encoder(name: str) -> Encoder:
         channelwise((0.2, 0.3, 0.4), 3),
         size=side,
         text=CaptionEncoder(tower, lambda texts: byte_tokens(texts, 16)),
+        decoder=decoder,
     )
     return for_queries(made, CUDA)
 
@@ -206,7 +221,7 @@ def test_every_recipe_draws_on_the_device(name: str, precision: str) -> None:
 @pytest.mark.parametrize("name", mostly(["resnet8"], ["resnet8", "vit-tiny"]))
 def test_every_need_is_computed_on_the_device(name: str, feature: str) -> None:
     with fake_cuda() as numbers:
-        asked = encoder(name)
+        asked = encoder("vit-tiny" if feature == "masked-gradient" else name)
         asked.momentum = encoder(name)
         for need in NEEDS[feature]:
             numbers.read = 0
@@ -223,6 +238,8 @@ def test_every_encoder_with_every_recipe_and_need(name: str) -> None:
             for feature, needs in NEEDS.items():
                 if feature == "parts" and name == "keras-conv4":
                     continue  # it has no feature map
+                if feature == "masked-gradient" and asked.decoder is None:
+                    continue
                 for need in needs:
                     check(ask(asked, recipe(drawn), (need,)), (need,))
 
@@ -247,6 +264,8 @@ STEPS = {
     "vicreg": Step({"projection_hidden": 32, "projection_width": 16}),
     "clip": Step({"text_layers": 1}),
     "siglip": Step({"text_layers": 1}),
+    "dino": Step({"projection_hidden": 32, "projection_width": 16, "prototypes": 8}),
+    "mae": Step({"decoder_width": 16, "decoder_layers": 1, "decoder_heads": 2}, "vit-tiny/8"),
     "supervised": Step({"classes": CLASSES}),
     "talos": Step({"values": 2}, epochs=2),
 }

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import nn
 
+from mi_core.adoption.layouts.decoders import decoder_weights
 from mi_core.adoption.layouts.heads import ACTIVATIONS, State, gaps, head_weights, widths
 from mi_core.adoption.layouts.looks import look_at
 from mi_core.adoption.layouts.names import NAMINGS, prefixes_of, renamed, without_end
@@ -35,8 +36,8 @@ class Layout:
         heads: weights of each head by output name, under the indices of its layers.
         activations: of each head that has any, a name of `ACTIVATIONS`.
         extras: ``mean`` and ``std`` of the normalisation, where the checkpoint holds them (this package's do).
-        momentum: weights of the momentum copy by part, ``backbone`` and ``projection``; empty: the file holds no whole
-            copy.
+        momentum: weights of the momentum copy by part, the backbone and heads; empty: the file holds no whole copy.
+        decoder: weights of the decoder of a masked autoencoder; empty: the file holds none.
         used: number of keys of the file by part, in words.
         ignored: the other keys, each group with the reason.
         assumed: what no file tells, and who says so.
@@ -48,6 +49,7 @@ class Layout:
     activations: dict[str, str] = field(default_factory=dict)
     extras: State = field(default_factory=dict)
     momentum: dict[str, State] = field(default_factory=dict)
+    decoder: State = field(default_factory=dict)
     used: str = ""
     ignored: tuple[str, ...] = ()
     assumed: tuple[str, ...] = ()
@@ -92,7 +94,8 @@ def recognise(
     heads, head_keys, aside = _heads(known, whole, used)
     extras = {part: state[part] for part in _NORMALISATION if set(_NORMALISATION) <= state.keys()}
     momentum, copy_keys = _momentum(known, whole, {new: names[new] for new in own}, heads)
-    left = [key for key in whole if key not in used | head_keys | copy_keys and key not in extras]
+    decoder, decoder_keys = decoder_weights(whole)
+    left = [key for key in whole if key not in used | head_keys | copy_keys | decoder_keys and key not in extras]
     reasons = {key: aside.get(key) or known.why_ignored(key) for key in left}
     _check_fit(state, own, wanted, [key for key, reason in reasons.items() if reason is None], name)
     _check_widths(heads, backbone)
@@ -105,7 +108,8 @@ def recognise(
         chosen,
         extras,
         momentum,
-        _used(len(used) + len(merged), heads, extras, len(copy_keys)),
+        decoder,
+        _used(len(used) + len(merged), heads, extras, {"momentum copy": len(copy_keys), "decoder": len(decoder_keys)}),
         tuple(listed({key: reason for key, reason in reasons.items() if reason})),
         tuple(words for words in (heads_of_attention, *assumed, _strides(backbone, name)) if words),
     )
@@ -191,6 +195,8 @@ def _heads(known: Known, state: State, used: Collection[str]) -> tuple[dict[str,
         keys = [key for key in state if key.startswith(start) and key not in used and known.why_ignored(key) is None]
         if output == "logits" and heads:
             aside |= dict.fromkeys(keys, "a classifier beside the projection")
+        elif output == "prototypes" and {key.removeprefix(start) for key in keys} != {"weight_g", "weight_v"}:
+            aside |= dict.fromkeys(keys, "prototypes without their lengths or directions")
         elif keys:
             heads[output] = head_weights({key.removeprefix(start): state[key] for key in keys})
             taken |= set(keys)
@@ -294,10 +300,9 @@ def _strides(backbone: nn.Module, name: str) -> str | None:
     return None
 
 
-def _used(backbone: int, heads: Mapping[str, State], extras: State, copied: int) -> str:
+def _used(backbone: int, heads: Mapping[str, State], extras: State, beside: Mapping[str, int]) -> str:
     parts = {"backbone": backbone, **{output: len(weights) for output, weights in heads.items()}}
     if extras:
         parts["normalisation"] = len(extras)
-    if copied:
-        parts["momentum copy"] = copied
+    parts |= {part: count for part, count in beside.items() if count}
     return ", ".join(f"{part} {count}" for part, count in parts.items())

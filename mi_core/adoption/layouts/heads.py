@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from mi_core.checks import ConfigError, check_choice
+from mi_core.encoders.prototypes import Prototypes
 
 State = dict[str, torch.Tensor]
 """Weights by name."""
@@ -22,6 +23,7 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "none": nn.Identity,
 }
 """Activations between the layers of a head, each with PyTorch's default settings; ``none``: nothing."""
+_LENGTHS = "weight_g"  # of prototypes
 
 
 def head_weights(state: State) -> State:
@@ -89,8 +91,8 @@ def head_module(state: State, activation: str = "relu") -> nn.Sequential:
 
 def widths(state: State) -> tuple[int, int] | None:
     """Input width of the first linear layer of a head and output width of the last; None: it has no linear layer."""
-    linear = sorted((int(name.split(".")[0]), value) for name, value in state.items() if value.ndim == 2)
-    return (linear[0][1].shape[1], linear[-1][1].shape[0]) if linear else None
+    linear = {int(name.split(".")[0]): one for name, one in state.items() if one.ndim == 2 and _LENGTHS not in name}
+    return (linear[min(linear)].shape[1], linear[max(linear)].shape[0]) if linear else None
 
 
 def _indices(state: State) -> set[int]:
@@ -101,6 +103,8 @@ def _layer(state: State, index: int) -> nn.Module:
     own = {name.partition(".")[2]: tensor for name, tensor in state.items() if name.startswith(f"{index}.")}
     if "running_mean" in own:
         return nn.BatchNorm1d(len(own["running_mean"]), affine="weight" in own)
+    if own.keys() == {"weight_g", "weight_v"}:
+        return Prototypes(own["weight_v"].shape[1], len(own["weight_v"]))
     if "weight" in own and own["weight"].ndim == 2:
         return nn.Linear(own["weight"].shape[1], own["weight"].shape[0], bias="bias" in own)
-    raise ConfigError(f"layer {index} of the head holds {sorted(own)}, neither linear nor batch norm")
+    raise ConfigError(f"layer {index} of the head holds {sorted(own)}, neither linear, batch norm nor prototypes")

@@ -20,7 +20,7 @@ ALWAYS_IGNORED: dict[str, str] = {
     r"(encoder_k|key_backbone|key_projection|momentum_\w+|\w+_momentum|target_\w+)\.": _MOMENTUM,
     r"(.*_)?(queue|queue_ptr)(\d*)$": "the queue of negatives",
     r"(criterion|loss|loss_fn|\w+_loss)\.": "values of the loss",
-    r"prototypes\.": _PROTOTYPES,
+    r"prototypes\.(?!weight_[gv]$)": _PROTOTYPES,
     r"(online_|linear_)classifier\.": "a classifier trained beside the encoder",
 }
 """Keys that no encoder needs: the pattern of their beginning, and why."""
@@ -136,8 +136,8 @@ LAYOUTS: tuple[Known, ...] = (
         "DINO checkpoint",
         "backbone.",
         marks=(r"head\.mlp\.", r"head\.last_layer\."),
-        heads={"projection": ("head.mlp.",)},
-        ignored={r"head\.last_layer\.": _PROTOTYPES, **_PROBE},
+        heads={"projection": ("head.mlp.",), "prototypes": ("head.last_layer.",)},
+        ignored={r"head\.last_layer\.(?!weight_[gv]$)": _PROTOTYPES, **_PROBE},
         activation="gelu",
         attention=_HEADS_64,
     ),
@@ -145,9 +145,9 @@ LAYOUTS: tuple[Known, ...] = (
         "DINOv2 training checkpoint",
         "backbone.",
         marks=(r"backbone\.blocks\.0\.ls1\.gamma$",),
-        heads={"projection": ("dino_head.mlp.",)},
+        heads={"projection": ("dino_head.mlp.",), "prototypes": ("dino_head.last_layer.",)},
         ignored={
-            r"dino_head\.last_layer\.": _PROTOTYPES,
+            r"dino_head\.last_layer\.(?!weight_[gv]$)": _PROTOTYPES,
             r"ibot_head\.": "the head for patches",
         },
         activation="gelu",
@@ -156,8 +156,8 @@ LAYOUTS: tuple[Known, ...] = (
     Known(
         "lightly DINO state dict",
         "teacher_backbone.",
-        heads={"projection": ("teacher_head.layers.",)},
-        ignored={r"teacher_head\.last_layer\.": _PROTOTYPES, r"student_(backbone|head)\.": _TEACHER},
+        heads={"projection": ("teacher_head.layers.",), "prototypes": ("teacher_head.last_layer.",)},
+        ignored={r"teacher_head\.last_layer\.(?!weight_[gv]$)": _PROTOTYPES, r"student_(backbone|head)\.": _TEACHER},
         activation="gelu",
     ),
     Known(
@@ -212,6 +212,15 @@ LAYOUTS: tuple[Known, ...] = (
         activation="relu",
     ),
     Known(
+        "DINO state dict of this package",
+        "backbone.",
+        marks=("mean$", "std$", r"prototypes\.weight_v$"),
+        heads={"projection": ("projection.",), "prototypes": ("prototypes.",)},
+        ignored=_OWN_STATE,
+        activation="gelu",
+        own=True,
+    ),
+    Known(
         "state dict of this package",
         "backbone.",
         marks=("mean$", "std$"),
@@ -231,7 +240,7 @@ LAYOUTS: tuple[Known, ...] = (
         "MAE checkpoint",
         "",
         marks=(r"decoder_embed\.", r"decoder_blocks\.", r"mask_token$"),
-        ignored={r"(decoder_|mask_token$)": "the decoder, which rebuilds images and is no part of the encoder"},
+        ignored={r"(decoder_|mask_token$)": "a decoder that is not whole, and no part of the encoder"},
         attention=_HEADS_MAE,
     ),
     Known(

@@ -86,6 +86,11 @@ class AttackConfig(Section):
         return any(measure.momentum for measure in self.needs())
 
     @property
+    def reads_decoder(self) -> bool:
+        """Whether it takes the decoder of a masked autoencoder."""
+        return any(measure.rebuilds for measure in self.needs())
+
+    @property
     def reads_weights(self) -> bool:
         """Whether it takes gradients of the encoder's weights."""
         return any(measure.weights for measure in self.needs())

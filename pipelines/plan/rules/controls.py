@@ -8,7 +8,7 @@ from mi_core.validity.verdict import CHOICE, LOT
 from pipelines.config.roles import KNOWN_ROLES
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.attacks import AttackConfig
-from pipelines.config.sections.encoders import ForeignConfig
+from pipelines.config.sections.encoders import EncoderConfig, ForeignConfig
 from pipelines.plan.rules.encoders import members_of, shadow_families, training_chain
 from pipelines.plan.rules.gradients import may_read_captions, why_unfit
 from pipelines.plan.rules.roles import audited_roles
@@ -71,8 +71,16 @@ def _references(config: RunConfig, attack: AttackConfig) -> Iterator[tuple[str, 
             continue
         known = config.encoders[name].outputs
         if named or (_saw_neither(config, name) and (known is None or outputs <= set(known))):
-            silent = attack.reads_captions and not may_read_captions(config.encoders[name])
-            yield name, "has no text tower" if silent else why_unfit(attack, config.encoders[name])
+            yield name, _lack(attack, config.encoders[name])
+
+
+def _lack(attack: AttackConfig, encoder: EncoderConfig) -> str:
+    """What an encoder lacks that an attack needs of it, in words; empty: nothing, as far as its settings tell."""
+    if attack.reads_captions and not may_read_captions(encoder):
+        return "has no text tower"
+    needed = {measure.output for measure in attack.needs() if measure.output}
+    lacking = sorted(needed - set(encoder.outputs or needed))
+    return why_unfit(attack, encoder) or (f"has no output {lacking[0]}" if lacking else "")
 
 
 def _saw_neither(config: RunConfig, name: str) -> bool:

@@ -1,4 +1,4 @@
-"""What attacks need of an encoder beside embeddings: its weights, for some keys its momentum copy, or a text tower."""
+"""What attacks need of an encoder beside embeddings: its weights, its momentum copy or decoder, or a text tower."""
 
 from __future__ import annotations
 
@@ -33,6 +33,13 @@ def may_be_copied(encoder: EncoderConfig) -> bool:
     return type(encoder) is TrainedConfig and encoder.keeps_momentum
 
 
+def may_rebuild(encoder: EncoderConfig) -> bool:
+    """Whether an encoder has a decoder of hidden patches, as far as its settings tell; as `may_be_copied`."""
+    if isinstance(encoder, LoadedConfig):
+        return not encoder.fresh and encoder.load.startswith("checkpoint:")
+    return isinstance(encoder, TrainedConfig) and OBJECTIVES[encoder.objective].rebuilds
+
+
 def may_read_captions(encoder: EncoderConfig) -> bool:
     """Whether an encoder has a text tower, as far as its settings tell."""
     if isinstance(encoder, LoadedConfig):
@@ -44,5 +51,8 @@ def why_unfit(attack: AttackConfig, encoder: EncoderConfig) -> str:
     """What an encoder lacks of the weights that an attack reads, as "is code"; empty: nothing."""
     if not attack.reads_weights:
         return ""
-    copied = not attack.reads_momentum or may_be_copied(encoder)
-    return why_no_gradients(encoder) or ("" if copied else "has no momentum copy")
+    if attack.reads_momentum and not may_be_copied(encoder):
+        return why_no_gradients(encoder) or "has no momentum copy"
+    if attack.reads_decoder and not may_rebuild(encoder):
+        return why_no_gradients(encoder) or "has no decoder of hidden patches"
+    return why_no_gradients(encoder)

@@ -11,6 +11,7 @@ import pickle
 import re
 import zipfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -132,10 +133,46 @@ def _every_key_is_used_or_ignored_or_ends_the_run(case: Case) -> None:
         sorted_out(state)
 
 
+@torch.no_grad()
+def test_the_decoder_of_a_masked_autoencoder_rebuilds_as_its_own_code_does() -> None:
+    """Against timm's blocks, put together as models_mae.py puts them."""
+    blocks = pytest.importorskip("timm.models.vision_transformer")
+    network = seeded(lambda: transformer("vit_base_patch16_224"))
+    tail = seeded(
+        lambda: nn.ModuleDict(
+            {
+                "decoder_embed": nn.Linear(768, 512),
+                "decoder_blocks": nn.ModuleList(
+                    blocks.Block(512, 16, 4.0, qkv_bias=True, norm_layer=partial(nn.LayerNorm, eps=1e-6))
+                    for _ in range(2)
+                ),
+                "decoder_norm": nn.LayerNorm(512, eps=1e-6),
+                "decoder_pred": nn.Linear(512, 768),
+            }
+        )
+    )
+    loose = {"mask_token": torch.randn(1, 1, 512), "decoder_pos_embed": torch.randn(1, 5, 512)}
+    adopted = embedded({"model": network.state_dict() | tail.state_dict() | loose}, "checkpoint:vit-b/16", 32)
+    assert adopted.ignored == ()
+    assert "decoder 32" in adopted.used
+    states, order = torch.randn(3, 3, 768), torch.rand(3, 4).argsort(dim=1)
+    known = tail["decoder_embed"](states)
+    patches = torch.cat([known[:, 1:], loose["mask_token"].expand(3, 2, 512)], dim=1)
+    home = torch.stack([one[its.argsort()] for one, its in zip(patches, order, strict=True)])
+    tokens = torch.cat([known[:, :1], home], dim=1) + loose["decoder_pos_embed"]
+    for block in tail["decoder_blocks"]:
+        tokens = block(tokens)
+    expected = tail["decoder_pred"](tail["decoder_norm"](tokens))[:, 1:]
+    assert adopted.encoder.decoder is not None
+    torch.testing.assert_close(adopted.encoder.decoder(states, order), expected, rtol=1e-3, atol=1e-3)
+    assert adopted.encoder.masked_errors(images(32), torch.rand(3, 4).argsort(dim=1), 1).shape == (3,)
+
+
 @pytest.mark.slow
 def test_every_layout_is_shown() -> None:
     shown = {build().layout.partition(" with ")[0] for build in CASES}
     rest = {"state dict of this package", "encoder.* state dict", "f.* state dict", "DINOv2 training checkpoint"}
+    rest |= {"DINO state dict of this package"}
     assert {known.name for known in LAYOUTS} == shown | rest
 
 
@@ -209,7 +246,7 @@ def test_heads() -> None:
     weights = {"0.weight": torch.ones(3, 2), "3.weight": torch.ones(1, 3), "4.running_mean": torch.zeros(1)}
     kinds = [type(layer).__name__ for layer in head_module(weights, "gelu")]
     assert kinds == ["Linear", "GELU", "Identity", "Linear", "BatchNorm1d"]
-    with pytest.raises(ConfigError, match="neither linear nor batch norm"):
+    with pytest.raises(ConfigError, match="neither linear, batch norm nor prototypes"):
         head_module({"0.weight": torch.ones(1, 1, 1, 1)})
     with pytest.raises(ConfigError, match="activation = 'sine', allowed: elu"):
         head_module(weights, "sine")

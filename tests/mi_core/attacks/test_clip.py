@@ -19,8 +19,8 @@ from mi_core.attacks.clip import (
     bank_losses,
 )
 from mi_core.checks import ConfigError, NumericError
-from mi_core.features.loss_gradient import caption_info_nce
 from mi_core.metrics.delong import auc, auc_difference
+from mi_core.objectives.image_losses import caption_info_nce
 from mi_core.records import Features, LabelledFeatures
 from tests.pair_losses import SETTINGS, trained
 from tests.pair_losses import pairs as digits_with_captions

@@ -32,13 +32,15 @@ from mi_core.features.part_energy import PartEnergies
 from mi_core.features.patch_similarity import CenterSimilarity, center_similarity
 from mi_core.features.sequential import SequentialSimilarity, StoppingRule
 from mi_core.objectives.clip import CLIP, CLIPParameters
+from mi_core.objectives.mae import MAEParameters
 from mi_core.querying.bank import Bank
 from mi_core.querying.extractor import Extractor
 from mi_core.querying.plan import QueryPlan
+from mi_core.training.loop import PretrainingParameters, audited_encoder
 
 VIEWS, IMAGES, WIDTHS = 4, 2, {"backbone": 128, "projection": 16}
 SMALL = CLIPParameters(projection_width=16, text_width=16, text_layers=3, text_heads=2, text_length=24)
-OTHER = {"metric": "euclidean"}  # of parameters that are words
+OTHER = {"pairwise": "euclidean", "gradient": "byol", "caption-gradient": "siglip"}  # parameters that are words
 
 
 def varied(measure: Measure) -> Iterator[Measure]:
@@ -49,16 +51,16 @@ def varied(measure: Measure) -> Iterator[Measure]:
         if isinstance(value, bool):
             yield replace(measure, **{field.name: not value})  # type: ignore[arg-type]
         elif isinstance(value, str):
-            yield replace(measure, **{field.name: OTHER[field.name]})  # type: ignore[arg-type]
+            yield replace(measure, **{field.name: OTHER[measure.kind.partition(":")[0]]})  # type: ignore[arg-type]
         else:
-            yield replace(measure, **{field.name: value + (2 if isinstance(value, int) else 0.25)})
+            yield replace(measure, **{field.name: value + (2 if isinstance(value, int) else 0.125)})
 
 
 EVERY = [measure for kind in MEASURES.values() for measure in varied(kind())]
 
 
-def encoder(classes: int) -> Encoder:
-    """An encoder with all outputs, a text tower and a momentum copy."""
+def encoder(classes: int, *, rebuilds: bool = False) -> Encoder:
+    """An encoder with all outputs, a text tower and a momentum copy; or a masked autoencoder."""
 
     def build() -> Encoder:
         module = CLIP(build_backbone("conv4", 3, 12), SMALL)
@@ -66,6 +68,9 @@ def encoder(classes: int) -> Encoder:
         plain = channelwise((0.5,), 3)
         return Encoder(module.backbone, heads, plain, plain, text=module.text_tower())
 
+    if rebuilds:
+        how = PretrainingParameters("vit-tiny/4", "mae", MAEParameters(decoder_width=32, decoder_heads=2), size=12)
+        return audited_encoder(how, 3, 12).eval()
     made = seeded(0, build).eval()
     made.momentum = seeded(1, build).eval()
     return made
@@ -78,7 +83,7 @@ def extracted(measure: Measure, views: int = VIEWS) -> dict[str, np.ndarray]:
     streams, texts = torch.arange(132), tuple(f"text {row}" for row in range(132))
     rule = StoppingRule((0.0,) * (views - 2), (1.0,) * (views - 2))
     extractor = Extractor(
-        {"e": encoder(classes)},
+        {"e": encoder(classes, rebuilds=measure.rebuilds)},
         QueryPlan((measure,), (measure.output or "backbone",), views, rule=rule),
         SimCLRAugmentation(crop_scale=(0.3, 1.0)),
         torch.device("cpu"),
@@ -137,10 +142,11 @@ def test_columns_are_named_as_configs_and_papers_write_them() -> None:
     assert [kind().name for kind in MEASURES.values()] == [
         *("pairwise:cosine", "view-embeddings", "sequential", "norm:2", "embedding", "patches:3x3", "parts:128/2"),
         *("caption:cosine", "caption:embedding", "boundary:7/2000", "adversarial:0.03137254901960784/10/10"),
-        *("neighbours:20/128", "gradient:0.5/4/128/6", "caption-gradient:0.5/4/128/6"),
+        *("neighbours:20/128", "gradient:0.5/4/128/6/info-nce", "caption-gradient:0.5/4/128/6/clip/-10"),
+        "masked-gradient:0.75/4/6",
     ]
-    assert ViewsGradient(0.2, 2, 10, 3, momentum=True).name == "gradient:0.2/2/10/3/momentum"
-    assert CaptionGradient(0.07, 2, 10, 3, both=True).name == "caption-gradient:0.07/2/10/3/both"
+    assert ViewsGradient(0.2, 2, 10, 3, momentum=True).name == "gradient:0.2/2/10/3/info-nce/momentum"
+    assert CaptionGradient(0.07, 2, 10, 3, both=True).name == "caption-gradient:0.07/2/10/3/clip/-10/both"
     assert (LpNorm(1).name, LpNorm(math.inf).name, LpNorm(1)) == ("norm:1", "norm:inf", LpNorm(1.0))
     assert json.dumps(as_json(LpNorm(1))) == json.dumps(as_json(LpNorm(1.0)))  # so that digests are the same
     assert as_json(LpNorm(math.inf)) == {"kind": "norm", "order": "inf"}
@@ -188,7 +194,7 @@ def test_each_set_of_queries_is_asked_once() -> None:
         ({"kind": "adversarial", "epsilon": 2}, "epsilon = 2"),
         ({"kind": "adversarial", "steps": 0}, "steps = 0"),
         ({"kind": "adversarial", "classes": 1}, "classes = 1"),
-        ({"kind": "gradient", "both": True}, "parameter of gradient = 'both', allowed: bank, layers, momentum, "),
+        ({"kind": "gradient", "both": True}, "parameter of gradient = 'both', allowed: bank, layers, loss, momentum, "),
         ({"kind": "gradient", "views": 1}, "views = 1"),
         ({"kind": "gradient", "temperature": 0}, "temperature = 0"),
         ({"kind": "gradient", "momentum": "yes"}, "momentum of gradient = 'yes'"),

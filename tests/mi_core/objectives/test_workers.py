@@ -21,6 +21,8 @@ from mi_core.objectives.barlow_twins import BarlowTwinsParameters
 from mi_core.objectives.base import Objective
 from mi_core.objectives.byol import BYOLParameters
 from mi_core.objectives.clip import CLIPParameters
+from mi_core.objectives.dino import DINOParameters
+from mi_core.objectives.mae import MAEParameters
 from mi_core.objectives.moco import MoCoV1Parameters, MoCoV2Parameters, MoCoV3Parameters
 from mi_core.objectives.siglip import SigLIPParameters
 from mi_core.objectives.simclr import SimCLRParameters
@@ -38,6 +40,8 @@ PARAMETERS: dict[str, Any] = {
     "vicreg": VICRegParameters(projection_hidden=7, projection_width=4),
     "siglip": SigLIPParameters(projection_width=4, text_width=8, text_heads=2, text_layers=1, text_length=6),
     "clip": CLIPParameters(projection_width=4, text_width=8, text_heads=2, text_layers=1, text_length=6),
+    "dino": DINOParameters(projection_hidden=7, projection_width=4, prototypes=5, momentum=0.5),
+    "mae": MAEParameters(decoder_width=8, decoder_layers=1, decoder_heads=2),
     "supervised": SupervisedParameters(classes=3),
     "talos": TalosParameters(projection_hidden=7, projection_width=4, projection_batch_norm=False, values=3),
 }
@@ -60,6 +64,8 @@ def batch(name: str, step: int) -> tuple[torch.Tensor, torch.Tensor | None]:
     generator = torch.Generator().manual_seed(step)
     views = torch.randn(6, OBJECTIVES[name].views, 3, 8, 8, generator=generator)
     captions = [f"n {row + step}" for row in range(6)]
+    if OBJECTIVES[name].rebuilds:
+        return views, torch.rand(6, 4, generator=generator)
     return views, OBJECTIVES[name].encode_targets(PARAMETERS[name], [0, 1, 2, 0, 1, 2], captions)
 
 

@@ -20,9 +20,10 @@ from mi_core.encoders.averaging import averaged
 from mi_core.encoders.checkpoint import Encoder, channelwise, seeded
 from mi_core.encoders.folding import for_queries
 from mi_core.encoders.projection import projection_head
-from mi_core.features.loss_gradient import CaptionGradient, ViewsGradient, caption_info_nce, views_info_nce
+from mi_core.features.loss_gradient import CaptionGradient, ViewsGradient
 from mi_core.features.lp_norm import LpNorm
 from mi_core.objectives.clip import image_text_info_nce
+from mi_core.objectives.image_losses import CAPTION_LOSSES, VIEW_LOSSES, caption_info_nce, views_info_nce
 from mi_core.objectives.moco import queue_info_nce
 from mi_core.querying.bank import Bank
 from mi_core.querying.extractor import Extractor
@@ -127,9 +128,12 @@ def test_images_together_are_images_one_by_one() -> None:
     model, texts = encoder(), torch.randn(4, 16, generator=generator(9))
     views = torch.rand(4, 3, 3, 12, 12, generator=generator(7))
     bank = BankKeys(torch.randn(5, 16, generator=generator(8)), torch.randn(5, 16, generator=generator(10)))
-    for given in (None, texts):
+    of_views = (ViewsGradient(views=3, bank=5, layers=4, loss=loss) for loss in VIEW_LOSSES)
+    of_captions = (CaptionGradient(views=3, bank=5, layers=4, loss=loss) for loss in CAPTION_LOSSES)
+    for measure in (*of_views, *of_captions):
+        given = texts if measure.captions else None
         alone, many = (
-            losses_and_gradients(model, "projection", views, bank, OF_VIEWS, given, together=together)
+            losses_and_gradients(model, "projection", views, bank, measure, given, together=together)
             for together in (False, True)
         )
         torch.testing.assert_close(alone, many, rtol=1e-4, atol=1e-6)

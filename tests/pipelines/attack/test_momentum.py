@@ -139,7 +139,7 @@ def test_encoders_without_a_copy_are_refused() -> None:
     raw["encoders"]["target"] |= {"load": "timm:resnet18"}
     raw["data"]["channels"] = 3
     assert "keys = 'momentum', but target has no momentum copy; " in refused(raw)
-    assert "keys = 'momentum', allowed: own" in refused(config(loss="caption", outputs=["projection"]))
+    assert "keys = 'momentum', allowed: own" in refused(config(loss="clip", outputs=["projection"]))
 
 
 def moco_v3_file(run: Path, path: Path, *, copied: bool = True) -> Path:

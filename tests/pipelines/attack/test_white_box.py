@@ -11,7 +11,7 @@ import torch
 
 from mi_core.encoders.folding import for_queries
 from mi_core.encoders.text_tower import TextTower
-from mi_core.features.loss_gradient import CaptionGradient, ViewsGradient
+from mi_core.features.loss_gradient import CaptionGradient, MaskedGradient, ViewsGradient
 from mi_core.querying.gradients import BankKeys, losses_and_gradients
 from pipelines.audit import run as audit
 from pipelines.data.draw.images import load_images
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.ray
 
 SMALL = {"attack": "white-box", "gradient_views": 2, "bank": 10, "layers": 3}
 MEASURE = ViewsGradient(temperature=0.5, views=2, bank=10, layers=3)
-PAIRS = {"loss": "caption", "outputs": ["projection"], "reference": "known"}
+PAIRS = {"loss": "clip", "temperature": 0.5, "outputs": ["projection"], "reference": "known"}
 
 
 def config(**attack: Any) -> dict[str, Any]:
@@ -123,6 +123,41 @@ def test_pairs_through_the_stages_hold_the_norms_of_both_towers(local_ray: None,
     assert (entry["attack"], entry["auc"]["n"], entry["queries"]["per_sample"]) == ("white-box", 96, 2)
 
 
+def test_a_masked_autoencoder_and_dino_are_read_by_their_own_losses(local_ray: None, tmp_path: Path) -> None:
+    raw = config()
+    trained = raw["encoders"]["target"] | {"checkpoints": []}
+    small = {"projection_hidden": 16, "projection_width": 8, "prototypes": 12}
+    decoder = {"decoder_width": 16, "decoder_layers": 1, "decoder_heads": 2}
+    views = {"crop_scale": [0.75, 1.0]}
+    raw["encoders"] = {
+        "target": trained | {"objective": "mae", "backbone": "vit-tiny/2", "parameters": decoder, "augmentation": views},
+        "dino": trained | {"objective": "dino", "parameters": small, "augmentation": views},
+        "plain": {"load": "checkpoint:conv4", "fresh": True},
+    }
+    own = SMALL | {"reference": "known"}
+    raw["attacks"] = [
+        own | {"loss": "mae", "outputs": ["backbone"]},
+        own | {"target": "dino", "loss": "dino", "outputs": ["prototypes"], "keys": "momentum"},
+    ]
+    raw["validity"] = {"references": ["plain"]}
+    raw["queries"] = {"outputs": ["backbone"]}
+    chosen, place = parse(raw, "x"), RunFolder(str(tmp_path / "run")).seed(0)
+    audit.run(chosen, str(tmp_path / "run"))
+    measure = MaskedGradient(0.75, 2, 3)
+    rows = stored_column(place, f"backbone.{measure}")
+    stored = describe(place, "target")
+    encoder = for_queries(stored.load(stored.epochs[-1]), "cpu")
+    images = load_images(chosen.data, Splits.load(place.path), ["target-member"])
+    shown = query_views(stored, torch.from_numpy(images.images[:7]), 2)
+    found = losses_and_gradients(encoder, "backbone", shown, None, measure)
+    np.testing.assert_allclose(found, [rows[name.partition("/")[2]] for name in images.ids[:7]], rtol=1e-3)
+    entries = storage.read_json(f"{tmp_path}/run/report.json")["attacks"]
+    assert [(entry["target"], entry["output"], entry["auc"]["n"]) for entry in entries] == [
+        ("target", "backbone", 96),
+        ("dino", "prototypes", 96),
+    ]
+
+
 def refused(raw: dict[str, Any]) -> str:
     with pytest.raises(ValueError) as told:
         checked(raw)
@@ -147,6 +182,8 @@ def test_encoders_without_gradients_are_refused() -> None:
     raw["queries"]["repeats"] = 2
     assert "queries.repeats = 2, but white-box takes gradients" in refused(raw)
     assert "asks for 13 samples of anchor, which has 12" in refused(config(bank=13))
+    told = refused(config(loss="mae", outputs=["backbone"]))
+    assert "has no decoder of hidden patches" in told
 
 
 def test_a_reference_that_is_not_named_gives_gradients() -> None:

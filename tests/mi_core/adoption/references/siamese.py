@@ -79,11 +79,8 @@ def lightly_dino() -> Case:
         "resnet18-imagenet",
         state,
         "lightly DINO state dict with numbered names",
-        chained(teacher, teacher_head.layers),
-        (
-            "student_backbone.*, student_head.*, 136 keys (the other network; DINO releases the teacher)",
-            "teacher_head.*, 2 keys (prototypes, with which the loss compares)",
-        ),
+        chained(teacher, teacher_head.layers) | {"prototypes": nn.Sequential(teacher, teacher_head)},
+        ("student_backbone.*, student_head.*, 136 keys (the other network; DINO releases the teacher)",),
         activations("lightly DINO state dict", "projection", activation="gelu"),
     )
 

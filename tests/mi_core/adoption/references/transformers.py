@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 from torchvision import models
 
@@ -38,6 +40,13 @@ def dino(load: str, build: Callable[[], nn.Module], naming: str, assumed: tuple[
     """main_dino.py, without ``args``: student and teacher beside each other."""
     student, teacher = seeded(build, 2), seeded(build)
     head = seeded(lambda: dino_head(384 if "deit" in load else 512), 3)
+    directions = head.last_layer.weight_v
+
+    def scored(images: torch.Tensor) -> torch.Tensor:
+        """Cosines with the prototypes, times their lengths."""
+        cosines = F.cosine_similarity(head.mlp(teacher(images))[:, None], directions[None], dim=2)
+        return cosines * head.last_layer.weight_g[:, 0]
+
     content = {
         "student": prefixed(student, "module.backbone.") | prefixed(head, "module.head."),
         "teacher": prefixed(teacher, "backbone.") | prefixed(head, "head."),
@@ -49,9 +58,8 @@ def dino(load: str, build: Callable[[], nn.Module], naming: str, assumed: tuple[
         load,
         content,
         f"DINO checkpoint{naming}",
-        {"backbone": teacher} | chained(teacher, head.mlp),
+        {"backbone": teacher} | chained(teacher, head.mlp) | {"prototypes": scored},
         (
-            "head.*, 2 keys (prototypes, with which the loss compares)",
             "student (the other network; DINO releases the teacher)",
             "optimizer (the state of its training)",
             "epoch (no weights)",
@@ -69,19 +77,44 @@ def dino_vit() -> Case:
     return dino("deit-s/16", transformer, " with timm names", ("6 attention heads, as a DINO checkpoint has",))
 
 
+def mae_decoder(*, blocks: int = 1) -> dict[str, torch.Tensor]:
+    """The decoder of models_mae.py: blocks of timm of width 512, and fixed positions."""
+    shapes = {"norm1": 512, "attn.qkv": (1536, 512), "attn.proj": (512, 512), "norm2": 512}
+    shapes |= {"mlp.fc1": (2048, 512), "mlp.fc2": (512, 2048)}
+    weights: dict[str, Any] = {"decoder_embed.weight": (512, 768), "decoder_embed.bias": (512,)}
+    weights |= {"decoder_norm.weight": (512,), "decoder_norm.bias": (512,)}
+    weights |= {"decoder_pred.weight": (768, 512), "decoder_pred.bias": (768,)}
+    for block in range(blocks):
+        for layer, shape in shapes.items():
+            whole = shape if isinstance(shape, tuple) else (shape,)
+            weights |= {f"decoder_blocks.{block}.{layer}.weight": whole}
+            weights |= {f"decoder_blocks.{block}.{layer}.bias": whole[:1]}
+    return random(mask_token=(1, 1, 512), decoder_pos_embed=(1, 5, 512)) | random(**weights)
+
+
 def mae() -> Case:
     network = seeded(lambda: transformer("vit_base_patch16_224"))
-    decoder = random(
-        mask_token=(1, 1, 512), decoder_pos_embed=(1, 5, 512), **{"decoder_embed.weight": (512, 768)}
-    ) | random(**{"decoder_blocks.0.norm1.weight": (512,), "decoder_pred.weight": (768, 512)})
+    return Case(
+        "vit-b/16",
+        {"model": network.state_dict() | mae_decoder()},
+        "MAE checkpoint with timm names",
+        {"backbone": network},
+        (),
+        ("12 attention heads, as a MAE checkpoint has",),
+    )
+
+
+def mae_in_part() -> Case:
+    network = seeded(lambda: transformer("vit_base_patch16_224"))
+    decoder = {key: one for key, one in mae_decoder().items() if key != "decoder_norm.bias"}
     return Case(
         "vit-b/16",
         {"model": network.state_dict() | decoder},
         "MAE checkpoint with timm names",
         {"backbone": network},
         (
-            "mask_token, decoder_pos_embed, decoder_embed.*, ..., 5 keys "
-            "(the decoder, which rebuilds images and is no part of the encoder)",
+            "mask_token, decoder_pos_embed, decoder_embed.*, ..., 19 keys "
+            "(a decoder that is not whole, and no part of the encoder)",
         ),
         ("12 attention heads, as a MAE checkpoint has",),
     )
@@ -157,6 +190,7 @@ CASES = (
     dino_resnet,
     dino_vit,
     mae,
+    mae_in_part,
     dinov2,
     dinov2_registers,
     deit,
