@@ -6,8 +6,9 @@ So many right guesses refute the promise. This holds for every way of guessing: 
 
 Two bounds on the chance of v or more right guesses among r, with m canaries:
 
-- `p_value`, for any (epsilon, delta)-private mechanism: Steinke, Nasr, Jagielski, "Privacy auditing with one (1)
-  training run" (NeurIPS 2023), theorem 5.2 and corollary 5.4, computed as in their appendix D;
+- `p_value`, for any (epsilon, delta)-private mechanism, exact: some such mechanism has this chance, so the guesses show
+  no more. At delta 0 it is that of Steinke, Nasr, Jagielski, "Privacy auditing with one (1) training run" (NeurIPS
+  2023); at others their corollary 5.4 allows up to about twice of what delta may really add, and seldom more;
 - `gaussian_p_value`, for a mechanism that promises mu-Gaussian differential privacy: Mahloujifar, Melis, Chaudhuri,
   "Auditing f-differential privacy in one run" (2024; ICML 2025), the recursion of their algorithm for k = 2. Such a
   mechanism tells no more than one number of each canary, from N(mu, 1) if it is in and from N(0, 1) if not.
@@ -119,28 +120,45 @@ def guess(
 
 
 def p_value(found: Guesses, epsilon: float, delta: float = 0.0) -> float:
-    """The largest chance of so many right guesses that an (epsilon, delta)-private mechanism allows.
+    """The largest chance of so many right guesses that an (epsilon, delta)-private mechanism allows, rounded up.
 
-    P[W >= v] + 2 m delta max_i P[v > W >= v - i] / i, i from 1 to v, where W is binomial with r guesses that are right
-    with probability 1 / (1 + e^-epsilon) each: those on randomised response (Steinke et al., corollary 5.4).
+    Canaries in random order, with coins that were turned over at random, make a mechanism neither less private nor
+    worse. So only the chances p_w of w right guesses count, and the promise says of them: the sum over w of what
+    w p_w exceeds e^epsilon (r - w + 1) p_(w-1) by is at most m delta. That is a linear program, whose dual has one
+    number t between P[W >= v] and 1: t + m delta max_w (P[W >= v] - t P[W >= w]) / (w P[W = w]), w from 1 to v. Here W
+    is binomial with r guesses that are right with probability 1 / (1 + e^-epsilon) each: those on randomised response.
+    The smallest of these is the chance, and every one is a bound of it.
 
     Raises:
         ConfigError: epsilon is negative, or delta not within [0, 1].
 
     Example:
-        >>> round(p_value(Guesses(1000, 100, 75), 0.673, 1e-4), 3)
+        >>> round(p_value(Guesses(1000, 100, 75), 0.693, 1e-4), 3)
         0.05
     """
     from scipy.stats import binom  # slow to load, and most processes do without
 
     check_range("epsilon", epsilon, 0)
     check_range("delta", delta, 0, 1)
-    right = expit(epsilon)
-    chance = float(binom.sf(found.correct - 1, found.guesses, right))
-    if delta and found.correct:
-        below = np.cumsum(binom.pmf(np.arange(found.correct - 1, -1, -1), found.guesses, right))
-        chance += 2 * found.canaries * delta * float(np.max(below / np.arange(1, found.correct + 1)))
-    return min(1.0, chance)
+    if not found.correct:
+        return 1.0
+    right = np.arange(1, found.guesses + 1)
+    mass = binom.logpmf(right, found.guesses, expit(epsilon))
+    tail = np.logaddexp.accumulate(mass[::-1])[::-1]
+    least = min(1.0, math.exp(tail[found.correct - 1]))
+    if not delta or least > 0.999:
+        return 1.0 if delta else least
+    # where P[W >= w] is above 1 - 1e-7, no t from 1.000001 P[W >= v] on counts
+    first = int(np.searchsorted(-tail, 1e-7))
+    cost = (np.log(right) + mass)[first : found.correct] - math.log(found.canaries * delta)
+    falls, starts = np.exp(tail[first : found.correct] - cost), np.exp(tail[found.correct - 1] - cost)
+    low, high = min(1.0, 1.000001 * least), 1.0
+    for _ in range(_STEPS):
+        middle = (low + high) / 2
+        steepest = int(np.argmax(starts - middle * falls))
+        rising = starts[steepest] < middle * falls[steepest] or falls[steepest] < 1
+        low, high = (low, middle) if rising else (middle, high)
+    return min(1.0, high + max(0.0, float(np.max(starts - high * falls))))
 
 
 def epsilon_bound(found: Guesses, delta: float = 0.0, confidence: float = 0.95) -> float:
@@ -246,23 +264,33 @@ def log_wealth(
 _STAKES = (0.2, 0.5, 1.0, 2.0)
 
 
-def any_time_p_value(log_wealth: FloatArray, canaries: int, delta: float = 0.0) -> float:
+def any_time_p_value(log_wealth: FloatArray, canaries: int, epsilon: float, delta: float = 0.0) -> float:
     """A p-value of a promise that holds whenever somebody stops adding canaries and runs: 1 / the most wealth so far.
 
-    A mechanism with a delta behaves like one without, but for a chance of at most 2 m delta (Steinke et al., theorem
-    5.2); that is added.
+    With a delta a coin may be guessed right with a chance of (e^epsilon + F) / (1 + e^epsilon), where F depends on what
+    is released and on the coins before. On average F is at most delta: half of delta for guesses of in, and half for
+    those of out. So wealth divided by all 1 + e^-epsilon F is a supermartingale, and the logarithm of this divisor is
+    m delta e^-epsilon on average, at most. It exceeds u with a chance of at most that / u (Markov). So wealth w is
+    reached with a chance of at most e^u / w + m delta e^-epsilon / u, for every u. It is also at most 1 / w + m delta,
+    since a coin that is right because of F has a chance of F.
 
     Args:
         log_wealth: (m,) of `log_wealth`; of several runs one after the other.
         canaries: m.
+        epsilon: that the gambler bet against.
         delta: in [0, 1].
 
     Raises:
-        ConfigError: delta is out of range.
+        ConfigError: epsilon is negative, or delta out of range.
     """
+    check_range("epsilon", epsilon, 0)
     check_range("delta", delta, 0, 1)
     most = float(np.max(log_wealth, initial=0.0))
-    return min(1.0, math.exp(-most) + 2 * canaries * delta)
+    value = math.exp(-most) + canaries * delta
+    if delta and most:
+        u = most * np.arange(1, 100) / 100
+        value = min(value, float(np.min(np.exp(u - most) + canaries * delta * math.exp(-epsilon) / u)))
+    return min(1.0, value)
 
 
 def tradeoff_p_value(found: Guesses, inverse: Callable[[float], float]) -> float:
