@@ -6,8 +6,8 @@ So many right guesses refute the promise. This holds for every way of guessing: 
 
 Two bounds on the chance of v or more right guesses among r, with m canaries:
 
-- `p_value`, for any (epsilon, delta)-private mechanism: Steinke, Nasr, Jagielski, "Privacy auditing with one (1)
-  training run" (NeurIPS 2023), theorem 5.2 and corollary 5.4, computed as in their appendix D;
+- `p_value`, for any (epsilon, delta)-private mechanism. One of them has this chance, so guesses show no more. At
+  delta 0 it is that of Steinke, Nasr, Jagielski, "Privacy auditing with one (1) training run" (NeurIPS 2023);
 - `gaussian_p_value`, for a mechanism that promises mu-Gaussian differential privacy: Mahloujifar, Melis, Chaudhuri,
   "Auditing f-differential privacy in one run" (2024; ICML 2025), the recursion of their algorithm for k = 2. Such a
   mechanism tells no more than one number of each canary, from N(mu, 1) if it is in and from N(0, 1) if not.
@@ -15,9 +15,8 @@ Two bounds on the chance of v or more right guesses among r, with m canaries:
 Both are about data sets that differ in one sample that is there or not, as a coin leaves a sample out. A promise about
 a replaced sample is another one. With a known number of samples it implies none of a missing one, while an epsilon at
 delta of a missing one implies 2 epsilon at (1 + e^epsilon) delta of a replaced one
-(`mi_core.defenses.composition.present_or_not`). `epsilon_bound` and `mu_bound` turn them
-around: the largest promise that the guesses still refute. A lower bound is no measure of the epsilon that holds: a
-better attack or more canaries may show more.
+(`mi_core.defenses.composition.present_or_not`). `epsilon_bound` and `mu_bound` turn them around: the largest promise
+that the guesses still refute. A lower bound is no measure of the epsilon that holds: a better attack may show more.
 """
 
 from __future__ import annotations
@@ -119,28 +118,40 @@ def guess(
 
 
 def p_value(found: Guesses, epsilon: float, delta: float = 0.0) -> float:
-    """The largest chance of so many right guesses that an (epsilon, delta)-private mechanism allows.
+    """The largest chance of so many right guesses that an (epsilon, delta)-private mechanism allows, rounded up.
 
-    P[W >= v] + 2 m delta max_i P[v > W >= v - i] / i, i from 1 to v, where W is binomial with r guesses that are right
-    with probability 1 / (1 + e^-epsilon) each: those on randomised response (Steinke et al., corollary 5.4).
+    Canaries in random order, with coins turned over at random, leave a mechanism as private and as often right. So only
+    the chances p_w of w right guesses count, and the promise says: what w p_w exceeds e^epsilon (r - w + 1) p_(w-1) by
+    is at most m delta, summed over w. The dual of this linear program has one number t from P[W >= v] to 1. It is
+    t + m delta max_w (P[W >= v] - t P[W >= w])+ / (w P[W = w]), w from 1 to v, where W is binomial with r guesses that
+    are right with probability 1 / (1 + e^-epsilon) each. Every t gives a bound, and the best one is the chance.
 
     Raises:
         ConfigError: epsilon is negative, or delta not within [0, 1].
-
-    Example:
-        >>> round(p_value(Guesses(1000, 100, 75), 0.673, 1e-4), 3)
-        0.05
     """
     from scipy.stats import binom  # slow to load, and most processes do without
 
     check_range("epsilon", epsilon, 0)
     check_range("delta", delta, 0, 1)
-    right = expit(epsilon)
-    chance = float(binom.sf(found.correct - 1, found.guesses, right))
-    if delta and found.correct:
-        below = np.cumsum(binom.pmf(np.arange(found.correct - 1, -1, -1), found.guesses, right))
-        chance += 2 * found.canaries * delta * float(np.max(below / np.arange(1, found.correct + 1)))
-    return min(1.0, chance)
+    if not found.correct:
+        return 1.0
+    right = np.arange(1, found.guesses + 1)
+    mass = binom.logpmf(right, found.guesses, expit(epsilon))
+    tail = np.logaddexp.accumulate(mass[::-1])[::-1]
+    least = min(1.0, math.exp(tail[found.correct - 1]))
+    if not delta or least > 0.999:
+        return 1.0 if delta else least
+    # where P[W >= w] is above 1 - 1e-7, no t from 1.000001 P[W >= v] on counts
+    first = int(np.searchsorted(-tail, 1e-7))
+    cost = (np.log(right) + mass)[first : found.correct] - math.log(found.canaries * delta)
+    falls, starts = np.exp(tail[first : found.correct] - cost), np.exp(tail[found.correct - 1] - cost)
+    low, high = min(1.0, 1.000001 * least), 1.0
+    for _ in range(_STEPS):
+        middle = (low + high) / 2
+        steepest = int(np.argmax(starts - middle * falls))
+        rising = starts[steepest] < middle * falls[steepest] or falls[steepest] < 1
+        low, high = (low, middle) if rising else (middle, high)
+    return min(1.0, high + max(0.0, float(np.max(starts - high * falls))))
 
 
 def epsilon_bound(found: Guesses, delta: float = 0.0, confidence: float = 0.95) -> float:
@@ -153,7 +164,7 @@ def epsilon_bound(found: Guesses, delta: float = 0.0, confidence: float = 0.95) 
 
     Example:
         >>> round(epsilon_bound(Guesses(1000, 100, 75), 1e-4), 3)
-        0.673
+        0.695
     """
     level = _level(confidence)
     return _largest(lambda epsilon: p_value(found, epsilon, delta) <= level)
@@ -246,23 +257,28 @@ def log_wealth(
 _STAKES = (0.2, 0.5, 1.0, 2.0)
 
 
-def any_time_p_value(log_wealth: FloatArray, canaries: int, delta: float = 0.0) -> float:
+def any_time_p_value(log_wealth: FloatArray, canaries: int, epsilon: float, delta: float = 0.0) -> float:
     """A p-value of a promise that holds whenever somebody stops adding canaries and runs: 1 / the most wealth so far.
 
-    A mechanism with a delta behaves like one without, but for a chance of at most 2 m delta (Steinke et al., theorem
-    5.2); that is added.
+    With a delta a coin may be guessed right with a chance of (e^epsilon + F) / (1 + e^epsilon). F depends on what is
+    released and on the coins before, and is at most delta on average: half of it for guesses of in, half for those of
+    out. So wealth divided by all 1 + e^-epsilon F is a supermartingale, and the logarithm of the divisor exceeds u with
+    a chance of at most m delta e^-epsilon / u (Markov). Wealth w is reached with a chance of at most that + e^u / w,
+    for every u, and of at most 1 / w + m delta, since F alone makes a coin right with a chance of F.
 
     Args:
-        log_wealth: (m,) of `log_wealth`; of several runs one after the other.
-        canaries: m.
-        delta: in [0, 1].
+        log_wealth: (m,) of `log_wealth`; of several runs one after the other; m is ``canaries``.
+        epsilon, delta: of the promise that the gambler bet against.
 
     Raises:
-        ConfigError: delta is out of range.
+        ConfigError: epsilon is negative, or delta out of range.
     """
+    check_range("epsilon", epsilon, 0)
     check_range("delta", delta, 0, 1)
     most = float(np.max(log_wealth, initial=0.0))
-    return min(1.0, math.exp(-most) + 2 * canaries * delta)
+    u = max(most, 1e-9) * np.arange(1, 100) / 100
+    many = np.exp(u - most) + canaries * delta * math.exp(-epsilon) / u
+    return min(1.0, math.exp(-most) + canaries * delta, float(np.min(many)) if delta else 1.0)
 
 
 def tradeoff_p_value(found: Guesses, inverse: Callable[[float], float]) -> float:

@@ -55,7 +55,7 @@ def _entry(run: FinishedRun, mine: Sequence[Task]) -> DpAudit:
         verdict = "refuted" if bound.epsilon > promise.epsilon else "not-refuted"
         value = corrected_p_value(tried, promise.epsilon, delta, gaussian=gaussian)
         gains = [np.diff(wealth_against(one, promise.epsilon), prepend=0.0) for one in mine]
-        any_time = any_time_p_value(np.cumsum(np.concatenate(gains)), tried[0].canaries, delta)
+        any_time = any_time_p_value(np.cumsum(np.concatenate(gains)), tried[0].canaries, promise.epsilon, delta)
     return DpAudit(
         target=task.judge.attack.target,
         attack=task.judge.attack.attack,
