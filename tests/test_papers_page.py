@@ -19,6 +19,8 @@ SECTIONS = {
     title: body for title, body in re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", PAGE, re.M | re.S) if "](results/" in body
 }
 
+PUBLISHED = ("clip-mia-bench", "dov4mm")
+"""Configs for large models of others, without a version for two cores."""
 STATED = ("the paper's claim", "what it resolves")
 """Columns of other figures than the run's."""
 VERDICTS = ("agrees", "disagrees", "not resolved", "not comparable")
@@ -290,7 +292,7 @@ def test_every_recipe_of_the_papers_is_there() -> None:
             family = family or name.rpartition("-")[0].partition("-")[0]
             recipe = f"{family}{name}" if name.startswith("-") else name
             assert (PAPERS / f"{recipe}.yaml").exists(), recipe
-            if not recipe.endswith("-cpu") and not recipe.startswith(".."):
+            if not recipe.endswith("-cpu") and not recipe.startswith("..") and recipe not in PUBLISHED:
                 assert (PAPERS / f"{recipe}-cpu.yaml").exists(), recipe
     recipes = {path.stem for path in PAPERS.glob("*.yaml") if not path.stem.endswith("-cpu")}
     named = {recipe for recipe in recipes if re.search(rf"`(\S*{recipe}|-{recipe.partition('-')[2]})`", table)}

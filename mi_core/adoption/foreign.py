@@ -22,6 +22,7 @@ from mi_core.adoption.layouts.decoders import decoder_module
 from mi_core.adoption.layouts.files import Weights, read_weights
 from mi_core.adoption.layouts.heads import State, head_module
 from mi_core.adoption.layouts.looks import look_at
+from mi_core.adoption.layouts.vit_mae import released_names
 from mi_core.adoption.model_folder import Definition, definition, definition_mark, folder_kind, without_weights
 from mi_core.adoption.published import PUBLISHED, Preprocessing, check_file
 from mi_core.adoption.soundness import Answers, check_answers, check_weights
@@ -147,6 +148,7 @@ def _adopt_weights(
     seed, files = 0 if fresh is None else fresh, definition(data)
     bare = data is None or (bool(files) and fresh is not None)
     weights = Weights({}) if bare else read_weights(data or b"", weights_key)
+    weights = replace(weights, state=released_names(weights.state)) if kind == "checkpoint" else weights
     side = _side(load, weights.state, preprocessing, image_size)
     built: Built = seeded(seed, lambda: _build(load, channels, side, files))
     layout, tensors, own = Layout(f"{kind} state dict", {}, {}), State(), built.preprocessing

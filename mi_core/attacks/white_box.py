@@ -40,6 +40,8 @@ class WhiteBoxParameters:
             SimCLR), .1 of ``dino`` and ``siglip``, .07 of ``clip``; the other losses have none.
         bias: added to the logits of ``siglip``, best that of the training.
         masked: share of the patches that ``mae`` hides.
+        pixels: what ``mae`` rebuilds: ``normalised`` by their own patch, as the models are trained that are best for
+            other tasks, or ``plain``, as those that are published for pictures (``facebook/vit-mae-base``).
         gradient_views: views of an image whose loss is taken.
         bank: images of the role ``anchor`` that are the negatives, the first by rank of a hash.
         layers: groups of layers of a tower whose gradients are told apart, at most.
@@ -55,6 +57,7 @@ class WhiteBoxParameters:
     temperature: float | None = None
     bias: float = -10.0
     masked: float = 0.75
+    pixels: str = "normalised"
     gradient_views: int = 4
     bank: int = 128
     layers: int = 6
@@ -66,6 +69,7 @@ class WhiteBoxParameters:
         check_choice("loss", self.loss, (*VIEW_LOSSES, *CAPTION_LOSSES, "mae"))
         keyed = self.loss in VIEW_LOSSES and VIEW_LOSSES[self.loss].keyed
         check_choice("keys", self.keys, ("own", "momentum") if keyed else ("own",))
+        check_choice("pixels", self.pixels, ("normalised", "plain") if self.loss == "mae" else ("normalised",))
         check_choice("towers", self.towers, ("image", "both") if self.loss in CAPTION_LOSSES else ("image",))
         check_range("penalty", self.penalty, 0, open_low=True)
         self.measure()
@@ -73,7 +77,7 @@ class WhiteBoxParameters:
     def measure(self) -> LossGradient:
         """The loss and the norms."""
         if self.loss == "mae":
-            return MaskedGradient(self.masked, self.gradient_views, self.layers)
+            return MaskedGradient(self.masked, self.gradient_views, self.layers, self.pixels == "plain")
         of_caption = self.loss in CAPTION_LOSSES
         usual = CAPTION_LOSSES[self.loss][1] if of_caption else VIEW_LOSSES[self.loss].temperature
         temperature = usual if self.temperature is None else self.temperature

@@ -88,16 +88,20 @@ class Encoder(nn.Module):
         """Images (B, C, H, W) in [0, 1] to the backbone's vectors at all positions (B, L, D); see `tokens`."""
         return feature_map(self.backbone, self._normalised(images))
 
-    def masked_errors(self, images: torch.Tensor, order: torch.Tensor, visible: int) -> torch.Tensor:
+    def masked_errors(
+        self, images: torch.Tensor, order: torch.Tensor, visible: int, *, normalised: bool = True
+    ) -> torch.Tensor:
         """The reconstruction error (B,) of images (B, C, H, W) in [0, 1]; see `mi_core.encoders.masked`.
 
         Args:
             images: of B images.
             order: (B, L) of patches, the visible ones first.
             visible: number of patches that are seen.
+            normalised: whether the pixels of each patch are, as they were in the training.
         """
         assert self.decoder is not None
-        return masked_errors(self.backbone, self.decoder, self._normalised(images), order, visible)
+        shown = self._normalised(images)
+        return masked_errors(self.backbone, self.decoder, shown, order, visible, normalised=normalised)
 
     def _normalised(self, images: torch.Tensor) -> torch.Tensor:
         return (self._resized(images) - self.mean) / self.std

@@ -62,12 +62,18 @@ class PixelDecoder(nn.Module):
 
 
 def masked_errors(
-    backbone: nn.Module, decoder: nn.Module, images: torch.Tensor, order: torch.Tensor, visible: int
+    backbone: nn.Module,
+    decoder: nn.Module,
+    images: torch.Tensor,
+    order: torch.Tensor,
+    visible: int,
+    *,
+    normalised: bool = True,
 ) -> torch.Tensor:
     """The reconstruction error of MAE, of each image: the mean squared error over its hidden patches.
 
     The pixels of each patch are normalised by their own mean and deviation, as the paper's best models have it
-    (section 3, "reconstruction target").
+    (section 3, "reconstruction target"), or taken as they are, as its models for pictures have it.
 
     Args:
         backbone: a vision transformer of torchvision with one class token.
@@ -75,6 +81,7 @@ def masked_errors(
         images: (B, C, S, S), normalised.
         order: (B, L) a permutation of the patches, the visible ones first.
         visible: K, from 1 to L - 1.
+        normalised: whether each patch is.
 
     Returns:
         (B,) float32.
@@ -93,8 +100,10 @@ def masked_errors(
     first = (network.class_token + positions[:, :1]).expand(batch, -1, -1)
     states = network.encoder.ln(network.encoder.layers(torch.cat([first, shown], dim=1)))
     target = patch_pixels(images, network.patch_size)
-    mean, variance = target.mean(dim=2, keepdim=True), target.var(dim=2, keepdim=True)
-    errors = (decoder(states, order).float() - (target - mean) / (variance + _LEAST).sqrt()).square().mean(dim=2)
+    if normalised:
+        mean, variance = target.mean(dim=2, keepdim=True), target.var(dim=2, keepdim=True)
+        target = (target - mean) / (variance + _LEAST).sqrt()
+    errors = (decoder(states, order).float() - target).square().mean(dim=2)
     hidden: torch.Tensor = errors.gather(1, order[:, visible:])
     return hidden.mean(dim=1)
 

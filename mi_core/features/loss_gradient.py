@@ -138,11 +138,13 @@ class MaskedGradient(LossGradient):
         masked: share of the patches that are hidden.
         views: V of its own.
         layers: groups of layers of backbone and decoder whose gradients are told apart, at most.
+        plain: whether pixels are rebuilt as they are, not normalised by patch.
     """
 
     masked: float = 0.75
     views: int = 4
     layers: int = 6
+    plain: bool = False
 
     kind = "masked-gradient"
     output = "backbone"

@@ -198,7 +198,7 @@ def _masked_error(encoder: Encoder, measure: MaskedGradient) -> Callable[[Weight
     patches = (network.image_size // network.patch_size) ** 2
     masks = torch.arange(measure.views, device=encoder.mean.device)
     order = uniforms(masks, epoch=0, view=0, count=patches).argsort(dim=1)
-    errors, visible = _MaskedErrors(encoder), visible_patches(patches, measure.masked)
+    errors, visible = _MaskedErrors(encoder, not measure.plain), visible_patches(patches, measure.masked)
 
     def error(weights: Weights, images: torch.Tensor) -> torch.Tensor:
         own = {f"encoder.{name}": value for name, value in weights.items()}
@@ -211,12 +211,13 @@ def _masked_error(encoder: Encoder, measure: MaskedGradient) -> Callable[[Weight
 class _MaskedErrors(nn.Module):
     """`Encoder.masked_errors` as what a module answers, which `functional_call` needs."""
 
-    def __init__(self, encoder: Encoder) -> None:
+    def __init__(self, encoder: Encoder, normalised: bool) -> None:
         super().__init__()
         self.encoder = encoder
+        self.normalised = normalised
 
     def forward(self, images: torch.Tensor, order: torch.Tensor, visible: int) -> torch.Tensor:
-        return self.encoder.masked_errors(images, order, visible)
+        return self.encoder.masked_errors(images, order, visible, normalised=self.normalised)
 
 
 def _text(encoder: Encoder, weights: Weights, tokens: torch.Tensor) -> torch.Tensor:
