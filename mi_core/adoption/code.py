@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import is_dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -129,25 +130,41 @@ def _scripted(data: bytes | None) -> tuple[Any, str]:
     return function, hashlib.sha256(data).hexdigest()
 
 
-def _imported(name: str) -> tuple[Any, str]:
-    """A callable by ``module:function``, and a hash of the file that defines it."""
+def imported(field: str, name: str) -> tuple[ModuleType, Any]:
+    """A module, and a callable in it by ``module:function``.
+
+    Args:
+        field: of the config that names it, for errors.
+        name: without ``python:``.
+
+    Raises:
+        ConfigError: there is no such module or callable.
+    """
     module_name, colon, attribute = name.partition(":")
     if not colon:
-        raise ConfigError(f"load = 'python:{name}': write python:module:function")
+        raise ConfigError(f"{field} = 'python:{name}': write python:module:function")
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))  # as workers have it, so that every command finds the same modules
     try:
         module = importlib.import_module(module_name)
         function = getattr(module, attribute)
     except (ImportError, AttributeError) as error:
-        raise ConfigError(f"load = 'python:{name}': {error}; the module must be importable on every node") from error
+        raise ConfigError(f"{field} = 'python:{name}': {error}; the module must be importable on every node") from error
     except Exception as error:
-        raise ConfigError(f"load = 'python:{name}': {module_name} raises {type(error).__name__}: {error}") from error
+        raise ConfigError(f"{field} = 'python:{name}': {module_name} raises {type(error).__name__}: {error}") from error
     if not callable(function):
-        raise ConfigError(f"load = 'python:{name}' is a {type(function).__name__}, not callable")
+        raise ConfigError(f"{field} = 'python:{name}' is a {type(function).__name__}, not callable")
+    return module, function
+
+
+def _imported(name: str) -> tuple[Any, str]:
+    """A callable by ``module:function``, and a hash of the file that defines it."""
+    module, function = imported("load", name)
     try:
         source = inspect.getsource(module)
     except (OSError, TypeError) as error:
-        raise ConfigError(f"load = 'python:{name}': {module_name} has no Python source to take a hash of") from error
+        raise ConfigError(
+            f"load = 'python:{name}': {module.__name__} has no Python source to take a hash of"
+        ) from error
     weights = fingerprint(function) if isinstance(function, nn.Module) else ""
     return function, hashlib.sha256(f"{name}:{source}:{weights}".encode()).hexdigest()

@@ -2,8 +2,8 @@
 
 The losses are those of `mi_core.objectives.image_losses`, and of `mi_core.encoders.masked`. One gradient is taken for
 each image by itself. On a GPU many images go at once (`torch.func.vmap`). On a CPU, where that is no faster, one goes
-after the other. The bank stands still. So does the embedding of the caption, unless gradients of the text tower are asked for:
-then the caption goes as tokens.
+after the other. The bank stands still. So does the embedding of the caption, unless gradients of the text tower are
+asked for: then the caption goes as tokens.
 """
 
 from __future__ import annotations

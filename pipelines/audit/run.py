@@ -27,6 +27,7 @@ from pipelines.plan.rules.controls import audits_others
 from pipelines.plan.written import plan_digest, write_plans
 from pipelines.pretrain import run as pretrain
 from pipelines.report import run as report
+from pipelines.report.after import hand_over
 from pipelines.run import registration
 from pipelines.run.finished import is_finished, mark_finished
 from pipelines.run.folder import STAGES, RunFolder
@@ -117,6 +118,7 @@ def run(
                             registration.write_down(place, registration.START, {"command": command})
                     STAGE_RUNS[stage](runs, planned)
         if last == STAGES[-1]:
+            hand_over(config.report, folder)
             mark_finished(config, folder)
     return folder
 

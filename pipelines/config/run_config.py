@@ -22,6 +22,7 @@ from pipelines.config.sections.dp_audit import DpAuditConfig
 from pipelines.config.sections.encoders import EncoderConfig
 from pipelines.config.sections.limits import BudgetConfig, PricesConfig, ResourcesConfig
 from pipelines.config.sections.queries import QueriesConfig
+from pipelines.config.sections.report import ReportConfig
 from pipelines.config.sections.section import Section
 from pipelines.config.sections.shorthands import spell_out
 from pipelines.config.sections.tuning import TuneConfig
@@ -69,6 +70,7 @@ class RunConfig(Section):
         description="images on which attacks and utility are measured; in the trials of a search: one half of them",
     )
     resources: ResourcesConfig = ResourcesConfig()
+    report: ReportConfig = ReportConfig()
 
     @model_validator(mode="before")
     @classmethod

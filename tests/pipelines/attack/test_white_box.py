@@ -130,7 +130,8 @@ def test_a_masked_autoencoder_and_dino_are_read_by_their_own_losses(local_ray: N
     decoder = {"decoder_width": 16, "decoder_layers": 1, "decoder_heads": 2}
     views = {"crop_scale": [0.75, 1.0]}
     raw["encoders"] = {
-        "target": trained | {"objective": "mae", "backbone": "vit-tiny/2", "parameters": decoder, "augmentation": views},
+        "target": trained
+        | {"objective": "mae", "backbone": "vit-tiny/2", "parameters": decoder, "augmentation": views},
         "dino": trained | {"objective": "dino", "parameters": small, "augmentation": views},
         "plain": {"load": "checkpoint:conv4", "fresh": True},
     }
@@ -141,6 +142,8 @@ def test_a_masked_autoencoder_and_dino_are_read_by_their_own_losses(local_ray: N
     ]
     raw["validity"] = {"references": ["plain"]}
     raw["queries"] = {"outputs": ["backbone"]}
+    (tmp_path / "out").mkdir()
+    raw["report"] = {"after": f"cp --target-directory={tmp_path / 'out'}", "trust_code": True}
     chosen, place = parse(raw, "x"), RunFolder(str(tmp_path / "run")).seed(0)
     audit.run(chosen, str(tmp_path / "run"))
     measure = MaskedGradient(0.75, 2, 3)
@@ -151,7 +154,7 @@ def test_a_masked_autoencoder_and_dino_are_read_by_their_own_losses(local_ray: N
     shown = query_views(stored, torch.from_numpy(images.images[:7]), 2)
     found = losses_and_gradients(encoder, "backbone", shown, None, measure)
     np.testing.assert_allclose(found, [rows[name.partition("/")[2]] for name in images.ids[:7]], rtol=1e-3)
-    entries = storage.read_json(f"{tmp_path}/run/report.json")["attacks"]
+    entries = storage.read_json(f"{tmp_path}/out/report.json")["attacks"]  # handed over at the end
     assert [(entry["target"], entry["output"], entry["auc"]["n"]) for entry in entries] == [
         ("target", "backbone", 96),
         ("dino", "prototypes", 96),
