@@ -145,7 +145,7 @@ def _calibration(task: Task, splits: Splits, fitted: Fitted) -> Calibration | No
     some = splits.sampled(names_of(reading), SCALED, task.judge.seed)
     features = read(task.folder, reading, some)
     try:
-        beside = _beside(task, splits, fitted, features.ids, some)
+        beside = _beside(task, splits, fitted, features.ids, known=some)
     except NotApplicable:
         return None
     return Calibration.fit(fitted.method.score(features), beside)
@@ -201,16 +201,19 @@ def score(task: Task, splits: Splits, fitted: Fitted) -> Scored:
 
 
 def _beside(
-    task: Task, splits: Splits, fitted: Fitted, ids: npt.NDArray[np.str_], some: Splits | None = None
+    task: Task, splits: Splits, fitted: Fitted, ids: npt.NDArray[np.str_], known: Splits | None = None
 ) -> npt.NDArray[np.float64]:
     """The mean score (N,) of some samples over the reference encoders that did not see them.
 
-    ``some``: shards that hold them; None: those of ``splits``.
+    ``known``: shards of known samples, of whose kind they are, and which the attack on each reference is fitted on, too;
+    None: they are audited.
     """
     scores, seen = [], []
     for other in fitted.beside:
-        reading = other.item.reading
-        scores.append(other.method.score(read(task.folder, reading, some or splits).at(ids.tolist())))
+        reading, fit_beside = other.item.reading, other.item.fit
+        if known is not None and fit_beside is not None:
+            reading = fit_beside.readings[0]
+        scores.append(other.method.score(read(task.folder, reading, known or splits).at(ids.tolist())))
         seen.append(_seen(splits, reading.encoder, ids))
     return mean_of_unseen(scores, seen, [other.scale for other in fitted.beside])
 
