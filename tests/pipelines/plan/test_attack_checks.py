@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from pipelines.plan.load import load
 from tests.pipelines.mistakes import message
 
 
@@ -37,3 +38,10 @@ def test_mistakes_are_one_line(changes: dict[str, Any], expected: str) -> None:
     text = message(changes)
     assert text.startswith("run.yaml: ")
     assert expected in text
+
+
+def test_an_attack_on_the_audited_samples_needs_no_known_nonmember() -> None:
+    """Also where nobody knows which candidates are members."""
+    changes = ["data.sources.candidates.path=x", "data.sources.controls.path=y", "encoders.target.load=checkpoint:conv4"]
+    config = load("audit-encoder", [*changes, "attacks=[{attack: combined, reference: audited}]"])
+    assert [(attack.attack, attack.reference) for attack in config.attacks] == [("combined", "audited")]

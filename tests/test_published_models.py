@@ -1,4 +1,4 @@
-"""`configs/papers/clip-mia-bench.yaml` on a stand-in for the Hub: its own addresses, few pairs, a small CLIP."""
+"""Configs for published models on a stand-in for the Hub: their own addresses, few images, small models."""
 
 from __future__ import annotations
 
@@ -6,18 +6,25 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 
 from mi_core.adoption import hub
 from mi_core.adoption.foreign import adopt
 from pipelines.config.run_config import RunConfig
+from pipelines.config.sections.encoders import LoadedConfig
 from pipelines.plan.load import load
 from pipelines.plan.rules.controls import groups_by
 from tests.mi_core.adoption.folders import save_open_clip
+from tests.mi_core.adoption.test_vit_mae import SIDE, older
+from tests.mi_core.adoption.test_vit_mae import saved as saved_vit_mae
 from tests.pipelines.hub import COMMIT, ask_there, hub_at
 from tests.pipelines.tars import image_bytes, tar_bytes
 
@@ -80,11 +87,11 @@ def write_shards(folder: Path) -> None:
         members: list[tuple[str, bytes]] = []
         for seed in range(PAIRS * place, PAIRS * (place + 1)):
             key = f"{shard.rpartition('/')[2]}{seed:04d}"
-            word = np.random.default_rng(seed).choice(["cat", "dog", "ship"])
+            words = np.random.default_rng(seed).choice(["cat", "dog", "ship", "red", "old", "two"], 3)
             members += [
                 (f"{key}.jpg", image_bytes(seed, "JPEG", 16)),
                 (f"{key}.json", b"{}"),
-                (f"{key}.txt", f"a photo of {word} {seed}".encode()),
+                (f"{key}.txt", f"a photo of {' '.join(words)}".encode()),
             ]
         path = folder / "data" / f"{shard}.tar"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -123,21 +130,20 @@ def test_a_checkpoint_of_open_clip_s_training_is_read_by_its_address(
     assert found.text is not None
 
 
-@pytest.mark.slow
-def test_every_attack_ends_in_the_report(tmp_path: Path) -> None:
-    data, models, home = tmp_path / "data", tmp_path / "models", tmp_path / "home"
-    write_shards(data)
-    save_open_clip(models)
-    with hub_at({f"datasets/{DATA}": data, MODELS: models}) as endpoint:
+def audited(
+    folder: Path, name: str, repositories: dict[str, Path], settings: Mapping[str, str | int]
+) -> dict[str, Any]:
+    """The report of a config's run against a Hub of some folders, in processes of its own."""
+    with hub_at(repositories) as endpoint:
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "HF_"))} | {
             "HF_ENDPOINT": endpoint,
-            "HF_HOME": str(home),
+            "HF_HOME": str(folder / "home"),
             "NO_PROXY": "127.0.0.1",
             "OMP_NUM_THREADS": "1",
         }
-        scaled = [f"{name}={value}" for name, value in SCALED.items()]
+        changes = [f"{name}={value}" for name, value in settings.items()]
         done = subprocess.run(
-            [sys.executable, "-m", "pipelines.cli", "audit", CONFIG, "--out", str(tmp_path / "run"), "--yes", *scaled],
+            [sys.executable, "-m", "pipelines.cli", "audit", name, "--out", str(folder / "run"), "--yes", *changes],
             env=environment,
             cwd=ROOT,
             capture_output=True,
@@ -146,7 +152,58 @@ def test_every_attack_ends_in_the_report(tmp_path: Path) -> None:
             check=False,
         )
     assert done.returncode == 0, done.stdout + done.stderr
-    report = json.loads((tmp_path / "run" / "report.json").read_text())
-    asked = {(attack.attack, attack.target, attack.reference) for attack in config().attacks}
-    assert {(row["attack"], row["target"], row["reference"]) for row in report["rows"]} == asked
-    assert COMMIT in (tmp_path / "run" / "report.json").read_text()
+    report: dict[str, Any] = json.loads((folder / "run" / "report.json").read_text())
+    return report
+
+
+def check_rows(report: Mapping[str, Any], config: RunConfig) -> None:
+    """Every attack has its row with an interval, and the record of every model of the Hub its commit."""
+    asked = Counter((attack.attack, attack.target) for attack in config.attacks)
+    assert Counter((row["attack"], row["target"]) for row in report["attacks"]) == asked
+    assert all(row["auc"]["ci95"][0] < row["auc"]["value"] < row["auc"]["ci95"][1] for row in report["attacks"])
+    loaded = {name for name, encoder in config.encoders.items() if isinstance(encoder, LoadedConfig)}
+    assert {name for name in loaded if COMMIT in json.dumps(report["encoders"][name])} == loaded
+
+
+@pytest.mark.slow
+def test_clip_mia_bench_ends_with_a_row_of_every_attack(tmp_path: Path) -> None:
+    write_shards(tmp_path / "data")
+    save_open_clip(tmp_path / "models")
+    repositories = {f"datasets/{DATA}": tmp_path / "data", MODELS: tmp_path / "models"}
+    report = audited(tmp_path, CONFIG, repositories, SCALED)
+    check_rows(report, config())
+    assert {row["auc"]["n"] for row in report["attacks"]} == {6 * PAIRS}
+
+
+@pytest.mark.slow
+def test_dov4mm_ends_with_a_row_of_every_attack(tmp_path: Path) -> None:
+    """Masked autoencoders of transformers, as safetensors and as a pickle, with the names of older versions."""
+    place = "configs/papers/dov4mm.yaml"
+    _, state = saved_vit_mae(normalised=False)
+    state = {older(name): weight for name, weight in state.items()}
+    for name in ("base", "large"):
+        (tmp_path / name).mkdir()
+    safetensors.torch.save_file(state, tmp_path / "base" / "model.safetensors")
+    torch.save(state, tmp_path / "large" / "pytorch_model.bin")
+    for number, source in enumerate(("train", "test")):
+        (tmp_path / source).mkdir()
+        for seed in range(60):
+            (tmp_path / source / f"{seed:02d}.jpg").write_bytes(image_bytes(100 * number + seed, "JPEG", 16))
+    small = {
+        **{f"data.sources.{source}.path": str(tmp_path / source) for source in ("train", "test")},
+        **{f"data.roles.target-{side}.count": 30 for side in ("member", "nonmember")},
+        **{f"data.roles.known-{side}.count": 24 for side in ("member", "nonmember")},
+        **{f"encoders.{name}.load": "checkpoint:vit-tiny/4" for name in ("target", "target-large")},
+        "data.image_size": SIDE,
+        "data.resize": 14,
+        "encoders.reference.backbone": "vit-tiny/4",
+        "encoders.reference.size": SIDE,
+        "encoders.reference.epochs": 1,
+        "encoders.reference.batch_size": 16,
+        "queries.views": 2,
+        "resources": "{encoder_actors: 1, actor_cpus: 1, gpus_per_actor: 0}",
+    }
+    repositories = {f"facebook/vit-mae-{name}": tmp_path / name for name in ("base", "large")}
+    report = audited(tmp_path, place, repositories, small)
+    paths = [f"data.sources.{source}.path=x" for source in ("train", "test")]
+    check_rows(report, load(place, paths))
