@@ -205,8 +205,8 @@ def _beside(
 ) -> npt.NDArray[np.float64]:
     """The mean score (N,) of some samples over the reference encoders that did not see them.
 
-    ``known``: shards of known samples, of whose kind they are, and which the attack on each reference is fitted on, too;
-    None: they are audited.
+    ``known``: shards that hold them, where they are samples that the attack on each reference is fitted on, too; None:
+    they are audited.
     """
     scores, seen = [], []
     for other in fitted.beside:

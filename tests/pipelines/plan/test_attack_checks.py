@@ -42,6 +42,10 @@ def test_mistakes_are_one_line(changes: dict[str, Any], expected: str) -> None:
 
 def test_an_attack_on_the_audited_samples_needs_no_known_nonmember() -> None:
     """Also where nobody knows which candidates are members."""
-    changes = ["data.sources.candidates.path=x", "data.sources.controls.path=y", "encoders.target.load=checkpoint:conv4"]
+    changes = [
+        "data.sources.candidates.path=x",
+        "data.sources.controls.path=y",
+        "encoders.target.load=checkpoint:conv4",
+    ]
     config = load("audit-encoder", [*changes, "attacks=[{attack: combined, reference: audited}]"])
     assert [(attack.attack, attack.reference) for attack in config.attacks] == [("combined", "audited")]
