@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
+
+import yaml
 
 ROOT = Path(__file__).parents[1]
 BUILD = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
@@ -29,3 +33,9 @@ def test_a_wheel_holds_every_config(tmp_path: Path) -> None:
         assert "encoder_audit_main.py" in archive.namelist()
     configs = [*(ROOT / "configs").glob("*.yaml"), *(ROOT / "configs" / "papers").rglob("*.yaml")]
     assert held == {f"pipelines/{path.relative_to(ROOT)}": path.read_bytes() for path in configs}
+
+
+def test_the_version_stands_in_one_place_and_all_others_agree() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == version
+    assert re.search(r"(?m)^## (\S+)$", (ROOT / "CHANGELOG.md").read_text())[1] == version  # type: ignore[index]
