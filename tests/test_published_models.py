@@ -18,6 +18,7 @@ import torch
 
 from mi_core.adoption import hub
 from mi_core.adoption.foreign import adopt
+from mi_core.validity.power import PUBLISHED, detectable_auc, verdict_power
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.encoders import LoadedConfig
 from pipelines.plan.load import load
@@ -75,6 +76,22 @@ def test_addresses_are_those_of_the_benchmark() -> None:
     others = {role.source_name for name, role in found.data.roles.items() if not name.startswith("target-")}
     assert not others & judged
     assert groups_by(found) == "choice"
+
+
+@pytest.mark.parametrize(("name", "side"), [("clip-mia-bench", 27_000), ("dov4mm", 25_000)])
+def test_the_power_is_told(name: str, side: int) -> None:
+    """In the config and on the page, of the published AUC and of 80 %."""
+    told = (ROOT / "configs" / "papers" / f"{name}.yaml").read_text()
+    page = (ROOT / "configs" / "papers" / "README.md").read_text().split("## Published models")[1]
+    least = detectable_auc(side, side)
+    assert least is not None
+    for number in (verdict_power(side, side, PUBLISHED), least):
+        figure = f"{number:.3f}".removeprefix("0")
+        assert figure in told
+        assert figure in page
+    assert f"{verdict_power(side, side, PUBLISHED, by='lot'):.3f}".removeprefix("0") in page
+    assert f"{side:,}" in told
+    assert f"{side:,}" in page
 
 
 def write_shards(folder: Path) -> None:

@@ -10,7 +10,9 @@ import torch
 
 from mi_core.adoption.foreign import adopt
 from mi_core.adoption.layouts.vit_mae import released_names
+from mi_core.attacks.white_box import WhiteBoxParameters
 from mi_core.checks import ConfigError
+from mi_core.features.loss_gradient import MaskedGradient
 
 SIDE, PATCH = 12, 4
 OLDER = (
@@ -93,3 +95,10 @@ def test_an_attention_in_part_is_missed() -> None:
     part = {name: weight for name, weight in state.items() if "layers.3.attention.k_proj" not in name}
     with pytest.raises(ConfigError, match="missing"):
         adopt("checkpoint:vit-tiny/4", safetensors.torch.save(part), channels=3, image_size=SIDE)
+
+
+def test_pixels_are_plain_for_masked_autoencoders_alone() -> None:
+    assert WhiteBoxParameters(loss="mae", pixels="plain").measure() == MaskedGradient(plain=True)
+    assert WhiteBoxParameters(loss="mae").measure() == MaskedGradient()
+    with pytest.raises(ConfigError, match="pixels = 'plain', allowed: normalised"):
+        WhiteBoxParameters(loss="byol", pixels="plain")
