@@ -69,7 +69,7 @@ def table(result: dict[str, Any]) -> list[str]:
             cells.append(_interval(auc) if auc and size in law["sizes"] else "")
         cells.append(_interval(law["exponent"], 2))
         holds = len(law["sizes"]) > 2 and all(low < 0 < high for _, low, high in law["misses"])
-        if law["equal"] == "epochs" and holds:
+        if law["equal"] == "epochs" and holds and law["exponent"][1] > 0:
             value, most, least = (f"{count:,}" for count in law["at_1300000"]["by_lot"])
             cells += [_interval(law["at_1300000"]["auc"]), f"{value} [{least}, {most}]"]
         else:
