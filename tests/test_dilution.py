@@ -1,0 +1,92 @@
+"""The law of dilution finds an exponent that was planted, and the table of `configs/results` says what was measured."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests import dilution
+
+RESULTS = Path(__file__).parents[1] / "configs" / "results"
+SIZES = (500, 2000, 8000, 32000)
+
+
+def drawn(exponent: float, rng: np.random.Generator) -> dict[int, Any]:
+    """Normal scores of nested members and of the same non-members, d' = .5 at 2,000."""
+    noise = rng.normal(size=2 * dilution.MOST)
+    return {
+        size: np.concatenate(
+            [
+                noise[: min(size, dilution.MOST)] + 0.5 * (size / 2000) ** -exponent,
+                noise[dilution.MOST :],
+            ]
+        )
+        for size in SIZES
+    }
+
+
+@pytest.mark.parametrize("exponent", [0.2, 1.0])
+def test_a_planted_law_is_found(exponent: float) -> None:
+    law = dilution.law_of(drawn(exponent, np.random.default_rng(3)))
+    assert law["exponent"][1] < exponent < law["exponent"][2]
+    assert law["at_2000"][1] < 0.5 < law["at_2000"][2]
+    assert all(low < 0 < high for _, low, high in law["misses"])
+    value, low, high = law["at_1300000"]["auc"]
+    assert 0.5 < low < value < high
+    assert law["at_1300000"]["by_lot"][0] == dilution.needed_images(value, by="lot")
+
+
+def test_a_size_off_the_law_is_a_miss() -> None:
+    points = drawn(0.5, np.random.default_rng(4))
+    points[8000][: dilution.MOST] += 0.3
+    _, low, _ = dilution.law_of(points)["misses"][2]
+    assert low > 0
+
+
+def test_what_a_reference_explains_is_taken_away() -> None:
+    rng = np.random.default_rng(5)
+    images = rng.normal(size=2 * dilution.MOST + len(dilution.KNOWN))
+    target = np.concatenate([images[:500], images[dilution.MOST :]])
+    found = dilution.less_reference({"loss": 2 * target + 1}, {"loss": images}, 500)
+    assert np.allclose(found["loss, less reference"], 1)
+
+
+def table(result: dict[str, Any]) -> list[str]:
+    """The rows of the table."""
+    aucs = {(row["framework"], row["training"], row["steps"], row["score"]): row["auc"] for row in result["rows"]}
+    lines = []
+    for law in result["laws"]:
+        if law["score"] == "loss":
+            continue
+        cells = []
+        for size in SIZES:
+            steps = law["number"] if law["equal"] == "steps" else law["number"] * size // dilution.BATCH
+            auc = aucs.get((law["framework"], str(size), steps, law["score"]))
+            cells.append(_interval(auc) if auc and size in law["sizes"] else "")
+        cells.append(_interval(law["exponent"], 2))
+        holds = len(law["sizes"]) > 2 and all(low < 0 < high for _, low, high in law["misses"])
+        if law["equal"] == "epochs" and holds and law["exponent"][1] > 0:
+            value, most, least = (f"{count:,}" for count in law["at_1300000"]["by_lot"])
+            cells += [_interval(law["at_1300000"]["auc"]), f"{value} [{least}, {most}]"]
+        else:
+            cells += ["", ""]
+        lines.append(f"| {law['framework']}, {law['number']:,} {law['equal']} | {' | '.join(cells)} |")
+    return lines
+
+
+def _interval(three: list[float], digits: int = 3) -> str:
+    value, low, high = (
+        f"{one:.{digits}f}".replace("0.", ".", 1) if abs(one) < 1 else f"{one:.{digits}f}" for one in three
+    )
+    return f"{value} [{low}, {high}]"
+
+
+def test_the_table_says_what_was_measured() -> None:
+    text = (RESULTS / "README.md").read_text()
+    lines = table(json.loads((RESULTS / "dilution.json").read_text()))
+    assert lines
+    assert not [line for line in lines if line not in text]
