@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib import import_module
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -20,7 +19,7 @@ from torch import nn
 from mi_core.adoption.layouts.heads import State
 from mi_core.adoption.model_folder import Definition, json_of, unpacked
 from mi_core.adoption.published import SHORTEST, SQUASH, Preprocessing
-from mi_core.adoption.vision_towers import TOWERS
+from mi_core.adoption.vision_towers import TOWERS, PackedTower
 from mi_core.checks import ConfigError
 from mi_core.encoders.text_tower import TextTower
 
@@ -95,43 +94,6 @@ _BY_CLASS = {
 }
 """Models by the first of ``architectures``, where the family is not enough: with a classifier that reads the embedding
 (that of DINOv2 reads patches too), or without a projection."""
-
-
-class PackedTower(nn.Module):
-    """A tower of Qwen-VL for square images of one side: (B, 3, S, S) to the vectors that its language model reads.
-
-    The tower itself takes the patches of all images in one row, those that it merges one after another, and every
-    patch twice, for it takes films of two images.
-    """
-
-    def __init__(self, tower: nn.Module) -> None:
-        super().__init__()
-        self.tower = tower
-        self.config: Any = tower.config
-
-    @property
-    def block(self) -> int:
-        """Side of a block of merged patches, in pixels."""
-        return int(self.config.patch_size * self.config.spatial_merge_size)
-
-    def forward(self, pixel_values: torch.Tensor) -> SimpleNamespace:
-        """Vectors (B, L, D) of the L blocks of each image, row by row; nothing is pooled.
-
-        Raises:
-            ConfigError: blocks do not fill the image.
-        """
-        count, channels, side, _ = pixel_values.shape
-        patch, merge, block = self.config.patch_size, self.config.spatial_merge_size, self.block
-        if side % block:
-            raise ConfigError(f"it takes images whose side is a multiple of {block} px, not {side}; set size")
-        blocks = side // block
-        parts = pixel_values.reshape(count, channels, blocks, merge, patch, blocks, merge, patch)
-        patches = parts.permute(0, 2, 5, 3, 6, 1, 4, 7)[..., None, :, :]  # blocks, patches in one, channels, time
-        rows = patches.expand(*patches.shape[:6], self.config.temporal_patch_size, patch, patch)
-        grid = torch.tensor([[1, blocks * merge, blocks * merge]] * count, device=pixel_values.device)
-        answer = self.tower(rows.reshape(count * (blocks * merge) ** 2, -1), grid_thw=grid)
-        vectors = answer.pooler_output.reshape(count, blocks * blocks, -1)
-        return SimpleNamespace(last_hidden_state=vectors, pooler_output=None)
 
 
 class TransformersBackbone(nn.Module):

@@ -10,7 +10,11 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
+
+import torch
+from torch import nn
 
 from mi_core.checks import ConfigError
 
@@ -57,3 +61,40 @@ TOWERS = {
     "qwen2_5_vl": Tower("qwen2_5_vl_vision", "visual"),
 }
 """Towers by the ``model_type`` of the whole model."""
+
+
+class PackedTower(nn.Module):
+    """A tower of Qwen-VL for square images of one side: (B, 3, S, S) to the vectors that its language model reads.
+
+    The tower itself takes the patches of all images in one row, those that it merges one after another, and every
+    patch twice, for it takes films of two images.
+    """
+
+    def __init__(self, tower: nn.Module) -> None:
+        super().__init__()
+        self.tower = tower
+        self.config: Any = tower.config
+
+    @property
+    def block(self) -> int:
+        """Side of a block of merged patches, in pixels."""
+        return int(self.config.patch_size * self.config.spatial_merge_size)
+
+    def forward(self, pixel_values: torch.Tensor) -> SimpleNamespace:
+        """Vectors (B, L, D) of the L blocks of each image, row by row; nothing is pooled.
+
+        Raises:
+            ConfigError: blocks do not fill the image.
+        """
+        count, channels, side, _ = pixel_values.shape
+        patch, merge, block = self.config.patch_size, self.config.spatial_merge_size, self.block
+        if side % block:
+            raise ConfigError(f"it takes images whose side is a multiple of {block} px, not {side}; set size")
+        blocks = side // block
+        parts = pixel_values.reshape(count, channels, blocks, merge, patch, blocks, merge, patch)
+        patches = parts.permute(0, 2, 5, 3, 6, 1, 4, 7)[..., None, :, :]  # blocks, patches in one, channels, time
+        rows = patches.expand(*patches.shape[:6], self.config.temporal_patch_size, patch, patch)
+        grid = torch.tensor([[1, blocks * merge, blocks * merge]] * count, device=pixel_values.device)
+        answer = self.tower(rows.reshape(count * (blocks * merge) ** 2, -1), grid_thw=grid)
+        vectors = answer.pooler_output.reshape(count, blocks * blocks, -1)
+        return SimpleNamespace(last_hidden_state=vectors, pooler_output=None)
