@@ -43,9 +43,11 @@ class Features:
         anchors: (A, D) embeddings of further images by the same encoder, for attacks that compare with them.
         labels: (N,) true classes, from 0, for attacks on classifiers.
         population: features of further images by the same encoder, for attacks that compare with what it never saw.
+        before: features of the same samples, in the same order, by an earlier version of the encoder.
 
     Raises:
-        ShapeError: an array's first axis is not N, an id stands twice, or there are no anchors in ``anchors``.
+        ShapeError: an array's first axis is not N, an id stands twice, there are no anchors in ``anchors``, or
+            ``before`` has other samples.
         NumericError: a value is NaN or infinite; the message names the samples.
     """
 
@@ -54,6 +56,7 @@ class Features:
     anchors: FloatArray | None = None
     labels: npt.NDArray[np.int64] | None = None
     population: Features | None = None
+    before: Features | None = None
 
     def __post_init__(self) -> None:
         if len(np.unique(self.ids)) != len(self.ids):
@@ -66,6 +69,8 @@ class Features:
             raise ShapeError(f"labels of shape {self.labels.shape} for {len(self.ids)} samples")
         if self.anchors is not None and not len(self.anchors):
             raise ShapeError("anchors are empty")
+        if self.before is not None and not np.array_equal(self.before.ids, self.ids):
+            raise ShapeError("the features by the earlier version are of other samples, or in another order")
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -80,7 +85,8 @@ class Features:
         """The same features of some rows: an index array or a boolean mask."""
         labels = None if self.labels is None else self.labels[rows]
         values = {name: array[rows] for name, array in self.values.items()}
-        return Features(self.ids[rows], values, self.anchors, labels, self.population)
+        before = None if self.before is None else self.before.take(rows)
+        return Features(self.ids[rows], values, self.anchors, labels, self.population, before)
 
     def at(self, ids: Sequence[str]) -> Features:
         """The same features of some samples, in their order. Raises KeyError: one is not there."""

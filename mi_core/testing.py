@@ -79,7 +79,8 @@ def plant(
     ids = np.array([f"pool/{row}" for row in range(count)])
     labels = generator.integers(0, WIDTH, count)
     values = logits_at(level, labels, needs, generator) if classifies else values_at(level, needs, generator)
-    return Features(ids, values, ANCHORS, labels, Features(ids, values)), member
+    before = Features(ids, values_at(level - leak * member, needs, generator))
+    return Features(ids, values, ANCHORS, labels, Features(ids, values), before), member
 
 
 def logits_at(
@@ -247,6 +248,9 @@ def _mistakes_are_named(method: type[Attack]) -> None:
         beside = replace(features, population=Features(features.ids, {"other": np.zeros(40)}))
         with _refused(ConfigError, f"{method.name} needs the feature '{attack.needs[0]}'; given: other"):
             attack.fit(LabelledFeatures(beside, member))
+    if method.updated:
+        with _refused(ConfigError, f"{method.name} needs the features of an earlier version"):
+            attack.fit(LabelledFeatures(replace(features, before=None), member))
     if method.labelled:
         with _refused(ConfigError, f"{method.name} needs the true classes"):
             attack.fit(LabelledFeatures(Features(features.ids, features.values), member))
@@ -267,7 +271,8 @@ def _constant_features_are_refused_or_give_equal_scores(method: type[Attack]) ->
     def flat(given: Features) -> Features:
         values = {need: np.broadcast_to(array[:1] * 0 + 0.5, array.shape) for need, array in given.values.items()}
         beside = None if given.population is None else flat(given.population)
-        return Features(given.ids, values, given.anchors, np.zeros(len(given), dtype=np.int64), beside)
+        before = None if given.before is None else flat(given.before)
+        return Features(given.ids, values, given.anchors, np.zeros(len(given), dtype=np.int64), beside, before)
 
     try:
         attack.fit(LabelledFeatures(flat(reference.features), reference.member))

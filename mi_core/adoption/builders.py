@@ -176,7 +176,7 @@ def _of_open_clip(architecture: str, preprocessing: Preprocessing, notes: tuple[
 
 
 def _transformers(name: str, channels: int, image_size: int) -> Built:
-    """CLIP, SigLIP, ViT or DINOv2 of transformers: a repository of the Hub, or a folder (the hub extra)."""
+    """An image encoder of transformers: a repository of the Hub, or a folder (the hub extra)."""
     raise ConfigError(f"transformers:{name} is defined by its folder; give that as weights")
 
 

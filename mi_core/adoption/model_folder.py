@@ -21,6 +21,7 @@ import safetensors.torch
 import torch
 
 from mi_core.adoption.layouts.files import read_weights
+from mi_core.adoption.vision_towers import TOWERS, Tower
 from mi_core.checks import ConfigError
 
 Read = Callable[[str], bytes | None]
@@ -109,7 +110,7 @@ def repository(load: str) -> Repository:
 
 
 def packed(kind: str, read: Read, *, weights: bool = True) -> bytes:
-    """A folder in one safetensors file.
+    """A folder in one safetensors file; of a model that answers in words its image tower alone (`vision_towers`).
 
     Args:
         kind: of the model, a key of `CONTENTS`.
@@ -123,7 +124,19 @@ def packed(kind: str, read: Read, *, weights: bool = True) -> bytes:
     files = {name: content for name in (names.config, *names.beside) if (content := read(name)) is not None}
     if names.config not in files:
         raise ConfigError(f"there is no {names.config}, which defines a model of {kind}")
-    return _one_file(_tensors(names.weights, read) if weights else {}, files)
+    tower = _tower(kind, files)
+    if tower is not None:
+        whole = json_of(files, names.config)
+        files = {name: content for name, content in files.items() if name not in _TOKENIZER}
+        files[names.config] = tower.config(whole)
+    return _one_file(_tensors(names.weights, read, tower) if weights else {}, files)
+
+
+def _tower(kind: str, files: Definition) -> Tower | None:
+    """The image tower of a model that answers in words; None: it is another model."""
+    if kind != "transformers":
+        return None
+    return TOWERS.get(str(json_of(files, CONTENTS[kind].config).get("model_type")))
 
 
 def with_definition(weights: bytes, files: Definition) -> bytes:
@@ -182,21 +195,38 @@ def _one_file(tensors: Mapping[str, torch.Tensor], files: Definition) -> bytes:
     return safetensors.torch.save(own, metadata={_FOLDER: told})
 
 
-def _tensors(names: tuple[str, ...], read: Read) -> dict[str, torch.Tensor]:
-    """The weights of a folder, from one file or from the parts that an index lists."""
+def _tensors(names: tuple[str, ...], read: Read, tower: Tower | None = None) -> dict[str, torch.Tensor]:
+    """The weights of a folder, or of a tower in it, from one file or from the parts that an index lists."""
     for name in names:
         content = read(name)
         if content is not None:
-            return dict(read_weights(content).state)
+            return _of_tower(dict(read_weights(content).state), tower)
         index = read(f"{name}.index.json")
         if index is not None:
-            parts = sorted(set(json_of({name: index}, name).get("weight_map", {}).values()))
-            return {key: tensor for part in parts for key, tensor in _part(part, read).items()}
+            places = json_of({name: index}, name).get("weight_map", {})
+            parts = sorted({part for key, part in places.items() if tower is None or tower.name(key) is not None})
+            found = {key: tensor for part in parts for key, tensor in _part(part, read, tower).items()}
+            return found if tower is None else _some(found, tower)
     raise ConfigError(f"there are no weights: none of {', '.join(names)}")
 
 
-def _part(name: str, read: Read) -> dict[str, torch.Tensor]:
+def _part(name: str, read: Read, tower: Tower | None) -> dict[str, torch.Tensor]:
     content = read(name)
     if content is None:
         raise ConfigError(f"there is no {name}, which the index of the weights lists")
-    return dict(read_weights(content).state)
+    return _of_tower(dict(read_weights(content).state), tower)
+
+
+def _of_tower(state: dict[str, torch.Tensor], tower: Tower | None) -> dict[str, torch.Tensor]:
+    """Weights as a tower names them, copied, so that what they were read from can go; without a tower all."""
+    if tower is None:
+        return state
+    own = {name: tensor.clone() for key, tensor in state.items() if (name := tower.name(key)) is not None}
+    return _some(own, tower)
+
+
+def _some(state: dict[str, torch.Tensor], tower: Tower) -> dict[str, torch.Tensor]:
+    """The same; raises ConfigError if there are none."""
+    if not state:
+        raise ConfigError(f"there are no weights of its image tower, whose names begin with {tower.prefix}.")
+    return state

@@ -1,6 +1,7 @@
 """Image encoders of the package transformers (the ``hub`` extra): CLIP, SigLIP, ViT and DINOv2, in parts.
 
-The package itself reads the weights, since it renames them from version to version.
+The package itself reads the weights, since it renames them from version to version. Image towers of models that answer
+in words come here as folders of their own, see `vision_towers`.
 """
 
 from __future__ import annotations
@@ -8,7 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -17,12 +19,14 @@ from torch import nn
 from mi_core.adoption.layouts.heads import State
 from mi_core.adoption.model_folder import Definition, json_of, unpacked
 from mi_core.adoption.published import SHORTEST, SQUASH, Preprocessing
+from mi_core.adoption.vision_towers import TOWERS, PackedTower
 from mi_core.checks import ConfigError
 from mi_core.encoders.text_tower import TextTower
 
 _INTERPOLATIONS = {2: "bilinear", 3: "bicubic"}  # Pillow's numbers
 _VOCABULARIES = {"tokenizer.json", "vocab.json", "spiece.model"}  # without one, a tokenizer loads that knows no word
 _HALF = (0.5, 0.5, 0.5)
+_BLOCKS = 8  # of merged patches on a side, where a tower takes images of any side
 
 
 @dataclass(frozen=True)
@@ -30,13 +34,15 @@ class _Family:
     """A kind of model.
 
     Args:
-        model: class of transformers.
+        model: class of transformers; one that is not exported, with its module.
         tower: attribute of the image tower; empty: the model itself.
         specials: tokens before those of the patches, the first is the embedding; 0: the tower pools by itself.
         normalised: whether its last states are normalised as the embedding is.
         projection: attribute of the layer to the space shared with texts; empty: the tower ends in it; None: no such.
         text: attribute of the text tower and of the layer behind it.
         classifier: attribute of a linear classifier of the embedding.
+        captions: whether it was trained on images and their captions.
+        packed: whether it takes patches of images of any side, see `PackedTower`.
     """
 
     model: str
@@ -46,6 +52,8 @@ class _Family:
     projection: str | None = None
     text: tuple[str, str] | None = None
     classifier: str = ""
+    captions: bool = False
+    packed: bool = False
 
 
 _FAMILIES: dict[str, _Family] = {
@@ -56,20 +64,36 @@ _FAMILIES: dict[str, _Family] = {
         normalised=False,
         projection="visual_projection",
         text=("text_model", "text_projection"),
+        captions=True,
     ),
     "clip_vision_model": _Family(
-        "CLIPVisionModelWithProjection", "vision_model", 1, normalised=False, projection="visual_projection"
+        "CLIPVisionModelWithProjection",
+        "vision_model",
+        1,
+        normalised=False,
+        projection="visual_projection",
+        captions=True,
     ),
-    "siglip": _Family("SiglipModel", "vision_model", projection="", text=("text_model", "")),
-    "siglip_vision_model": _Family("SiglipVisionModel", projection=""),
+    "siglip": _Family("SiglipModel", "vision_model", projection="", text=("text_model", ""), captions=True),
+    "siglip_vision_model": _Family("SiglipVisionModel", projection="", captions=True),
+    "qwen2_vl_vision": _Family(
+        "models.qwen2_vl.modeling_qwen2_vl.Qwen2VisionTransformerPretrainedModel", captions=True, packed=True
+    ),
+    "qwen2_5_vl_vision": _Family(
+        "models.qwen2_5_vl.modeling_qwen2_5_vl.Qwen2_5_VisionTransformerPretrainedModel", captions=True, packed=True
+    ),
     "vit": _Family("ViTModel", specials=1),
     "dinov2": _Family("Dinov2Model", specials=1),
     "dinov2_with_registers": _Family("Dinov2WithRegistersModel", specials=1),
     "dinov3_vit": _Family("DINOv3ViTModel", specials=1),
 }
 """Families of models by the ``model_type`` of their config."""
-_CLASSIFIERS = {"ViTForImageClassification": _Family("ViTForImageClassification", "vit", 1, classifier="classifier")}
-"""Models whose classifier reads the embedding, by the first of ``architectures``; that of DINOv2 reads patches too."""
+_BY_CLASS = {
+    "ViTForImageClassification": _Family("ViTForImageClassification", "vit", 1, classifier="classifier"),
+    "CLIPVisionModel": _Family("CLIPVisionModel", "vision_model", 1, normalised=False, captions=True),
+}
+"""Models by the first of ``architectures``, where the family is not enough: with a classifier that reads the embedding
+(that of DINOv2 reads patches too), or without a projection."""
 
 
 class TransformersBackbone(nn.Module):
@@ -86,6 +110,8 @@ class TransformersBackbone(nn.Module):
         answer = self.tower(pixel_values=images)
         pooled = not self.family.specials or not self.family.normalised
         embeddings: torch.Tensor = answer.pooler_output if pooled else answer.last_hidden_state[:, 0]
+        if embeddings is None:  # a tower that ends in its patches
+            return answer.last_hidden_state.mean(dim=1)
         return embeddings
 
     def maps(self, images: torch.Tensor) -> torch.Tensor:
@@ -164,7 +190,7 @@ def import_transformers() -> Any:
 
 def is_of_captions(files: Definition) -> bool:
     """Whether a model was trained on images and their captions."""
-    return bool(_family(files)[0].projection is not None)
+    return _family(files)[0].captions
 
 
 def split_model(files: Definition) -> Parts:
@@ -175,7 +201,7 @@ def split_model(files: Definition) -> Parts:
     """
     family, config = _family(files)
     with _quiet(), unpacked(files):
-        model = getattr(import_transformers(), family.model)(config, **_own(family))
+        model = _class(family)(config, **_own(family))
     return _split(model, family, files)
 
 
@@ -186,7 +212,7 @@ def weights_of(files: Definition, state: State) -> State:
         ConfigError: weights are missing, or of another shape.
     """
     family, config = _family(files)
-    kind = getattr(import_transformers(), family.model)
+    kind = _class(family)
     with _quiet():
         model, told = kind.from_pretrained(
             None,
@@ -201,7 +227,7 @@ def weights_of(files: Definition, state: State) -> State:
     missing = sorted(told["missing_keys"])
     if wrong or missing:
         raise ConfigError(
-            f"weights do not fit {family.model}: missing {missing[:3]}, wrong shape {wrong[:3]}, "
+            f"weights do not fit {kind.__name__}: missing {missing[:3]}, wrong shape {wrong[:3]}, "
             f"left over {sorted(told['unexpected_keys'])[:3]}"
         )
     return _split(model, family, files).weights()
@@ -213,9 +239,11 @@ def preprocessing_of(files: Definition) -> tuple[Preprocessing, tuple[str, ...]]
     Raises:
         ConfigError: its images are not square.
     """
-    _, config = _family(files)
+    family, config = _family(files)
     vision = getattr(config, "vision_config", config)
     known = _image_rules(files)
+    if family.packed:
+        return _packed_preprocessing(known or {}, vision)
     if known is None:
         size = _side(vision.image_size)
         return Preprocessing(size, "bilinear", _HALF, _HALF, size, SQUASH), (
@@ -234,6 +262,15 @@ def preprocessing_of(files: Definition) -> tuple[Preprocessing, tuple[str, ...]]
     if fit == SHORTEST and crop is None:
         raise ConfigError("its images are resized without a crop, so they are not square; only square ones are queried")
     return Preprocessing(size, interpolation or "bicubic", mean, std, resize, fit if resize else None), notes
+
+
+def _packed_preprocessing(known: Mapping[str, Any], vision: Any) -> tuple[Preprocessing, tuple[str, ...]]:
+    """The same of a tower that takes images of any side."""
+    size = _BLOCKS * int(vision.patch_size * vision.spatial_merge_size)
+    mean, std = (tuple(map(float, known.get(name) or _HALF)) for name in ("image_mean", "image_std"))
+    beside = () if known else ("mean and std assumed: the folder has no preprocessor_config.json",)
+    note = f"it takes images of any side; they are shown with {size} x {size} px"
+    return Preprocessing(size, "bicubic", mean, std, size, SQUASH), (note, *beside)
 
 
 def _image_rules(files: Definition) -> dict[str, Any] | None:
@@ -270,15 +307,27 @@ def _family(files: Definition) -> tuple[_Family, Any]:
     own = json_of(files, "config.json")
     kind = own.get("model_type")
     if kind not in _FAMILIES:
-        raise ConfigError(f"model_type = {kind!r} of config.json, allowed: {', '.join(_FAMILIES)}")
+        raise ConfigError(
+            f"model_type = {kind!r} of config.json, allowed: {', '.join(_FAMILIES)}, and {', '.join(TOWERS)}, of which "
+            "the image tower is taken; of other models save a tower of these kinds by itself, and give that folder"
+        )
     first = next(iter(own.get("architectures") or ()), "")
-    transformers = import_transformers()
+    family = _BY_CLASS.get(first) or _FAMILIES[kind]
     with _quiet(), unpacked({"config.json": files["config.json"]}) as place:
         try:
-            config = transformers.AutoConfig.from_pretrained(place)
+            config = _class(family).config_class.from_pretrained(place)
         except Exception as error:
             raise ConfigError(f"config.json: {' '.join(str(error).split())[:200]}") from error
-    return _CLASSIFIERS.get(first) or _FAMILIES[kind], config
+    if not getattr(config, "vision_use_head", True):  # as PaliGemma has SigLIP, which then has no embedding of its own
+        family = replace(family, projection=None)
+    return family, config
+
+
+def _class(family: _Family) -> Any:
+    """The class of a model."""
+    transformers = import_transformers()
+    module, _, name = family.model.rpartition(".")
+    return getattr(import_module(f"transformers.{module}") if module else transformers, name)
 
 
 def _own(family: _Family) -> dict[str, Any]:
@@ -287,9 +336,13 @@ def _own(family: _Family) -> dict[str, Any]:
 
 
 def _split(model: Any, family: _Family, files: Definition) -> Parts:
-    tower = getattr(model, family.tower) if family.tower else model
+    tower = getattr(model, family.tower, model) if family.tower else model
+    tower = PackedTower(tower) if family.packed else tower
     heads: dict[str, nn.Module] = {}
     notes: list[str] = []
+    pools = not family.packed and getattr(model.config, "vision_use_head", True)
+    if not pools:
+        notes.append("the embedding is the mean of the vectors of its patches, for it pools nothing by itself")
     if family.projection is not None:
         heads["projection"] = getattr(model, family.projection) if family.projection else nn.Identity()
         if not family.projection:

@@ -23,6 +23,7 @@ from mi_core.attacks.quantile_regression import QuantileRegression
 from mi_core.attacks.rmia import RMIA
 from mi_core.attacks.sd_mi import SDMI
 from mi_core.attacks.sequential import EncoderMISequential
+from mi_core.attacks.update import Update
 from mi_core.attacks.white_box import WhiteBox
 from mi_core.plugins import plugged_in
 
@@ -42,6 +43,7 @@ ATTACKS: dict[str, type[Attack]] = {
     "combined": Combined,
     "white-box": WhiteBox,
     "mean-cosine": MeanCosine,
+    "update": Update,
     "quantile-regression": QuantileRegression,
     "clip-cosine": CaptionCosine,
     "clip-loss": PairLoss,

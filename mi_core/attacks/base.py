@@ -60,6 +60,8 @@ class Attack(ABC):
     """Whether it compares samples with a population that the target did not see: `Features.population`."""
     labelled: ClassVar[bool] = False
     """Whether it knows the true classes of the samples: `Features.labels`."""
+    updated: ClassVar[bool] = False
+    """Whether it compares an encoder with an earlier version of it: `Features.before`."""
     sequential: ClassVar[bool] = False
     """Whether its fit says when to stop asking for views (`stopping_rule`): it then also scores ``sequential``."""
     Parameters: ClassVar[type[Any]]
@@ -177,6 +179,10 @@ class Attack(ABC):
             if features.population is None:
                 raise ConfigError(f"{self.name} needs a population; give the features of images that no encoder saw")
             self._check_given(features.population)
+        if self.updated:
+            if features.before is None:
+                raise ConfigError(f"{self.name} needs the features of an earlier version of the encoder")
+            self._check_given(features.before)
         if self.labelled and features.labels is None:
             raise ConfigError(f"{self.name} needs the true classes of the samples")
 

@@ -62,7 +62,9 @@ def example(kind: str, name: str) -> str:
     """The YAML that chooses an attack or a defense, with the defaults of all parameters."""
     method = methods(kind)[name]
     if kind == "attack":
-        chosen: dict[str, Any] = {"attacks": [{"attack": name, "reference": max(method.reference), **defaults(method)}]}
+        beside = {"before": "earlier"} if method.updated else {}
+        entry = {"attack": name, "reference": max(method.reference), **beside, **defaults(method)}
+        chosen: dict[str, Any] = {"attacks": [entry]}
     elif name not in value_of("mi_core.objectives", "OBJECTIVES"):
         chosen = {"defenses": [{"defense": name, "settings": defaults(method)}]}
     else:

@@ -31,7 +31,7 @@ def read(folder: SeedFolder, reading: Reading, among_shards: Splits | None = Non
 
     Args:
         folder: of the seed.
-        reading: with its anchors, its population and the classes, where it has them.
+        reading: with its anchors, its population, the classes and the earlier version, where it has them.
         among_shards: splits of some shards alone; None: the whole.
 
     Raises:
@@ -49,7 +49,10 @@ def read(folder: SeedFolder, reading: Reading, among_shards: Splits | None = Non
     if reading.labelled:
         known = (among_shards or whole).labels()
         labels = np.array([known_label(name, known[name]) for name in features.ids], dtype=np.int64)
-    return Features(features.ids, features.values, anchors, labels, population)
+    before = None
+    if reading.before is not None:
+        before = _measured(folder, reading.before, among_shards or whole, whole).at(features.ids.tolist())
+    return Features(features.ids, features.values, anchors, labels, population, before)
 
 
 def _measured(folder: SeedFolder, reading: Reading, splits: Splits, whole: Splits) -> Features:

@@ -26,6 +26,8 @@ def check_attack(config: RunConfig, place: str, attack: AttackConfig) -> None:
     check_choice(f"{place}.target", attack.target, config.encoders)
     _check_reference(config, f"{place}.reference", attack)
     _check_apart(config, place, attack)
+    if attack.before is not None:
+        _check_before(config, place, attack, attack.before)
     if attack.reads_weights:
         _check_weights(config, place, attack)
     elif attack.bank_size:
@@ -47,6 +49,19 @@ def check_attack(config: RunConfig, place: str, attack: AttackConfig) -> None:
         )
 
 
+def _check_before(config: RunConfig, place: str, attack: AttackConfig, before: str) -> None:
+    """Raise ValueError if the earlier version of a target is the target itself, or saw the images of the update."""
+    check_choice(f"{place}.before", before, config.encoders)
+    if before == attack.target:
+        raise ValueError(f"{place}.before = {before!r} is the target; name an earlier version of it")
+    seen = [role for role in audited_roles(config) if role in members_of(config, before)]
+    if seen:
+        raise ValueError(
+            f"{place}.before = {before!r} was trained on {seen[0]} too, so the update does not tell it; name a version "
+            "that saw none of the audited images"
+        )
+
+
 def _reads_anchors(attack: AttackConfig) -> bool:
     """Whether an attack compares samples with images of the role ``anchor``."""
     return attack.method().anchored or attack.bank_size > 0
@@ -54,7 +69,8 @@ def _reads_anchors(attack: AttackConfig) -> bool:
 
 def _queried(config: RunConfig, attack: AttackConfig) -> dict[str, None]:
     """The encoders that an attack asks, each once."""
-    return dict.fromkeys((attack.target, *shadows_of(config, attack), *references_of(config, attack)))
+    earlier = () if attack.before is None else (attack.before,)
+    return dict.fromkeys((attack.target, *earlier, *shadows_of(config, attack), *references_of(config, attack)))
 
 
 def _check_bank(config: RunConfig, place: str, attack: AttackConfig) -> None:

@@ -109,6 +109,7 @@ class Reading(Item):
     anchors: tuple[Query, ...] = ()  # embeddings of further images
     population: Reading | None = None  # the same of images that no encoder saw
     labelled: bool = False  # with the true classes
+    before: Reading | None = None  # the same of an earlier version of the encoder
 
     @property
     def encoder(self) -> Encoder:

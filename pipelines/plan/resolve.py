@@ -8,6 +8,7 @@ encoder is (`utility`). The stages are handed items and decide none of it again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 
 from mi_core.features import Measure
@@ -219,7 +220,7 @@ class _Resolver:
         without: Sequence[str] = (),
         fold: str = "all",
     ) -> Reading:
-        """What an attack reads of an encoder, with the anchors, the population and the classes that it needs.
+        """What an attack reads of an encoder, with what it needs beside: anchors, population, classes, earlier version.
 
         ``checkpoint``: epoch and output of the target; that of another encoder beside it.
         """
@@ -238,7 +239,11 @@ class _Resolver:
         if attack.method().anchored:
             anchors = self._reading(name, on, read, EMBEDDING, Samples(self._roles([ANCHOR_ROLE]), self.seed)).queries
         plain = self._reading(name, on, read, needs, samples, how, within=within)
-        return Reading(plain.queries, samples, plain.drawn, plain.used, anchors, population, attack.method().labelled)
+        earlier = None
+        if attack.before is not None:
+            on, (read, *_) = epoch_beside(config, attack.before, epoch), outputs_on(config, attack.before, (output,))
+            earlier = self._reading(attack.before, on, read, needs, samples, how, within=within)
+        return replace(plain, anchors=anchors, population=population, labelled=attack.method().labelled, before=earlier)
 
     def _fit(self, attack: AttackConfig, checkpoint: tuple[int, str], name: str) -> Fit:
         """An attack fitted on its shadows or, without any, on known samples of an encoder."""

@@ -73,6 +73,8 @@ def _takes(attack: Mapping[str, Any], field: str) -> bool:
         return False
     if field == "shadows" and SHADOWS not in ATTACKS[str(attack["attack"])].reference:
         return False
+    if field == "before" and not ATTACKS[str(attack["attack"])].updated:
+        return False
     if field == "reference_count" and ATTACKS[str(attack["attack"])].reference == {SHADOWS}:
         return False
     own = {key: value for key, value in attack.items() if key in model.model_fields and key != "views"}

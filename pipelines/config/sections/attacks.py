@@ -32,6 +32,9 @@ class AttackConfig(Section):
         description="what it is fitted on: an encoder, encoders made by `halves`, known, nonmembers, unlabelled, or "
         "audited",
     )
+    before: str | None = Field(
+        default=None, description="earlier version of the target, for attacks that compare the two"
+    )
     views: int | None = Field(default=None, ge=2, description="views it uses, the first of queries.views; default: all")
     outputs: tuple[str, ...] | None = Field(
         default=None, min_length=1, description="outputs it reads; default: those of queries.outputs"
@@ -105,6 +108,10 @@ class AttackConfig(Section):
         if not kinds & self.method().reference:
             fits = " or ".join(sorted(self.method().reference))
             raise ValueError(f"{self.attack} cannot be fitted on {self.reference!r}; it needs reference: {fits}")
+        if self.method().updated and self.before is None:
+            raise ValueError(f"{self.attack} compares two versions of an encoder: name the earlier one as before")
+        if not self.method().updated and self.before is not None:
+            raise ValueError(f"before = {self.before!r}, but {self.attack} reads one encoder; leave before out")
         if self.count is not None and (self.reference_count or 0) > self.count:
             raise ValueError(f"reference_count = {self.reference_count} exceeds count = {self.count}; raise count")
         self.parameters()

@@ -67,7 +67,7 @@ def _references(config: RunConfig, attack: AttackConfig) -> Iterator[tuple[str, 
     kin = sorted(config.encoders, key=lambda name: config.encoders[name].objective != objective)
     outputs = set(outputs_of(config, attack))
     for name in named or [attack.reference, *kin]:
-        if name not in config.encoders or name == attack.target:
+        if name not in config.encoders or name in (attack.target, attack.before):
             continue
         known = config.encoders[name].outputs
         if named or (_saw_neither(config, name) and (known is None or outputs <= set(known))):

@@ -12,6 +12,36 @@ import torch
 
 TINY: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
 WORDS = ["<pad>", "<end>", "<unk>", "a", "cat", "dog", "red", "car", "photo", "of"]
+_VISION = {**TINY, "image_size": 32, "patch_size": 8}
+_PACKED = {"depth": 3, "num_heads": 2, "patch_size": 4, "spatial_merge_size": 2, "temporal_patch_size": 2}
+_OF_CLIP = {**_VISION, "model_type": "clip_vision_model"}
+_OF_SIGLIP = {**_VISION, "model_type": "siglip_vision_model", "vision_use_head": False}
+WITH_WORDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "LlavaForConditionalGeneration": ("llama", _OF_CLIP),
+    "LlavaNextForConditionalGeneration": ("llama", _OF_CLIP),
+    "LlavaOnevisionForConditionalGeneration": ("qwen2", _OF_SIGLIP),
+    "PaliGemmaForConditionalGeneration": ("gemma", _OF_SIGLIP),
+    "Qwen2VLForConditionalGeneration": ("", {**_PACKED, "embed_dim": 32, "hidden_size": 32}),
+    "Qwen2_5_VLForConditionalGeneration": (
+        "",
+        {
+            **_PACKED,
+            "hidden_size": 32,
+            "out_hidden_size": 32,
+            "intermediate_size": 64,
+            "window_size": 16,
+            "fullatt_block_indexes": [1],
+        },
+    ),
+}
+"""Models that answer in words: the kind of the language model, and the image tower."""
+
+
+def with_words(text: str, vision: dict[str, Any]) -> dict[str, Any]:
+    """The config of a small model that answers in words."""
+    words = {**TINY, "vocab_size": len(WORDS), "num_key_value_heads": 2, "head_dim": 16}
+    named = {"model_type": text} if text else {}
+    return {"vision_config": vision, "text_config": {**words, **named}, "image_token_index": 3, "image_token_id": 3}
 
 
 def transformers_model(name: str) -> Any:
@@ -26,6 +56,7 @@ def transformers_model(name: str) -> Any:
             "projection_dim": 16,
         },
         "CLIPVisionModelWithProjection": {**vision, "projection_dim": 16},
+        "CLIPVisionModel": vision,
         "SiglipModel": {"vision_config": vision, "text_config": text},
         "SiglipVisionModel": vision,
         "ViTModel": vision,
@@ -36,6 +67,7 @@ def transformers_model(name: str) -> Any:
         "DINOv3ViTModel": vision,
     }
     kind = getattr(transformers, name)
+    sizes |= {name: with_words(*towers) for name, towers in WITH_WORDS.items()}
     torch.manual_seed(0)
     return kind(kind.config_class(**sizes[name])).eval()
 

@@ -13,11 +13,11 @@ import torch
 
 from mi_core.adoption.foreign import Adopted, adopt, rebuild
 from mi_core.adoption.model_folder import with_definition, without_weights
-from mi_core.adoption.transformers_models import preprocessing_of
+from mi_core.adoption.transformers_models import is_of_captions, preprocessing_of
 from mi_core.adoption.weight_sources import read_local, read_weights_of
 from mi_core.checks import ConfigError
 from mi_core.encoders.checkpoint import weights_bytes
-from tests.mi_core.adoption.folders import save_transformers
+from tests.mi_core.adoption.folders import WITH_WORDS, save_transformers
 
 pytest.importorskip("transformers")
 LOAD = "transformers:here"
@@ -37,6 +37,7 @@ REFEREES: dict[str, dict[str, Any]] = {
     "CLIPModel": {"projection": lambda model, images: pooled(model.get_image_features(images))},
     "CLIPVisionModelWithProjection": {"projection": lambda model, images: model(images).image_embeds},
     "SiglipModel": {"projection": lambda model, images: pooled(model.get_image_features(images))},
+    "CLIPVisionModel": {"backbone": lambda model, images: model(images).pooler_output},
     "SiglipVisionModel": {"backbone": lambda model, images: model(images).pooler_output},
     "ViTModel": {"backbone": lambda model, images: model(images).last_hidden_state[:, 0]},
     "ViTForImageClassification": {"logits": lambda model, images: model(images).logits},
@@ -65,6 +66,98 @@ def test_outputs_are_those_of_the_package(tmp_path: Path, name: str) -> None:
     assert len({found.fingerprint, first.fingerprint, third.fingerprint}) == 3
     assert first.fingerprint == second.fingerprint
     assert first.encoder.outputs == found.encoder.outputs
+
+
+def packed(images: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Images as Qwen's own processor gives them to its model."""
+    import transformers
+
+    plain = {"do_resize": False, "do_rescale": False, "do_normalize": False}
+    processor = transformers.Qwen2VLImageProcessor(patch_size=4, merge_size=2, temporal_patch_size=2, **plain)
+    answer = processor(list(images), return_tensors="pt")
+    return {"hidden_states": answer["pixel_values"], "grid_thw": answer["image_grid_thw"]}
+
+
+@pytest.mark.parametrize("name", WITH_WORDS)
+def test_of_a_model_with_words_the_image_tower_is_taken(tmp_path: Path, name: str) -> None:
+    model = save_transformers(name, tmp_path).model
+    found, images = adopted(tmp_path), torch.rand(3, 3, 64, 64) if "Qwen" in name else torch.rand(3, 3, 32, 32)
+    with torch.inference_mode():
+        answers = found.encoder(images)
+        sent = (images - 0.5) / 0.5
+        if "Qwen" in name:
+            told = model.visual(**packed(sent)).pooler_output.reshape(3, 64, 32)
+            torch.testing.assert_close(found.encoder.feature_map(images), told)
+            told = told.mean(dim=1)
+        else:
+            told = model.vision_tower(sent).pooler_output
+            told = model.vision_tower(sent).last_hidden_state.mean(dim=1) if told is None else told
+        torch.testing.assert_close(answers, {"backbone": told})
+        saved = with_definition(weights_bytes(found.encoder), found.files)
+        again = rebuild(LOAD, saved, found.preprocessing, channels=3, image_size=32, mark=found.fingerprint)
+        torch.testing.assert_close(again(images), answers)
+    assert found.encoder.text is None
+    assert ("mean of the vectors of its patches" in found.layout) == (not name.startswith(("LlavaF", "LlavaNext")))
+    assert is_of_captions(found.files)
+
+
+def test_a_side_that_patches_do_not_fill_is_refused(tmp_path: Path) -> None:
+    save_transformers("Qwen2VLForConditionalGeneration", tmp_path)
+    with pytest.raises(ConfigError, match=r"a multiple of 8 px, not 36; set size"):
+        adopted(tmp_path, preprocessing={"size": 36})
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_a_tower_is_read_without_the_parts_of_the_language_model(tmp_path: Path, *, older: bool) -> None:
+    """Its weights have names of any version; a file that holds none of them need not be there."""
+    model = save_transformers("LlavaForConditionalGeneration", tmp_path)
+    state = safetensors.torch.load_file(tmp_path / "model.safetensors")
+    tower = {name: value.half() for name, value in state.items() if name.startswith("vision_tower.")}
+    if older:
+        tower = {f"vision_tower.vision_model.{name.removeprefix('vision_tower.')}": tower[name] for name in tower}
+        config = json.loads((tmp_path / "config.json").read_text())
+        del config["vision_config"]["model_type"]
+        (tmp_path / "config.json").write_text(json.dumps(config))
+    else:
+        tower = {f"model.{name}": value for name, value in tower.items()}
+    halves = [dict(list(tower.items())[:5]), {**dict(list(tower.items())[5:]), "lm_head.weight": torch.ones(2)}]
+    places = {name: f"{at}.safetensors" for at, half in enumerate(halves) for name in half}
+    index = {"weight_map": {**places, "language_model.norm.weight": "absent.safetensors"}}
+    (tmp_path / "model.safetensors").unlink()
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    for at, half in enumerate(halves):
+        safetensors.torch.save_file(half, tmp_path / f"{at}.safetensors")
+    content = read_weights_of(LOAD, str(tmp_path), read_local).content
+    assert content is not None
+    assert len(safetensors.torch.load(content)) == len(tower)
+    images = torch.rand(2, 3, 32, 32)
+    with torch.inference_mode():
+        told = model.model.vision_tower((images - 0.5) / 0.5).pooler_output
+        torch.testing.assert_close(adopted(tmp_path).encoder(images)["backbone"], told, atol=0.01, rtol=0.01)
+    (tmp_path / "1.safetensors").unlink()
+    with pytest.raises(ConfigError, match=r"there is no 1\.safetensors, which the index"):
+        adopted(tmp_path)
+
+
+def test_a_model_with_words_that_lacks_its_tower_is_one_line(tmp_path: Path) -> None:
+    save_transformers("PaliGemmaForConditionalGeneration", tmp_path)
+    place = tmp_path / "model.safetensors"
+    state = safetensors.torch.load_file(place)
+    norm = next(name for name in state if name.endswith("post_layernorm.weight"))
+    safetensors.torch.save_file({name: value for name, value in state.items() if name != norm}, place)
+    with pytest.raises(ConfigError, match=r"missing \['post_layernorm.weight'\]"):
+        adopted(tmp_path)
+    words = {name: value for name, value in state.items() if "vision_tower" not in name}
+    safetensors.torch.save_file(words, place)
+    with pytest.raises(ConfigError, match=r"no weights of its image tower, whose names begin with vision_tower\."):
+        adopted(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "paligemma"}')
+    with pytest.raises(ConfigError, match="paligemma has no vision_config"):
+        adopted(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "llava", "vision_config": {"model_type": "pixtral"}}')
+    safetensors.torch.save_file(state, place)
+    with pytest.raises(ConfigError, match=r"'pixtral'.*save a tower of these kinds by itself"):
+        adopted(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["CLIPModel", "SiglipModel"])

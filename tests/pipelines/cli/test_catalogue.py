@@ -182,6 +182,7 @@ def config_with(lines: dict[str, Any], target: dict[str, Any], reference: str = 
     raw["data"]["attributes"] = ATTRIBUTES
     raw["encoders"]["target"] |= target
     raw["queries"]["outputs"] = ["backbone"]
+    raw["encoders"]["earlier"] = {"like": "target", "train_on": "shadow-member"}
     if reference != "shadow":
         del raw["encoders"]["shadow"]
     if reference == "shadows":

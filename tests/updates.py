@@ -1,0 +1,178 @@
+"""What two versions of an encoder tell of the images of an update, beside what the later one tells alone.
+
+``python tests/updates.py RESULT.json [SEEDS]`` trains small SimCLR encoders on CIFAR-10 of ``shared``: a version 1, and
+later versions that go on from it, or that are trained anew. Images of the update (members) and images that no version
+saw are drawn from one pool, by lot, and asked by the same views of both versions. No image serves two seeds. Weights
+and lines of scores are fitted on known images, which are not judged. One encoder is updated with other images: there
+nothing may tell the two sides apart. All settings were fixed before the first run; nothing was chosen on the results.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from copy import deepcopy
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from sklearn.linear_model import LogisticRegression
+from sklearn.preprocessing import StandardScaler
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+from mi_core.augmentations.simclr import SimCLRAugmentation  # noqa: E402
+from mi_core.augmentations.views import make_views  # noqa: E402
+from mi_core.encoders.checkpoint import Encoder  # noqa: E402
+from mi_core.features.pairwise_similarity import pairwise_similarity  # noqa: E402
+from mi_core.metrics.delong import auc, auc_difference  # noqa: E402
+from mi_core.metrics.pooled import pool  # noqa: E402
+from mi_core.objectives.simclr import SimCLRParameters  # noqa: E402
+from mi_core.records import BoolArray, Estimate  # noqa: E402
+from mi_core.streams import sample_streams  # noqa: E402
+from mi_core.training.data import ResidentImages  # noqa: E402
+from mi_core.training.loop import Pretrainer, PretrainingParameters  # noqa: E402
+from mi_core.training.optimizers import OptimizerParameters  # noqa: E402
+from tests.encoder_works import cifar10  # noqa: E402
+
+JUDGED, KNOWN, VIEWS, NEAREST = 500, 100, 10, 10
+SIDE = JUDGED + KNOWN
+BASE, BATCH, SHARDS = 1500, 120, 3
+UPDATES = (10, 30)  # epochs after which the later version is asked; of twice as many images two thirds
+AUGMENTATION = SimCLRAugmentation(
+    crop_scale=(0.4, 1.0), brightness=0.3, contrast=0.3, saturation=0.3, hue=0.05, grayscale=0.1
+)
+BESIDE = ("difference", "line", "line, three numbers", "drift", "less neighbours", "both, regression")
+
+Scores = npt.NDArray[np.float64]
+
+
+def trained(
+    images: torch.Tensor, rows: list[int], epochs: tuple[int, ...], seed: int, start: Encoder | None
+) -> dict[int, Encoder]:
+    """Encoders by epoch, trained on some images of the pool."""
+    optimizer = OptimizerParameters(name="adamw", learning_rate=0.002, weight_decay=1e-4, schedule="constant")
+    objective = SimCLRParameters(temperature=0.2, projection_hidden=256, projection_width=128)
+    recipe = PretrainingParameters("resnet8", "simclr", objective, optimizer, epochs=epochs[-1], batch_size=BATCH)
+    data = ResidentImages(images[rows], [("pool", str(row)) for row in rows], batch_size=BATCH, seed=seed)
+    worker, found = Pretrainer(data, AUGMENTATION, recipe, seed=seed), {}
+    if start is not None:
+        worker.start_from(start)
+    for epoch in range(1, epochs[-1] + 1):
+        worker.train_epoch()
+        if epoch in epochs:
+            found[epoch] = deepcopy(worker.encoder()).eval()
+    return found
+
+
+def asked(encoder: Encoder, views: torch.Tensor) -> torch.Tensor:
+    """(N, V, D) projections of views (V, N, C, S, S)."""
+    with torch.inference_mode():
+        return torch.stack([torch.cat([encoder(part)["projection"] for part in one.split(300)]) for one in views], 1)
+
+
+def numbers_of(answers: torch.Tensor) -> Scores:
+    """(N, 3): -log(1 - mean cosine) of the views, the log of the spread of their cosines, the log of the norm."""
+    cosines = pairwise_similarity(answers).double().numpy()
+    norm = answers.double().norm(dim=2).mean(dim=1).numpy()
+    columns = -np.log1p(-cosines.mean(axis=1)), np.log(cosines.std(axis=1)), np.log(norm)
+    return np.stack(columns, axis=1)
+
+
+def scores_of(before: torch.Tensor, after: torch.Tensor, member: BoolArray, known: BoolArray) -> dict[str, Scores]:
+    """Scores by name, higher = more likely an image of the update; what is learned is learned on known images."""
+    first, second = numbers_of(before), numbers_of(after)
+    outside, change = known & ~member, second[:, 0] - first[:, 0]
+    drift = 1 - F.cosine_similarity(before, after, dim=2).double().mean(dim=1).numpy()
+
+    def beyond(columns: Scores) -> Scores:
+        """How far the later number lies above the line through known non-members."""
+        design = np.column_stack([np.ones(len(columns)), columns])
+        line = np.linalg.lstsq(design[outside], second[outside, 0], rcond=None)[0]
+        return np.asarray(second[:, 0] - design @ line)
+
+    def regression(columns: Scores) -> Scores:
+        standard = StandardScaler().fit(columns[known]).transform(columns)
+        learned = LogisticRegression(C=0.1).fit(standard[known], member[known])
+        return np.asarray(learned.decision_function(standard))
+
+    centre = F.normalize(F.normalize(before, dim=2).mean(dim=1), dim=1).double().numpy()
+    near = centre @ centre[outside].T
+    near[outside, np.arange(outside.sum())] = -2  # not its own neighbour
+    neighbours = np.argsort(-near, axis=1)[:, :NEAREST]
+    return {
+        "after alone": second[:, 0],
+        "before alone": first[:, 0],
+        "difference": change,
+        "line": beyond(first[:, :1]),
+        "line, three numbers": beyond(first),
+        "drift": drift,
+        "less neighbours": change - change[outside][neighbours].mean(axis=1),
+        "after, regression": regression(second),
+        "both, regression": regression(np.column_stack([second, first, drift])),
+    }
+
+
+def rows_of(seed: int, pool_: torch.Tensor) -> list[tuple[str, int, str, Estimate]]:
+    """(update, epoch, score, AUC or difference) of one seed."""
+    images = pool_[seed * (4 * SIDE + BASE) :][: 4 * SIDE + BASE]
+    a, b, _, others, base = (
+        list(range(at, at + count)) for at, count in [(SIDE * part, SIDE) for part in range(4)] + [(4 * SIDE, BASE)]
+    )
+    asking = slice(SIDE, 3 * SIDE)
+    streams = sample_streams(seed, "train", [("asked", str(row)) for row in range(SIDE, 3 * SIDE)])
+    views = make_views(images[asking], streams, AUGMENTATION, views=VIEWS).transpose(0, 1)
+    member = np.arange(2 * SIDE) < SIDE
+    known = np.arange(2 * SIDE) % SIDE >= JUDGED
+    one = trained(images, a, (20,), seed, None)[20]
+    public = trained(images, base, (10,), seed, None)[10]
+    updates = {
+        "by the images": (one, one, b),
+        "by earlier and new images": (one, one, a + b),
+        "anew on the images": (one, None, b),
+        "of a public base": (public, public, b),
+        "by others": (one, one, others),
+    }
+    found, earlier = [], {id(which): asked(which, views) for which in (one, public)}
+    for name, (before, start, rows) in updates.items():
+        epochs = UPDATES if len(rows) == SIDE else (UPDATES[0], UPDATES[1] * 2 // 3)
+        for epoch, after in trained(images, rows, epochs, seed + 100, start).items():
+            scores = scores_of(earlier[id(before)], asked(after, views), member, known)
+            judged = {score: values[~known] for score, values in scores.items()}
+            found += [(name, epoch, score, auc(values, member[~known])) for score, values in judged.items()]
+            pairs = [(score, "after alone") for score in BESIDE] + [("both, regression", "after, regression")]
+            for more, less in pairs:
+                paired = auc_difference(judged[more], judged[less], member[~known])
+                found.append((name, epoch, f"{more}, less {less}", paired))
+    return found
+
+
+def written(path: str, seconds: float, found: dict[tuple[str, int, str], list[Estimate]]) -> None:
+    """One row per line, of the seeds so far."""
+    told = []
+    for (update, epoch, score), estimates in found.items():
+        pooled = pool(estimates)
+        value = [round(each, 3) for each in (pooled.value, pooled.low, pooled.high)]
+        seeds = [round(each.value, 3) for each in estimates]
+        told.append({"update": update, "epoch": epoch, "score": score, "value": value, "seeds": seeds, "n": pooled.n})
+    rows = ",\n".join(json.dumps(row) for row in told)
+    Path(path).write_text(f'{{"seconds": {seconds:.0f}, "rows": [\n{rows}\n]}}\n')
+
+
+def main(path: str, most: int = 3) -> None:
+    torch.set_num_threads(1)
+    began, found = time.process_time(), dict[tuple[str, int, str], list[Estimate]]()
+    shards = torch.cat([cifar10("train", shard)[0] for shard in range(SHARDS)])
+    pool_ = shards[np.random.default_rng(0).permutation(len(shards))]
+    for seed in range(most):
+        for *key, estimate in rows_of(seed, pool_):
+            found.setdefault(tuple(key), []).append(estimate)  # type: ignore[arg-type]
+        written(path, time.process_time() - began, found)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], *map(int, sys.argv[2:]))
