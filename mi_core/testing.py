@@ -78,9 +78,13 @@ def plant(
     level = generator.normal(0, 1, count) + leak * member
     ids = np.array([f"pool/{row}" for row in range(count)])
     labels = generator.integers(0, WIDTH, count)
-    values = logits_at(level, labels, needs, generator) if classifies else values_at(level, needs, generator)
-    before = Features(ids, values_at(level - leak * member, needs, generator))
-    return Features(ids, values, ANCHORS, labels, Features(ids, values), before), member
+
+    def answers(level: np.ndarray) -> Features:
+        values = logits_at(level, labels, needs, generator) if classifies else values_at(level, needs, generator)
+        return Features(ids, values)
+
+    found, before = answers(level), answers(level - leak * member)
+    return Features(ids, found.values, ANCHORS, labels, found, before), member
 
 
 def logits_at(
