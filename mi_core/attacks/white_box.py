@@ -33,8 +33,8 @@ class WhiteBoxParameters:
     """Settings of the attack.
 
     Args:
-        loss: that of the encoder's framework. Of the views of an image: ``info-nce`` (SimCLR, MoCo), ``byol``, ``dino``
-            (of the output prototypes), ``barlow-twins`` or ``vicreg``. Of the image and its caption: ``clip`` or
+        loss: that of the encoder's framework. Of the views of an image: ``info-nce`` (SimCLR, MoCo; for Barlow Twins
+            too), ``byol``, ``dino`` (of the output prototypes) or ``vicreg``. Of the image and its caption: ``clip`` or
             ``siglip`` (of a projection). Of hidden patches: ``mae``, for an encoder whose decoder is there.
         temperature: by which cosines or scores are divided, best that of the training; default: .5 of ``info-nce`` (as
             SimCLR), .1 of ``dino`` and ``siglip``, .07 of ``clip``; the other losses have none.

@@ -2,7 +2,8 @@
 
 In training a loss is that of a batch. Here the bank, A other images of which one view each was embedded, stands for the
 rest of the batch, and is the same for all images. D width of an embedding. `VIEW_LOSSES` and `CAPTION_LOSSES` are the
-tables; the loss of a masked autoencoder needs no bank (`mi_core.encoders.masked`).
+tables; the loss of a masked autoencoder needs no bank (`mi_core.encoders.masked`). That of Barlow Twins is not here: it
+tells nothing of one image, and with its gradients no more than InfoNCE (`configs/results/README.md`).
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import torch
 import torch.nn.functional as F
 
 from mi_core.checks import check_shape
-from mi_core.objectives.barlow_twins import BarlowTwinsParameters, barlow_twins_loss
 from mi_core.objectives.byol import byol_loss
 from mi_core.objectives.dino import DINOParameters, dino_loss
 from mi_core.objectives.vicreg import VICRegParameters, vicreg_loss
@@ -71,18 +71,6 @@ def views_dino(queries: torch.Tensor, keys: torch.Tensor, bank: torch.Tensor, te
     return _mean(
         dino_loss(queries[[one]], keys[[other]], centre, *temperatures) for one, other in permutations(range(views), 2)
     )
-
-
-def views_barlow_twins(
-    queries: torch.Tensor, keys: torch.Tensor, bank: torch.Tensor, temperature: float
-) -> torch.Tensor:
-    """Equation 1 of Barlow Twins of the batch of bank and image, the mean over all pairs of two views.
-
-    Of the images of the bank both views are the same one. Args, returns and raises as `views_info_nce`; the keys and
-    the temperature are not read.
-    """
-    redundancy = BarlowTwinsParameters.redundancy
-    return _mean(barlow_twins_loss(*pair, redundancy) for pair in _batches(queries, keys, bank))
 
 
 def views_vicreg(queries: torch.Tensor, keys: torch.Tensor, bank: torch.Tensor, temperature: float) -> torch.Tensor:
@@ -212,7 +200,6 @@ VIEW_LOSSES: dict[str, ViewLoss] = {
     "info-nce": ViewLoss(views_info_nce, 0.5, keyed=True),
     "byol": ViewLoss(views_byol, keyed=True),
     "dino": ViewLoss(views_dino, 0.1, keyed=True, output="prototypes"),
-    "barlow-twins": ViewLoss(views_barlow_twins),
     "vicreg": ViewLoss(views_vicreg),
 }
 """Losses of the views of an image, by their names in a config."""
