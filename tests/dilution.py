@@ -32,11 +32,11 @@ sys.path.insert(0, str(ROOT))
 from mi_core.augmentations.views import make_views  # noqa: E402
 from mi_core.encoders.checkpoint import Encoder  # noqa: E402
 from mi_core.encoders.folding import for_queries  # noqa: E402
-from mi_core.features.loss_gradient import views_info_nce  # noqa: E402
 from mi_core.features.pairwise_similarity import pairwise_similarity  # noqa: E402
 from mi_core.features.sequential import log_similarity  # noqa: E402
 from mi_core.metrics.delong import auc, auc_difference, placements  # noqa: E402
 from mi_core.objectives import OBJECTIVES  # noqa: E402
+from mi_core.objectives.image_losses import views_info_nce  # noqa: E402
 from mi_core.streams import pixel_streams  # noqa: E402
 from mi_core.training.data import ResidentImages  # noqa: E402
 from mi_core.training.loop import Pretrainer, PretrainingParameters  # noqa: E402

@@ -265,7 +265,7 @@ def test_what_a_notebook_shows_is_escaped(tmp_path: Path) -> None:
         ({"controls": IMAGES[100:130]}, r"30 controls are left, .* give at least 100 controls"),
         ({"candidates": IMAGES[:3]}, "3 candidates are left; give at least 5"),
         ({"candidates": [b"nothing"] * 9}, "no image of candidates can be used; 0: "),
-        ({"objective": "dino"}, "objective = 'dino', allowed: barlow-twins, byol, clip"),
+        ({"objective": "swav"}, "objective = 'swav', allowed: barlow-twins, byol, clip"),
         ({"augmentation": {"zoom": 2}}, "augmentation = 'zoom', allowed: "),
         ({"output": "projection"}, "output = 'projection': model has backbone"),
         ({"views": 1}, "views = 1"),

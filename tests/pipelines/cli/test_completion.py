@@ -78,7 +78,7 @@ def completed(line: str, script: Path, environment: dict[str, str], place: Path)
         ("encoder-audit completion ", ["bash", "zsh", "fish"]),
         ("encoder-audit audit --fo", ["--force"]),
         ("encoder-audit audit --force at", ["attack"]),
-        ("encoder-audit audit clip-", ["clip-audit"]),
+        ("encoder-audit audit clip-a", ["clip-audit"]),
         ("encoder-audit check my", ["mymine.yaml", "myruns"]),
         ("encoder-audit check myruns/", ["myruns/first"]),
         (
