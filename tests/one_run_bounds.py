@@ -123,7 +123,7 @@ def largest(value: Callable[[float], float], level: float, top: float = 14.0) ->
     return top if value(top) <= level else float(brentq(lambda x: value(x) - level, 1e-3, top, xtol=1e-3))
 
 
-def of_counts(value: Value, bound: Value | None = None, convert: Callable[[float], float] = float) -> Method:
+def method_by_counts(value: Value, bound: Value | None = None, convert: Callable[[float], float] = float) -> Method:
     """Of a p-value by numbers of guesses: the best bound of the grid, at a fourth of the level each."""
     bound_of = cache(bound or (lambda found, level: largest(lambda x: value(found, x), level)))
 
@@ -136,14 +136,14 @@ def of_counts(value: Value, bound: Value | None = None, convert: Callable[[float
             low, high = (low, middle) if value(Guesses(m, r, middle), truth) <= level else (middle, high)
         return high
 
-    def found(drawn: Drawn) -> float:
+    def bound_from(drawn: Drawn) -> float:
         return convert(max(bound_of(one, LEVEL / len(drawn.several)) for one in drawn.several))
 
     def above(drawn: Drawn, truth: float) -> bool:
         level = LEVEL / len(drawn.several)
         return any(one.correct >= least(one.canaries, one.guesses, level, truth) for one in drawn.several)
 
-    return found, above
+    return bound_from, above
 
 
 def betting(delta: float, *, before: bool) -> Method:
@@ -176,13 +176,19 @@ def measure(release: Release, truth: float, m: int, methods: dict[str, Method], 
 def main(path: Path, runs: int) -> None:
     rows = []
     fitted = (lambda drawn: epsilon_of(fitted_mu(drawn))), lambda drawn, truth: fitted_mu(drawn) > truth
-    known = of_counts(one_run.gaussian_p_value, lambda found, level: one_run.mu_bound(found, 1 - level), epsilon_of)
-    gaussians = {"ours": known, "independent": of_counts(independent_p_value, None, epsilon_of), "fitted": fitted}
+    known = method_by_counts(
+        one_run.gaussian_p_value, lambda found, level: one_run.mu_bound(found, 1 - level), epsilon_of
+    )
+    gaussians = {
+        "ours": known,
+        "independent": method_by_counts(independent_p_value, None, epsilon_of),
+        "fitted": fitted,
+    }
     for m, epsilon in product((100, 1000, 10_000), (0.5, 1.0, 4.0, 8.0)):
-        mu, pure = one_run.gaussian_mu(epsilon, DELTA), {"ours": of_counts(one_run.p_value)}
+        mu, pure = one_run.gaussian_mu(epsilon, DELTA), {"ours": method_by_counts(one_run.p_value)}
         settings = [(of.__name__, 0.0, of(epsilon), epsilon, pure) for of in (response, laplace)]
         for delta in (1e-5, 1e-3):
-            ours, before = (of_counts(partial(of, delta=delta)) for of in (one_run.p_value, steinke_p_value))
+            ours, before = (method_by_counts(partial(of, delta=delta)) for of in (one_run.p_value, steinke_p_value))
             bets = {f"any time{', before' * old}": betting(delta, before=old) for old in (False, True)}
             told = {"ours": ours, "before": before, **bets}
             settings.append(("told together", delta, response(epsilon, delta), epsilon, told))

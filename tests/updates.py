@@ -69,7 +69,7 @@ def trained(
     return found
 
 
-def asked(encoder: Encoder, views: torch.Tensor) -> torch.Tensor:
+def projections_of(encoder: Encoder, views: torch.Tensor) -> torch.Tensor:
     """(N, V, D) projections of views (V, N, C, S, S)."""
     with torch.inference_mode():
         return torch.stack([torch.cat([encoder(part)["projection"] for part in one.split(300)]) for one in views], 1)
@@ -137,11 +137,11 @@ def rows_of(seed: int, pool_: torch.Tensor) -> list[tuple[str, int, str, Estimat
         "of a public base": (public, public, b),
         "by others": (one, one, others),
     }
-    found, earlier = [], {id(which): asked(which, views) for which in (one, public)}
+    found, earlier = [], {id(which): projections_of(which, views) for which in (one, public)}
     for name, (before, start, rows) in updates.items():
         epochs = UPDATES if len(rows) == SIDE else (UPDATES[0], UPDATES[1] * 2 // 3)
         for epoch, after in trained(images, rows, epochs, seed + 100, start).items():
-            scores = scores_of(earlier[id(before)], asked(after, views), member, known)
+            scores = scores_of(earlier[id(before)], projections_of(after, views), member, known)
             judged = {score: values[~known] for score, values in scores.items()}
             found += [(name, epoch, score, auc(values, member[~known])) for score, values in judged.items()]
             pairs = [(score, "after alone") for score in BESIDE] + [("both, regression", "after, regression")]

@@ -123,6 +123,12 @@ def transformer(backbone: nn.Module) -> Any:
     return backbone
 
 
+def patch_count(backbone: nn.Module) -> int:
+    """L, the patches of an image. Raises as `transformer`."""
+    network = transformer(backbone)
+    return int((network.image_size // network.patch_size) ** 2)
+
+
 def patch_pixels(images: torch.Tensor, patch: int) -> torch.Tensor:
     """The pixels of each patch: (B, C, S, S) to (B, L, P * P * C), patches and pixels row by row, colours last.
 

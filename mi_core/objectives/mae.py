@@ -12,7 +12,14 @@ import torch
 from torch import nn
 
 from mi_core.checks import check_range
-from mi_core.encoders.masked import PixelDecoder, masked_errors, sine_positions, transformer, visible_patches
+from mi_core.encoders.masked import (
+    PixelDecoder,
+    masked_errors,
+    patch_count,
+    sine_positions,
+    transformer,
+    visible_patches,
+)
 from mi_core.objectives.base import Objective, width_of
 
 
@@ -60,8 +67,8 @@ class MAE(Objective):
             layers=parameters.decoder_layers,
             heads=parameters.decoder_heads,
         )
-        self.patches: int = side**2
-        self.visible = visible_patches(side**2, parameters.masked)
+        self.patches = patch_count(backbone)
+        self.visible = visible_patches(self.patches, parameters.masked)
 
     @property
     def draws(self) -> int:

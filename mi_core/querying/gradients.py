@@ -21,7 +21,7 @@ from torch.func import functional_call, grad_and_value, vmap
 from mi_core.augmentations.views import make_views
 from mi_core.checks import ConfigError
 from mi_core.encoders.checkpoint import Encoder
-from mi_core.encoders.masked import transformer, visible_patches
+from mi_core.encoders.masked import patch_count, visible_patches
 from mi_core.encoders.text_tower import TextTower
 from mi_core.features.batch import Batch
 from mi_core.features.loss_gradient import CaptionGradient, LossGradient, MaskedGradient, ViewsGradient
@@ -194,8 +194,7 @@ def _rows(
 
 def _masked_error(encoder: Encoder, measure: MaskedGradient) -> Callable[[Weights, torch.Tensor], torch.Tensor]:
     """Weights by name and views (V, C, S, S) of one image to its mean error; the i-th views of all have one mask."""
-    network = transformer(encoder.backbone)
-    patches = (network.image_size // network.patch_size) ** 2
+    patches = patch_count(encoder.backbone)
     masks = torch.arange(measure.views, device=encoder.mean.device)
     order = uniforms(masks, epoch=0, view=0, count=patches).argsort(dim=1)
     errors, visible = _MaskedErrors(encoder, not measure.plain), visible_patches(patches, measure.masked)

@@ -6,8 +6,9 @@ So many right guesses refute the promise. This holds for every way of guessing: 
 
 Two bounds on the chance of v or more right guesses among r, with m canaries:
 
-- `p_value`, for any (epsilon, delta)-private mechanism. One of them has this chance, so guesses show no more. At
-  delta 0 it is that of Steinke, Nasr, Jagielski, "Privacy auditing with one (1) training run" (NeurIPS 2023);
+- `p_value`, for any (epsilon, delta)-private mechanism. In every case that was enumerated, one of them has this chance,
+  so guesses show no more there. At delta 0 it is that of Steinke, Nasr, Jagielski, "Privacy auditing with one (1)
+  training run" (NeurIPS 2023);
 - `gaussian_p_value`, for a mechanism that promises mu-Gaussian differential privacy: Mahloujifar, Melis, Chaudhuri,
   "Auditing f-differential privacy in one run" (2024; ICML 2025), the recursion of their algorithm for k = 2. Such a
   mechanism tells no more than one number of each canary, from N(mu, 1) if it is in and from N(0, 1) if not.

@@ -13,8 +13,8 @@ from mi_core.adoption.layouts.vit_mae import released_names
 from mi_core.attacks.white_box import WhiteBoxParameters
 from mi_core.checks import ConfigError
 from mi_core.features.loss_gradient import MaskedGradient
+from tests.mi_core.vit_mae import SIDE, small_vit_mae
 
-SIDE, PATCH = 12, 4
 OLDER = (
     (r"^vit\.layers\.", "vit.encoder.layer."),
     (r"\.attention\.q_proj\.", ".attention.attention.query."),
@@ -35,25 +35,8 @@ def older(name: str) -> str:
 
 def saved(*, normalised: bool) -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
     """A small model of transformers with random weights, and its weights by version 5's names."""
-    transformers = pytest.importorskip("transformers")
-    settings = transformers.ViTMAEConfig(
-        hidden_size=128,
-        num_hidden_layers=4,
-        num_attention_heads=4,
-        intermediate_size=512,
-        image_size=SIDE,
-        patch_size=PATCH,
-        decoder_hidden_size=64,
-        decoder_num_hidden_layers=2,
-        decoder_num_attention_heads=2,
-        decoder_intermediate_size=256,
-        norm_pix_loss=normalised,
-        layer_norm_eps=1e-6,
-    )
     torch.manual_seed(0)
-    model = transformers.ViTMAEForPreTraining(settings).eval()
-    if not hasattr(model.vit, "layers"):
-        pytest.skip("older versions have other names")
+    model = small_vit_mae(decoder_width=64, decoder_heads=2, normalised=normalised)
     with torch.no_grad():
         for weight in model.parameters():
             if weight.requires_grad:

@@ -139,7 +139,7 @@ def test_what_the_loss_attack_refuses() -> None:
             PairLossParameters(**fault)
 
 
-def of_clip(sides: tuple[torch.Tensor, ...], rows: slice) -> Features:
+def caption_features(sides: tuple[torch.Tensor, ...], rows: slice) -> Features:
     """What a CLIP answers about some pairs."""
     images, texts = (side[rows].numpy() for side in sides)
     values = {"embedding": images, "caption:embedding": texts, "caption:cosine": (images * texts).sum(axis=1)}
@@ -157,9 +157,9 @@ def test_the_loss_finds_more_members_of_a_small_clip_than_the_cosine_and_none_of
         sides = trained(drawn, np.arange(first, first + count), how, 13)[30]
         scores = {}
         for attack in (PairLoss(), CaptionCosine()):
-            nonmembers = of_clip(sides, known)
+            nonmembers = caption_features(sides, known)
             attack.fit(LabelledFeatures(nonmembers, np.zeros(len(nonmembers), dtype=bool)))
-            scores[attack.name] = attack.score(of_clip(sides, audited))
+            scores[attack.name] = attack.score(caption_features(sides, audited))
         found[name] = scores
     gain = auc_difference(found["member"]["clip-loss"], found["member"]["clip-cosine"], member)
     assert auc(found["member"]["clip-loss"], member).low > 0.6

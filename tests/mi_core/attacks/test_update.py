@@ -13,11 +13,11 @@ from mi_core.metrics.delong import auc
 from mi_core.records import Features, LabelledFeatures
 
 
-def asked(embeddings: torch.Tensor, before: torch.Tensor | None = None) -> Features:
+def features_of_views(embeddings: torch.Tensor, before: torch.Tensor | None = None) -> Features:
     """What two versions of an encoder tell of views (N, V, D)."""
     ids = np.array([f"pool/{row}" for row in range(len(embeddings))])
     values = {PairwiseSimilarity().name: pairwise_similarity(embeddings).numpy()}
-    return Features(ids, values, before=None if before is None else asked(before))
+    return Features(ids, values, before=None if before is None else features_of_views(before))
 
 
 def versions(count: int, leak: float, seed: int) -> tuple[Features, np.ndarray]:
@@ -28,7 +28,7 @@ def versions(count: int, leak: float, seed: int) -> tuple[Features, np.ndarray]:
     kept = 1 - leak * torch.from_numpy(member)[:, None, None].float()
     centre = torch.randn(count, 1, 16, generator=generator)
     before, after = (centre + hardness * torch.randn(count, 10, 16, generator=generator) for _ in range(2))
-    return asked(centre + (after - centre) * kept, before), member
+    return features_of_views(centre + (after - centre) * kept, before), member
 
 
 def fitted(leak: float) -> tuple[Update, Features, np.ndarray]:
@@ -56,14 +56,16 @@ def test_scores_are_the_residuals_of_the_line_that_numpy_fits() -> None:
     attack, features, _ = fitted(0.1)
     known, member = versions(200, 0.1, 1)
 
-    def told(given: Features) -> np.ndarray:
+    def statistic(given: Features) -> np.ndarray:
         cosines = np.asarray(given[PairwiseSimilarity()], dtype=np.float64).mean(axis=1)
         return np.asarray(0.5 * np.log((1 + cosines) / (1 - cosines)))
 
     assert known.before is not None
     assert features.before is not None
-    line = np.polyfit(told(known.before)[~member], told(known)[~member], 1)
-    np.testing.assert_allclose(attack.score(features), told(features) - np.polyval(line, told(features.before)))
+    line = np.polyfit(statistic(known.before)[~member], statistic(known)[~member], 1)
+    np.testing.assert_allclose(
+        attack.score(features), statistic(features) - np.polyval(line, statistic(features.before))
+    )
 
 
 def test_members_of_the_reference_change_nothing() -> None:

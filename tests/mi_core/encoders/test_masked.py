@@ -11,8 +11,8 @@ from mi_core.encoders import build_backbone
 from mi_core.encoders.checkpoint import seeded
 from mi_core.encoders.masked import PixelDecoder, masked_errors, patch_pixels, sine_positions, visible_patches
 from mi_core.objectives.mae import MAE, MAEParameters
+from tests.mi_core.vit_mae import PATCH, SIDE, small_vit_mae
 
-SIDE, PATCH = 12, 4
 SMALL = MAEParameters(decoder_width=32, decoder_layers=2, decoder_heads=4)
 
 
@@ -70,25 +70,7 @@ def in_transformers(network: MAE) -> dict[str, torch.Tensor]:
 
 
 def test_the_error_is_that_of_transformers() -> None:
-    transformers = pytest.importorskip("transformers")
-    settings = transformers.ViTMAEConfig(
-        hidden_size=128,
-        num_hidden_layers=4,
-        num_attention_heads=4,
-        intermediate_size=512,
-        image_size=SIDE,
-        patch_size=PATCH,
-        decoder_hidden_size=32,
-        decoder_num_hidden_layers=2,
-        decoder_num_attention_heads=4,
-        decoder_intermediate_size=128,
-        mask_ratio=0.75,
-        norm_pix_loss=True,
-        layer_norm_eps=1e-6,
-    )
-    there, network = transformers.ViTMAEForPreTraining(settings).eval(), small()
-    if not hasattr(there.vit, "layers"):
-        pytest.skip("older versions have other names")
+    there, network = small_vit_mae(decoder_width=32, decoder_heads=4, normalised=True), small()
     with torch.no_grad():
         for part in (network.backbone, network.decoder):
             for weight in part.parameters():

@@ -408,7 +408,7 @@ def test_no_mechanism_is_found_out_at_any_time_more_often_than_its_p_value(
     assert found <= level * (1 + 1e-9)
 
 
-def told_together(rng: np.random.Generator, inside: np.ndarray, epsilon: float, delta: float) -> np.ndarray:
+def scores_told_together(rng: np.random.Generator, inside: np.ndarray, epsilon: float, delta: float) -> np.ndarray:
     """Randomised response which in a share m delta / k of the runs tells k coins, so no coin in more than delta."""
     told = rng.permutation(len(inside)) < TOLD * (rng.random() < len(inside) * delta / TOLD)
     return np.where(told, 3.0 * inside - 1, responses(rng, inside, epsilon))
@@ -423,7 +423,7 @@ def test_a_delta_that_tells_many_coins_at_once_is_below_its_epsilon() -> None:
     rng, found = np.random.default_rng(3), []
     for _ in range(2000):
         inside = rng.random(m) < 0.5
-        scores = told_together(rng, inside, epsilon, delta)
+        scores = scores_told_together(rng, inside, epsilon, delta)
         found.append(guess(scores, inside, r, rng.permutation(m)).correct)
     right = (1 + m * delta / r * math.exp(-epsilon)) / (1 + math.exp(-epsilon))
     independent = binom.isf(0.05, r, right) + 1

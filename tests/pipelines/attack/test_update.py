@@ -33,7 +33,7 @@ def run(trained_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return staged.judge(parse(small_config(attacks=[UPDATE]), "x"), folder)
 
 
-def told(folder: SeedFolder, reading: Reading) -> tuple[list[str], np.ndarray]:
+def similarities(folder: SeedFolder, reading: Reading) -> tuple[list[str], np.ndarray]:
     """Ids and Fisher's z of the mean cosine, of one encoder by itself."""
     features = read(folder, replace(reading, before=None))
     cosines = np.asarray(features[PairwiseSimilarity()], dtype=np.float64).mean(axis=1)
@@ -46,9 +46,9 @@ def test_the_score_is_what_the_earlier_encoder_does_not_explain(run: Path) -> No
     fitted, judged = task.judge.score.fit.readings[0], task.judge.score.reading
     assert judged.before is not None
     assert fitted.before is not None
-    line = np.polyfit(told(task.folder, fitted.before)[1], told(task.folder, fitted)[1], 1)
-    ids, after = told(task.folder, judged)
-    ids_before, before = told(task.folder, judged.before)
+    line = np.polyfit(similarities(task.folder, fitted.before)[1], similarities(task.folder, fitted)[1], 1)
+    ids, after = similarities(task.folder, judged)
+    ids_before, before = similarities(task.folder, judged.before)
     assert ids == ids_before
     table = storage.read_table(part_path(task, 0))
     scores = dict(zip(table["id"].to_pylist(), table["score"].to_pylist(), strict=True))
