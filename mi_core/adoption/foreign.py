@@ -17,8 +17,8 @@ from torch import nn
 
 from mi_core.adoption.builders import CODE, FOLDERS, LOADERS, Built
 from mi_core.adoption.code import code_backbone
-from mi_core.adoption.layouts import Layout, inner, recognise
-from mi_core.adoption.layouts.decoders import decoder_module
+from mi_core.adoption.layouts import Layout, inner, listed, recognise
+from mi_core.adoption.layouts.decoders import decoder_module, decoder_weights
 from mi_core.adoption.layouts.files import Weights, read_weights
 from mi_core.adoption.layouts.heads import State, head_module
 from mi_core.adoption.layouts.looks import look_at
@@ -155,7 +155,9 @@ def _adopt_weights(
     if not bare and built.convert is not None:
         if kind in ("torchvision", "timm"):
             state, beside = inner(weights.state, built.backbone.state_dict())
-            weights = replace(weights, state=state, ignored=(*weights.ignored, *beside))
+            unread = dict.fromkeys(decoder_weights(state)[1], "the decoder; load: checkpoint:<architecture> reads it")
+            state = {key: one for key, one in state.items() if key not in unread}
+            weights = replace(weights, state=state, ignored=(*weights.ignored, *beside, *listed(unread)))
         tensors = built.convert(weights.state)
     elif not bare:
         layout = recognise(weights.state, built.backbone, name=name, activations=activations)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from mi_core.augmentations.byol import BYOLAugmentation
 from mi_core.augmentations.clip import CLIPAugmentation
 from mi_core.augmentations.dino import DINOAugmentation
+from mi_core.augmentations.i_jepa import IJEPAAugmentation
 from mi_core.augmentations.mae import MAEAugmentation
 from mi_core.augmentations.moco import MoCoV1Augmentation, MoCoV2Augmentation, MoCoV3Augmentation
 from mi_core.augmentations.simclr import SimCLRAugmentation
@@ -24,6 +25,7 @@ AUGMENTATIONS: dict[str, type[SimCLRAugmentation]] = {
     "vicreg": BYOLAugmentation,
     "dino": DINOAugmentation,
     "mae": MAEAugmentation,
+    "i-jepa": IJEPAAugmentation,
     "clip": CLIPAugmentation,
     "siglip": CLIPAugmentation,
     "supervised": SupervisedAugmentation,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from torch import nn
 
@@ -30,8 +31,11 @@ class Architecture:
     patches: bool = False
 
 
-def _vit(width: int, layers: int, heads: int, registers: int = 0) -> Callable[[ImageShape], nn.Module]:
-    return partial(vision_transformer, width=width, layers=layers, heads=heads, registers=registers)
+def _vit(
+    width: int, layers: int, heads: int, *, registers: int = 0, class_token: bool = True
+) -> Callable[[ImageShape], nn.Module]:
+    how: dict[str, Any] = {"width": width, "layers": layers, "heads": heads, "registers": registers}
+    return partial(vision_transformer, **how, class_token=class_token)
 
 
 # the command line reads the summaries off this file without importing it: they are literals
@@ -79,6 +83,26 @@ ENCODERS: dict[str, Architecture] = {
     "vit-b": _VIT_B,
     "vit-l": _VIT_L,
     "vit-h": Architecture("ViT-H: 32 layers, 16 heads, D = 1280.", _vit(1280, 32, 16), patches=True),
+    "vit-tiny-gap": Architecture(
+        "vit-tiny without class token, as I-JEPA's are: the mean of its patches, D = 128.",
+        _vit(128, 4, 4, class_token=False),
+        patches=True,
+    ),
+    "vit-b-gap": Architecture(
+        "ViT-B without class token: the mean of its patches, D = 768.",
+        _vit(768, 12, 12, class_token=False),
+        patches=True,
+    ),
+    "vit-l-gap": Architecture(
+        "ViT-L without class token: the mean of its patches, D = 1024.",
+        _vit(1024, 24, 16, class_token=False),
+        patches=True,
+    ),
+    "vit-h-gap": Architecture(
+        "ViT-H without class token, I-JEPA's: the mean of its patches, D = 1280.",
+        _vit(1280, 32, 16, class_token=False),
+        patches=True,
+    ),
     "deit-tiny": Architecture(
         "DeiT-Ti, which timm calls ViT-Ti: 12 layers, 3 heads, D = 192.", _vit(192, 12, 3), patches=True
     ),
@@ -87,13 +111,13 @@ ENCODERS: dict[str, Architecture] = {
     "dinov2-b": _VIT_B,
     "dinov2-l": _VIT_L,
     "dinov2-s-reg": Architecture(
-        "DINOv2's ViT-S with 4 registers: 12 layers, 6 heads, D = 384.", _vit(384, 12, 6, 4), patches=True
+        "DINOv2's ViT-S with 4 registers: 12 layers, 6 heads, D = 384.", _vit(384, 12, 6, registers=4), patches=True
     ),
     "dinov2-b-reg": Architecture(
-        "DINOv2's ViT-B with 4 registers: 12 layers, 12 heads, D = 768.", _vit(768, 12, 12, 4), patches=True
+        "DINOv2's ViT-B with 4 registers: 12 layers, 12 heads, D = 768.", _vit(768, 12, 12, registers=4), patches=True
     ),
     "dinov2-l-reg": Architecture(
-        "DINOv2's ViT-L with 4 registers: 24 layers, 16 heads, D = 1024.", _vit(1024, 24, 16, 4), patches=True
+        "DINOv2's ViT-L with 4 registers: 24 layers, 16 heads, D = 1024.", _vit(1024, 24, 16, registers=4), patches=True
     ),
     "clip-vit-b": Architecture(
         "CLIP's ViT-B with patches of 32 or 16 pixels, D = 768; needs the clip extra.", clip_vit_b, patches=True

@@ -16,7 +16,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from mi_core.checks import ConfigError, check_choice
-from mi_core.encoders.masked import masked_errors
+from mi_core.encoders.hidden_blocks import prediction_errors
+from mi_core.encoders.masked import PatchDecoder, masked_errors
 from mi_core.encoders.tokens import feature_map
 from mi_core.streams import seeded_generators
 
@@ -36,7 +37,7 @@ class Encoder(nn.Module):
         size: side of the images that the backbone takes, to which others are resized; None: any.
         interpolation: ``bilinear`` or ``bicubic``, antialiased, where images are resized.
         text: texts to embeddings beside those of ``projection``, where the encoder has such a tower.
-        decoder: rebuilds the hidden patches of an image (`mi_core.encoders.masked`), where the encoder was trained so.
+        decoder: a `masked.PatchDecoder` of the hidden patches of an image, where the encoder was trained so.
 
     ``momentum`` is the copy that followed it in training and gave the keys, of the same outputs but the prediction;
     None unless it was asked for.
@@ -56,7 +57,7 @@ class Encoder(nn.Module):
         size: int | None = None,
         interpolation: str = "bilinear",
         text: nn.Module | None = None,
-        decoder: nn.Module | None = None,
+        decoder: PatchDecoder | None = None,
     ) -> None:
         super().__init__()
         self.backbone = backbone
@@ -75,6 +76,11 @@ class Encoder(nn.Module):
     def outputs(self) -> tuple[str, ...]:
         """Names of the embeddings."""
         return ("backbone", *self.heads)
+
+    @property
+    def rebuilds(self) -> str:
+        """What its decoder rebuilds of hidden patches, ``pixels`` or ``states``; empty: it has none."""
+        return "" if self.decoder is None else self.decoder.rebuilds
 
     def forward(self, images: torch.Tensor) -> dict[str, torch.Tensor]:
         """Embeddings before any normalisation of their length, by output name."""
@@ -102,6 +108,23 @@ class Encoder(nn.Module):
         assert self.decoder is not None
         shown = self._normalised(images)
         return masked_errors(self.backbone, self.decoder, shown, order, visible, normalised=normalised)
+
+    def prediction_errors(
+        self, images: torch.Tensor, context: torch.Tensor, blocks: torch.Tensor, wanted: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """The error (B,) of predicting hidden blocks of images (B, C, H, W) in [0, 1]; see `hidden_blocks`.
+
+        Args:
+            images: of B images.
+            context, blocks: of `hidden_blocks.block_masks`.
+            wanted: (B, L, D) states of their patches by the network that follows the encoder; default: by the encoder
+                itself, standing still.
+        """
+        assert self.decoder is not None
+        shown = self._normalised(images)
+        if wanted is None:
+            wanted = feature_map(self.backbone, shown).detach()
+        return prediction_errors(self.backbone, self.decoder, shown, context, blocks, wanted)
 
     def _normalised(self, images: torch.Tensor) -> torch.Tensor:
         return (self._resized(images) - self.mean) / self.std

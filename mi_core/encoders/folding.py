@@ -18,7 +18,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 from mi_core.encoders.batch_norm import join_batch_norm
 from mi_core.encoders.checkpoint import Encoder
 
-COMPILED = ("ResNet", "VisionTransformer", "CLIPBackbone")
+COMPILED = ("ResNet", "VisionTransformer", "PatchMean", "CLIPBackbone")
 """Families of backbones that are compiled where that is asked for; others are too small, or code of others."""
 
 

@@ -70,4 +70,9 @@ def _clip_tower(backbone: Any, images: torch.Tensor) -> torch.Tensor:
     return tokens
 
 
-_TOKENS = {"ResNet": _resnet, "VisionTransformer": _vision_transformer, "CLIPBackbone": _clip_tower}
+_TOKENS = {
+    "ResNet": _resnet,
+    "VisionTransformer": _vision_transformer,
+    "PatchMean": _vision_transformer,
+    "CLIPBackbone": _clip_tower,
+}

@@ -1,8 +1,9 @@
 """Vision transformers (Dosovitskiy et al., ICLR 2021; the small one of Touvron et al., ICML 2021): torchvision's.
 
-The embedding is the class token after the last norm. Patch and image size are free. Two networks are called ViT-S: that
-of MoCo v3 (Chen et al., ICCV 2021) has 12 attention heads, that of DeiT, timm, DINO and DINOv2 has 6. Registers (Darcet
-et al., ICLR 2024) are further class tokens, whose positions stay 0.
+The embedding is the class token after the last norm; of a network without one, as I-JEPA's (Assran et al., CVPR 2023),
+it is the mean of the patches. Patch and image size are free. Two networks are called ViT-S: that of MoCo v3 (Chen et
+al., ICCV 2021) has 12 attention heads, that of DeiT, timm, DINO and DINOv2 has 6. Registers (Darcet et al., ICLR 2024)
+are further class tokens, whose positions stay 0.
 """
 
 from __future__ import annotations
@@ -15,11 +16,15 @@ from torch import nn
 from mi_core.encoders.input import ImageShape
 
 
-def vision_transformer(images: ImageShape, *, width: int, layers: int, heads: int, registers: int = 0) -> nn.Module:
+def vision_transformer(
+    images: ImageShape, *, width: int, layers: int, heads: int, registers: int = 0, class_token: bool = True
+) -> nn.Module:
     """A ViT without its classifier: (B, C, S, S) to (B, width); the hidden layers are four times as wide."""
     from torchvision.models import VisionTransformer
 
-    network: nn.Module = VisionTransformer(
+    from mi_core.encoders.patch_mean import PatchMean
+
+    network: nn.Module = (VisionTransformer if class_token else PatchMean)(
         image_size=images.size,
         patch_size=images.patch,
         num_layers=layers,

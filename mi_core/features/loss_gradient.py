@@ -3,7 +3,7 @@
 Training lowers the loss of its images and leaves their gradients small (Nasr, Shokri, Houmansadr, "Comprehensive
 privacy analysis of deep learning", IEEE S&P 2019, section III, for classifiers). Encoders are trained by losses on
 views, or on an image and its caption (`mi_core.objectives.image_losses`), or on patches that are hidden
-(`mi_core.encoders.masked`). V views of an image, A images in the bank, D width.
+(`mi_core.encoders.masked`, `mi_core.encoders.hidden_blocks`). V views of an image, A images in the bank, D width.
 
 The loss of a pair has gradients in two towers, image and text, and CLIP trains both. Gomez ("Rethinking membership
 inference attacks for CLIP", AAAI 2026, abstract) attacks by gradients a CLIP of 400 million pairs, of which attacks on
@@ -148,8 +148,29 @@ class MaskedGradient(LossGradient):
 
     kind = "masked-gradient"
     output = "backbone"
-    rebuilds = True
+    rebuilds = "pixels"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_range("masked", self.masked, 0, 1, open_low=True, open_high=True)
+
+
+@dataclass(frozen=True)
+class PredictionGradient(LossGradient):
+    """Of the error with which the states of hidden blocks are predicted, see `hidden_blocks.prediction_errors`.
+
+    The masks of the V views are the same for all images.
+
+    Args:
+        views: V of its own.
+        layers: groups of layers of backbone and predictor whose gradients are told apart, at most.
+        momentum: whether the states that are wanted are those of the encoder's momentum copy.
+    """
+
+    views: int = 4
+    layers: int = 6
+    momentum: bool = False
+
+    kind = "prediction-gradient"
+    output = "backbone"
+    rebuilds = "states"

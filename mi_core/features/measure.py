@@ -111,8 +111,8 @@ class Measure:
     searches: ClassVar[bool] = False
     """Whether an image's queries depend on answers, so that nobody knows them before."""
 
-    rebuilds: ClassVar[bool] = False
-    """Whether it takes the decoder of an encoder that was trained to rebuild hidden patches."""
+    rebuilds: ClassVar[str] = ""
+    """What the decoder that it takes rebuilds of hidden patches: ``pixels`` or ``states``; "": it takes none."""
 
     @property
     def momentum(self) -> bool:

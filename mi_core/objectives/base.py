@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from mi_core.checks import ConfigError
+from mi_core.encoders.masked import PatchDecoder
 
 
 class Objective(nn.Module, ABC):
@@ -32,13 +33,13 @@ class Objective(nn.Module, ABC):
     """Target that the loss reads of a sample besides its views: ``class``, ``attribute``, ``caption`` or nothing."""
     alternates: ClassVar[bool] = False
     """Whether parts of the module wait in some epochs, without gradients."""
-    rebuilds: ClassVar[bool] = False
-    """Whether it has a ``decoder`` that rebuilds hidden patches, which audits of its loss need."""
+    rebuilds: ClassVar[str] = ""
+    """What its ``decoder`` rebuilds of hidden patches, which its audits need: ``pixels`` or ``states``; "": nothing."""
     sync_batch_norm: ClassVar[bool] = True
     """Whether batch statistics are taken over all workers on GPUs."""
 
     backbone: nn.Module
-    decoder: nn.Module
+    decoder: PatchDecoder
 
     @property
     def draws(self) -> int:

@@ -13,10 +13,10 @@ from torch import nn
 
 from mi_core.checks import check_range
 from mi_core.encoders.masked import (
-    PixelDecoder,
+    PatchDecoder,
+    fix_positions,
     masked_errors,
-    patch_count,
-    sine_positions,
+    patches_along,
     transformer,
     visible_patches,
 )
@@ -49,25 +49,23 @@ class MAE(Objective):
     Parameters = MAEParameters
     heads = ()
     views = 1
-    rebuilds = True
+    rebuilds = "pixels"
 
     def __init__(self, backbone: nn.Module, parameters: MAEParameters) -> None:
         super().__init__()
-        network = transformer(backbone)
-        side, pixels = network.image_size // network.patch_size, network.patch_size**2 * network.conv_proj.in_channels
+        network, side = transformer(backbone, self.rebuilds), patches_along(backbone)
         self.backbone = backbone
-        positions = network.encoder.pos_embedding
-        positions.data.copy_(sine_positions(side, width_of(backbone)))
-        positions.requires_grad_(False)
-        self.decoder = PixelDecoder(
+        fix_positions(backbone)
+        self.decoder = PatchDecoder(
             width_of(backbone),
             side,
-            pixels,
+            self.rebuilds,
+            network.patch_size**2 * network.conv_proj.in_channels,
             decoder_width=parameters.decoder_width,
             layers=parameters.decoder_layers,
             heads=parameters.decoder_heads,
         )
-        self.patches = patch_count(backbone)
+        self.patches = side**2
         self.visible = visible_patches(self.patches, parameters.masked)
 
     @property

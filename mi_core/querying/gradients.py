@@ -1,15 +1,16 @@
 """The loss of each image and the norms of its gradient, from the weights of an encoder.
 
-The losses are those of `mi_core.objectives.image_losses`, and of `mi_core.encoders.masked`. One gradient is taken for
-each image by itself. On a GPU many images go at once (`torch.func.vmap`). On a CPU, where that is no faster, one goes
-after the other. The bank stands still. So does the embedding of the caption, unless gradients of the text tower are
-asked for: then the caption goes as tokens.
+The losses are those of `mi_core.objectives.image_losses`, and of an encoder's decoder of hidden patches. One gradient
+is taken for each image by itself. On a GPU many images go at once (`torch.func.vmap`). On a CPU, where that is no
+faster, one goes after the other. The bank stands still. So does the embedding of the caption, unless gradients of the
+text tower are asked for: then the caption goes as tokens.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -21,10 +22,16 @@ from torch.func import functional_call, grad_and_value, vmap
 from mi_core.augmentations.views import make_views
 from mi_core.checks import ConfigError
 from mi_core.encoders.checkpoint import Encoder
-from mi_core.encoders.masked import patch_count, visible_patches
+from mi_core.encoders.hidden_blocks import block_masks, mask_numbers
+from mi_core.encoders.masked import patches_along, visible_patches
 from mi_core.encoders.text_tower import TextTower
 from mi_core.features.batch import Batch
-from mi_core.features.loss_gradient import CaptionGradient, LossGradient, MaskedGradient, ViewsGradient
+from mi_core.features.loss_gradient import (
+    CaptionGradient,
+    LossGradient,
+    MaskedGradient,
+    ViewsGradient,
+)
 from mi_core.objectives.image_losses import CAPTION_LOSSES, VIEW_LOSSES
 from mi_core.querying.bank import BankAnswers
 from mi_core.streams import uniforms
@@ -77,7 +84,7 @@ def layer_groups(encoder: Encoder, output: str, layers: int, *, rebuilt: bool = 
         encoder: whose modules with weights are counted in the order of their definition.
         output: that the loss is read off; heads after it do not count.
         layers: groups, at most.
-        rebuilt: whether the loss is that of the decoder's pixels.
+        rebuilt: whether the loss is that of what the decoder rebuilds.
     """
     read = ("backbone", *list(encoder.heads)[: list(encoder.outputs).index(output)], *(("decoder",) if rebuilt else ()))
     return _grouped([name for name, _ in encoder.named_parameters() if name.partition(".")[0] in read], layers)
@@ -153,18 +160,18 @@ def _rows(
 ) -> torch.Tensor:
     besides: Beside = {} if texts is None else {"text": texts}
     if measure.momentum:
-        besides["keys"] = _keys_of_copy(encoder, output, views)
-    groups = layer_groups(encoder, output, measure.layers, rebuilt=measure.rebuilds)
+        besides["keys"] = _keys_of_copy(encoder, output, views, states=measure.rebuilds == "states")
+    groups = layer_groups(encoder, output, measure.layers, rebuilt=bool(measure.rebuilds))
     if measure.both:
         groups += text_groups(encoder, measure.layers)
     held = dict(encoder.named_parameters())
     weights = {name: held[name].detach() for group in groups for name in group}
 
-    rebuilt = _masked_error(encoder, measure) if isinstance(measure, MaskedGradient) else None
+    rebuilt = _rebuilding_error(encoder, measure) if measure.rebuilds else None
 
     def loss(weights: Weights, images: torch.Tensor, beside: Beside) -> torch.Tensor:
         if rebuilt is not None:
-            return rebuilt(weights, images)
+            return rebuilt(weights, images, beside)
         answers = functional_call(encoder, weights, (images,))
         queries, keys = answers[output], answers[key_output(output)]
         assert bank is not None
@@ -192,31 +199,39 @@ def _rows(
     return torch.stack([row(one, beside) for one, beside in zip(views, each, strict=True)]).float()
 
 
-def _masked_error(encoder: Encoder, measure: MaskedGradient) -> Callable[[Weights, torch.Tensor], torch.Tensor]:
+def _rebuilding_error(
+    encoder: Encoder, measure: LossGradient
+) -> Callable[[Weights, torch.Tensor, Beside], torch.Tensor]:
     """Weights by name and views (V, C, S, S) of one image to its mean error; the i-th views of all have one mask."""
-    patches = patch_count(encoder.backbone)
+    side = patches_along(encoder.backbone)
     masks = torch.arange(measure.views, device=encoder.mean.device)
-    order = uniforms(masks, epoch=0, view=0, count=patches).argsort(dim=1)
-    errors, visible = _MaskedErrors(encoder, not measure.plain), visible_patches(patches, measure.masked)
+    if isinstance(measure, MaskedGradient):
+        order = uniforms(masks, epoch=0, view=0, count=side**2).argsort(dim=1)
+        hidden: tuple[Any, ...] = (order, visible_patches(side**2, measure.masked))
+        errors = _Answers(encoder, partial(Encoder.masked_errors, normalised=not measure.plain))
+    else:
+        numbers = uniforms(masks, epoch=0, view=0, count=mask_numbers(side))
+        hidden = block_masks(numbers, side)
+        errors = _Answers(encoder, Encoder.prediction_errors)
 
-    def error(weights: Weights, images: torch.Tensor) -> torch.Tensor:
+    def error(weights: Weights, images: torch.Tensor, beside: Beside) -> torch.Tensor:
         own = {f"encoder.{name}": value for name, value in weights.items()}
-        each: torch.Tensor = functional_call(errors, own, (images, order, visible))
+        each: torch.Tensor = functional_call(errors, own, (images, *hidden, *beside.values()))
         return each.mean()
 
     return error
 
 
-class _MaskedErrors(nn.Module):
-    """`Encoder.masked_errors` as what a module answers, which `functional_call` needs."""
+class _Answers(nn.Module):
+    """What a method of an encoder answers, as that of a module, which `functional_call` needs."""
 
-    def __init__(self, encoder: Encoder, normalised: bool) -> None:
+    def __init__(self, encoder: Encoder, method: Callable[..., torch.Tensor]) -> None:
         super().__init__()
         self.encoder = encoder
-        self.normalised = normalised
+        self.method = method
 
-    def forward(self, images: torch.Tensor, order: torch.Tensor, visible: int) -> torch.Tensor:
-        return self.encoder.masked_errors(images, order, visible, normalised=self.normalised)
+    def forward(self, *arguments: Any) -> torch.Tensor:
+        return self.method(self.encoder, *arguments)
 
 
 def _text(encoder: Encoder, weights: Weights, tokens: torch.Tensor) -> torch.Tensor:
@@ -227,12 +242,14 @@ def _text(encoder: Encoder, weights: Weights, tokens: torch.Tensor) -> torch.Ten
     return embeddings[0]
 
 
-def _keys_of_copy(encoder: Encoder, output: str, views: torch.Tensor) -> torch.Tensor:
-    """Keys (B, V, D) of views (B, V, C, S, S) by the momentum copy, which stands still."""
-    assert encoder.momentum is not None
+def _keys_of_copy(encoder: Encoder, output: str, views: torch.Tensor, *, states: bool) -> torch.Tensor:
+    """Keys (B, V, D) of views (B, V, C, S, S) by the momentum copy, or states (B, V, L, D); they stand still."""
+    copied, shown = encoder.momentum, views.flatten(0, 1)
+    assert copied is not None
     with torch.no_grad():
-        keys: torch.Tensor = encoder.momentum(views.flatten(0, 1))[key_output(output)]
-    return keys.reshape(*views.shape[:2], -1)
+        keys: torch.Tensor = copied.feature_map(shown) if states else copied(shown)[key_output(output)]
+    by_view: torch.Tensor = keys.unflatten(0, views.shape[:2])
+    return by_view
 
 
 def losses_of(
@@ -261,9 +278,11 @@ def losses_of(
     check_differentiable(name, encoder, both=measure.both)
     read = [output for output in outputs if measure.output in (None, output)]
     views = make_views(batch.images, batch.streams, bank.augmentation, views=measure.views, size=encoder.size)
+    if measure.momentum and encoder.momentum is None:
+        raise ConfigError(f"the encoder {name} has no momentum copy, which keys: momentum needs")
     if measure.rebuilds:
-        if encoder.decoder is None:
-            raise ConfigError(f"the encoder {name} has no decoder that rebuilds hidden patches, which loss: mae needs")
+        if encoder.rebuilds != measure.rebuilds:
+            raise ConfigError(f"the encoder {name} has no decoder of the {measure.rebuilds} of hidden patches")
         return {output: losses_and_gradients(encoder, output, views, None, measure) for output in read}
     bank_texts = None if texts is None else bank.texts(name, encoder, measure.bank)
     if measure.both:
@@ -271,8 +290,7 @@ def losses_of(
         texts = encoder.text.tokens(batch.captions)
     keyed = tuple(dict.fromkeys(map(key_output, read)))
     if measure.momentum:
-        if encoder.momentum is None:
-            raise ConfigError(f"the encoder {name} has no momentum copy, which keys: momentum needs")
+        assert encoder.momentum is not None
         keys = bank.views(f"{name}, its momentum copy", encoder.momentum, keyed, measure.bank)
     else:
         keys = bank.views(name, encoder, keyed, measure.bank)

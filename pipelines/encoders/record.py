@@ -38,7 +38,7 @@ class EncoderRecord:
         source: commit and SHA-256 of a weights file from the Hugging Face Hub.
         momentum: whether the copy that followed it in training is kept beside each checkpoint.
         momentum_fingerprint: of the copy that came in the file of a loaded one, which its own weights do not tell.
-        decoder: whether a loaded one has a decoder of hidden patches.
+        rebuilds: of a loaded one, what its decoder rebuilds of hidden patches; empty: it has none.
     """
 
     name: str
@@ -68,7 +68,7 @@ class EncoderRecord:
     source: dict[str, str] = field(default_factory=dict)
     momentum: bool = False
     momentum_fingerprint: str = ""
-    decoder: bool = False
+    rebuilds: str = ""
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> EncoderRecord:

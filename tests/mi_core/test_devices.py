@@ -28,7 +28,7 @@ from mi_core.encoders import ENCODERS, build_backbone
 from mi_core.encoders.averaging import averaged
 from mi_core.encoders.checkpoint import Encoder, channelwise
 from mi_core.encoders.folding import for_queries
-from mi_core.encoders.masked import PixelDecoder
+from mi_core.encoders.masked import PatchDecoder
 from mi_core.encoders.projection import projection_head
 from mi_core.encoders.prototypes import Prototypes
 from mi_core.features import MEASURES, Measure, hop_skip_jump
@@ -36,7 +36,7 @@ from mi_core.features.adversarial import AdversarialLogits
 from mi_core.features.boundary_distance import BoundaryDistance
 from mi_core.features.caption_similarity import CaptionEmbedding, CaptionSimilarity
 from mi_core.features.embedding import Embedding, ViewEmbeddings
-from mi_core.features.loss_gradient import CaptionGradient, MaskedGradient, ViewsGradient
+from mi_core.features.loss_gradient import CaptionGradient, MaskedGradient, PredictionGradient, ViewsGradient
 from mi_core.features.lp_norm import LpNorm
 from mi_core.features.neighbour_density import NeighbourDensity
 from mi_core.features.pairwise_similarity import METRICS, PairwiseSimilarity
@@ -81,7 +81,12 @@ NEEDS: dict[str, tuple[Measure, ...]] = {  # per kind of measure, its settings
         CaptionGradient(0.07, 1, 4, 3, both=True),
     ),
     "masked-gradient": (MaskedGradient(0.75, 2, 3),),
+    "prediction-gradient": (PredictionGradient(2, 3), PredictionGradient(2, 3, momentum=True)),
 }
+READING = ("sequential", "boundary", "prediction-gradient")
+"""Needs for which the host waits for numbers: whether to go on, and how large the hidden blocks are."""
+DECODING = {"masked-gradient": "vit-tiny", "prediction-gradient": "vit-tiny-gap"}
+"""Encoders that have the decoder that a need takes."""
 RECIPES: dict[str, dict[str, Any]] = {name: {} for name in AUGMENTATIONS} | {
     "all of SimCLR": {"rotation": 10.0, "blur": 0.5, "solarize": 0.2},
 }
@@ -104,9 +109,11 @@ def encoder(name: str) -> Encoder:
         "prototypes": Prototypes(16, 8),
         "logits": nn.Linear(8, CLASSES),
     }
-    decoder = None
+    decoder, width = None, int(backbone.width)  # type: ignore[arg-type]
     if type(backbone).__name__ == "VisionTransformer" and "reg" not in name:
-        decoder = PixelDecoder(int(backbone.width), side // patch, 3 * patch**2, decoder_width=16, layers=1, heads=2)
+        decoder = PatchDecoder(width, side // patch, "pixels", 3 * patch**2, decoder_width=16, layers=1, heads=2)
+    elif name.endswith("-gap"):
+        decoder = PatchDecoder(width, side // patch, "states", width, decoder_width=16, layers=1, heads=2)
     tower = TextTransformer(32, 16, layers=1, heads=2, length=16)
     made = Encoder(
         backbone,
@@ -221,12 +228,12 @@ def test_every_recipe_draws_on_the_device(name: str, precision: str) -> None:
 @pytest.mark.parametrize("name", mostly(["resnet8"], ["resnet8", "vit-tiny"]))
 def test_every_need_is_computed_on_the_device(name: str, feature: str) -> None:
     with fake_cuda() as numbers:
-        asked = encoder("vit-tiny" if feature == "masked-gradient" else name)
-        asked.momentum = encoder(name)
+        asked = encoder(DECODING.get(feature, name))
+        asked.momentum = encoder(DECODING.get(feature, name))
         for need in NEEDS[feature]:
             numbers.read = 0
             check(ask(asked, recipe("supervised"), (need,)), (need,))
-            assert not numbers.read or feature in ("sequential", "boundary")
+            assert not numbers.read or feature in READING
 
 
 @pytest.mark.slow
@@ -238,7 +245,7 @@ def test_every_encoder_with_every_recipe_and_need(name: str) -> None:
             for feature, needs in NEEDS.items():
                 if feature == "parts" and name == "keras-conv4":
                     continue  # it has no feature map
-                if feature == "masked-gradient" and asked.decoder is None:
+                if any(need.rebuilds not in ("", asked.rebuilds) for need in needs):
                     continue
                 for need in needs:
                     check(ask(asked, recipe(drawn), (need,)), (need,))
@@ -265,6 +272,7 @@ STEPS = {
     "clip": Step({"text_layers": 1}),
     "siglip": Step({"text_layers": 1}),
     "dino": Step({"projection_hidden": 32, "projection_width": 16, "prototypes": 8}),
+    "i-jepa": Step({"predictor_width": 16, "predictor_layers": 1, "predictor_heads": 2}, "vit-tiny-gap/4"),
     "mae": Step({"decoder_width": 16, "decoder_layers": 1, "decoder_heads": 2}, "vit-tiny/8"),
     "supervised": Step({"classes": CLASSES}),
     "talos": Step({"values": 2}, epochs=2),

@@ -27,10 +27,8 @@ _BESIDE: dict[str, str] = {
     r".*loss.*|criterion.*": "values of the loss",
     r"opt(imi[sz]er.*)?$|.*sched.*|.*scaler.*|callbacks$|loops$": "the state of its training",
 }
-_JEPA = {
-    "encoder": "the network that trains; I-JEPA evaluates its average, the target encoder",
-    "predictor": "predicts hidden patches in training",
-}
+_JEPA = ("encoder", "predictor", "target_encoder")
+_TRAINS = {"encoder$": "the network that trains; I-JEPA evaluates its average, the target encoder"}
 _COUNTER = re.compile(r"(^|\.)total_(ops|params)$")  # thop's, which stand outside of wrappers as well
 
 
@@ -115,9 +113,9 @@ def unwrap(loaded: object) -> Weights:
 def _flat(level: Mapping[Any, Any], reasons: dict[str, str]) -> State:
     """Tensors by dotted name; ``reasons`` gets every entry that is left out."""
     holding = [str(name) for name, value in level.items() if isinstance(value, Mapping) and _holds(value)]
-    joint = _JEPA.keys() | {"target_encoder"} <= level.keys() and "target_encoder" in holding
+    joint = set(_JEPA) <= level.keys() and "target_encoder" in holding
     chosen = "target_encoder" if joint else next((name for name in CONTAINERS if name in holding), None)
-    reasons_here = {f"{name}$": why for name, why in _JEPA.items()} if joint else {}
+    reasons_here = _TRAINS if joint else {}
     state: State = {}
     for key, value in level.items():
         name = str(key)

@@ -34,12 +34,8 @@ _DINOV3 = {
         (384, 12, "small"), (768, 12, "base"), (1024, 24, "large"), (1280, 32, "huge_plus"), (4096, 40, "7b"),
     )
 }  # fmt: skip
-_WITHOUT_TOKEN = {
-    (768, 12, 16): "timm:vit_base_patch16_gap_224",
-    (1280, 32, 14): "timm:vit_huge_patch14_gap_224",
-    (1280, 32, 16): "timm:vit_huge_patch16_gap_448",
-    (1408, 40, 16): "timm:vit_giant_patch16_gap_224",
-}
+_WITHOUT_TOKEN = {(768, 12): "vit-b-gap", (1024, 24): "vit-l-gap", (1280, 32): "vit-h-gap"}
+_GIANT = (1408, 40, 16)  # I-JEPA's, whose hidden layers are not four times as wide
 _SMALL = {6: "deit-s", 12: "vit-s"}  # of width 384 with 12 layers, by the number of attention heads
 
 
@@ -125,8 +121,12 @@ def _transformer(known: Known, shapes: Mapping[str, torch.Size], *, scaled: bool
     if "rope_embed.periods" in shapes:
         return Look(f"DINOv3 with Meta's names {size}", _DINOV3.get((width, depth)))
     if "class_token" not in shapes:
-        load = _WITHOUT_TOKEN.get((width, depth, patch))
-        return Look(f"a vision transformer without a class token, as I-JEPA's are, {size}", load)
+        name = _WITHOUT_TOKEN.get((width, depth))
+        load = f"checkpoint:{name}/{patch}" if name else None
+        if (width, depth, patch) == _GIANT:
+            load = "timm:vit_giant_patch16_gap_224"
+        side = math.isqrt(shapes.get("encoder.pos_embedding", (0, 0))[1]) * patch or None
+        return Look(f"a vision transformer without a class token, as I-JEPA's are, {size}", load, side)
     tokens = shapes["class_token"][1]
     positions = shapes.get("encoder.pos_embedding", (0, tokens))[1] - tokens
     side = math.isqrt(positions) * patch or None

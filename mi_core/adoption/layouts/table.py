@@ -33,6 +33,7 @@ _MOCO = {"encoder_q.": "encoder_k."}
 _HEADS_64 = {192: 3, 384: 6, 768: 12, 1024: 16, 1536: 24}
 _HEADS_MOCO = {384: 12, 768: 12, 1024: 16, 1280: 16}
 _HEADS_MAE = {768: 12, 1024: 16, 1280: 16}
+_HEADS_JEPA = _HEADS_MAE | {1408: 16}
 
 
 @dataclass(frozen=True)
@@ -242,6 +243,13 @@ LAYOUTS: tuple[Known, ...] = (
         marks=(r"decoder_embed\.", r"decoder_blocks\.", r"mask_token$"),
         ignored={r"(decoder_|mask_token$)": "a decoder that is not whole, and no part of the encoder"},
         attention=_HEADS_MAE,
+    ),
+    Known(
+        "I-JEPA checkpoint",
+        "",
+        marks=(r"predictor\.predictor_embed\.", r"predictor\.mask_token$"),
+        ignored={r"predictor\.": "a predictor that is not whole, and no part of the encoder"},
+        attention=_HEADS_JEPA,
     ),
     Known(
         "DINOv2 state dict",

@@ -89,9 +89,9 @@ class AttackConfig(Section):
         return any(measure.momentum for measure in self.needs())
 
     @property
-    def reads_decoder(self) -> bool:
-        """Whether it takes the decoder of a masked autoencoder."""
-        return any(measure.rebuilds for measure in self.needs())
+    def rebuilds(self) -> str:
+        """What the decoder of hidden patches that it takes rebuilds: ``pixels`` or ``states``; empty: it takes none."""
+        return next((measure.rebuilds for measure in self.needs() if measure.rebuilds), "")
 
     @property
     def reads_weights(self) -> bool:

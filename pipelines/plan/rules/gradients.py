@@ -33,11 +33,14 @@ def may_be_copied(encoder: EncoderConfig) -> bool:
     return type(encoder) is TrainedConfig and encoder.keeps_momentum
 
 
-def may_rebuild(encoder: EncoderConfig) -> bool:
-    """Whether an encoder has a decoder of hidden patches, as far as its settings tell; as `may_be_copied`."""
+def may_rebuild(encoder: EncoderConfig, rebuilt: str) -> bool:
+    """Whether an encoder has a decoder of the pixels or states of hidden patches, as far as its settings tell.
+
+    Of a checkpoint only its file tells.
+    """
     if isinstance(encoder, LoadedConfig):
         return not encoder.fresh and encoder.load.startswith("checkpoint:")
-    return isinstance(encoder, TrainedConfig) and OBJECTIVES[encoder.objective].rebuilds
+    return isinstance(encoder, TrainedConfig) and OBJECTIVES[encoder.objective].rebuilds == rebuilt
 
 
 def may_read_captions(encoder: EncoderConfig) -> bool:
@@ -53,6 +56,6 @@ def why_unfit(attack: AttackConfig, encoder: EncoderConfig) -> str:
         return ""
     if attack.reads_momentum and not may_be_copied(encoder):
         return why_no_gradients(encoder) or "has no momentum copy"
-    if attack.reads_decoder and not may_rebuild(encoder):
-        return why_no_gradients(encoder) or "has no decoder of hidden patches"
+    if attack.rebuilds and not may_rebuild(encoder, attack.rebuilds):
+        return why_no_gradients(encoder) or f"has no decoder of the {attack.rebuilds} of hidden patches"
     return why_no_gradients(encoder)

@@ -9,7 +9,7 @@ from torch import nn
 from mi_core.checks import ConfigError, ShapeError
 from mi_core.encoders import build_backbone
 from mi_core.encoders.checkpoint import seeded
-from mi_core.encoders.masked import PixelDecoder, masked_errors, patch_pixels, sine_positions, visible_patches
+from mi_core.encoders.masked import PatchDecoder, masked_errors, patch_pixels, sine_positions, visible_patches
 from mi_core.objectives.mae import MAE, MAEParameters
 from tests.mi_core.vit_mae import PATCH, SIDE, small_vit_mae
 
@@ -42,7 +42,7 @@ def names_there(name: str) -> str:
         ("conv_proj.", "embeddings.patch_embeddings.projection."),
         ("decoder.embed.", "decoder.decoder_embed."),
         ("decoder.norm.", "decoder.decoder_norm."),
-        ("decoder.pixels.", "decoder.decoder_pred."),
+        ("decoder.numbers.", "decoder.decoder_pred."),
         ("decoder.positions", "decoder.decoder_pos_embed"),
         ("decoder.blocks.", "decoder.decoder_layers."),
         ("self_attention.out_proj.", "attention.o_proj."),
@@ -158,9 +158,14 @@ def test_some_patch_is_visible_and_some_is_hidden() -> None:
 
 
 def test_mistakes_are_named() -> None:
-    with pytest.raises(ConfigError, match="type Conv4 cannot leave patches out; take a vision transformer"):
+    with pytest.raises(
+        ConfigError,
+        match="type Conv4 cannot leave patches out to rebuild pixels; take a vision transformer without registers",
+    ):
         MAE(build_backbone("conv4", 3, SIDE), SMALL)
-    with pytest.raises(ConfigError, match="cannot leave patches out; take a vision transformer without registers"):
+    with pytest.raises(
+        ConfigError, match="cannot leave patches out to rebuild pixels; take a vision transformer without registers"
+    ):
         MAE(build_backbone("dinov2-s-reg/4", 3, 8), SMALL)
     network = small()
     with pytest.raises(ShapeError, match="order has shape"):
@@ -172,6 +177,6 @@ def test_mistakes_are_named() -> None:
 
 
 def test_a_decoder_says_how_many_heads_it_has() -> None:
-    assert isinstance(small().decoder, PixelDecoder)
+    assert isinstance(small().decoder, PatchDecoder)
     assert small().decoder.state_dict()["heads"] == 4
     assert isinstance(nn.Module.state_dict(small().decoder)["positions"], torch.Tensor)

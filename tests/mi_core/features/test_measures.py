@@ -32,6 +32,7 @@ from mi_core.features.part_energy import PartEnergies
 from mi_core.features.patch_similarity import CenterSimilarity, center_similarity
 from mi_core.features.sequential import SequentialSimilarity, StoppingRule
 from mi_core.objectives.clip import CLIP, CLIPParameters
+from mi_core.objectives.i_jepa import IJEPAParameters
 from mi_core.objectives.mae import MAEParameters
 from mi_core.querying.bank import Bank
 from mi_core.querying.extractor import Extractor
@@ -56,11 +57,17 @@ def varied(measure: Measure) -> Iterator[Measure]:
             yield replace(measure, **{field.name: value + (2 if isinstance(value, int) else 0.125)})
 
 
+REBUILDING = {
+    "pixels": PretrainingParameters("vit-tiny/4", "mae", MAEParameters(decoder_width=32, decoder_heads=2), size=12),
+    "states": PretrainingParameters(
+        "vit-tiny-gap/4", "i-jepa", IJEPAParameters(predictor_width=32, predictor_layers=2, predictor_heads=2), size=12
+    ),
+}
 EVERY = [measure for kind in MEASURES.values() for measure in varied(kind())]
 
 
-def encoder(classes: int, *, rebuilds: bool = False) -> Encoder:
-    """An encoder with all outputs, a text tower and a momentum copy; or a masked autoencoder."""
+def encoder(classes: int, *, rebuilds: str = "") -> Encoder:
+    """An encoder with all outputs, a text tower and a momentum copy; or one with a decoder of hidden patches."""
 
     def build() -> Encoder:
         module = CLIP(build_backbone("conv4", 3, 12), SMALL)
@@ -69,8 +76,9 @@ def encoder(classes: int, *, rebuilds: bool = False) -> Encoder:
         return Encoder(module.backbone, heads, plain, plain, text=module.text_tower())
 
     if rebuilds:
-        how = PretrainingParameters("vit-tiny/4", "mae", MAEParameters(decoder_width=32, decoder_heads=2), size=12)
-        return audited_encoder(how, 3, 12).eval()
+        made = audited_encoder(REBUILDING[rebuilds], 3, 12).eval()
+        made.momentum = seeded(1, lambda: audited_encoder(REBUILDING[rebuilds], 3, 12)).eval()
+        return made
     made = seeded(0, build).eval()
     made.momentum = seeded(1, build).eval()
     return made
@@ -143,7 +151,7 @@ def test_columns_are_named_as_configs_and_papers_write_them() -> None:
         *("pairwise:cosine", "view-embeddings", "sequential", "norm:2", "embedding", "patches:3x3", "parts:128/2"),
         *("caption:cosine", "caption:embedding", "boundary:7/2000", "adversarial:0.03137254901960784/10/10"),
         *("neighbours:20/128", "gradient:0.5/4/128/6/info-nce", "caption-gradient:0.5/4/128/6/clip/-10"),
-        "masked-gradient:0.75/4/6",
+        *("masked-gradient:0.75/4/6", "prediction-gradient:4/6"),
     ]
     assert ViewsGradient(0.2, 2, 10, 3, momentum=True).name == "gradient:0.2/2/10/3/info-nce/momentum"
     assert CaptionGradient(0.07, 2, 10, 3, both=True).name == "caption-gradient:0.07/2/10/3/clip/-10/both"

@@ -113,7 +113,7 @@ def test_gradients_of_the_masked_error_are_those_of_plain_autograd() -> None:
     plain = copy.deepcopy(model).requires_grad_(True)
     order = uniforms(torch.arange(3), epoch=0, view=0, count=9).argsort(dim=1)
     groups = layer_groups(plain, "backbone", 4, rebuilt=True)
-    assert groups[-1][-1] == "decoder.pixels.bias"
+    assert groups[-1][-1] == "decoder.numbers.bias"
     for row in range(2):
         plain.zero_grad()
         loss = plain.masked_errors(views[row], order, 4).mean()

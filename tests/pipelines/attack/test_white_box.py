@@ -185,8 +185,10 @@ def test_encoders_without_gradients_are_refused() -> None:
     raw["queries"]["repeats"] = 2
     assert "queries.repeats = 2, but white-box takes gradients" in refused(raw)
     assert "asks for 13 samples of anchor, which has 12" in refused(config(bank=13))
-    told = refused(config(loss="mae", outputs=["backbone"]))
-    assert "has no decoder of hidden patches" in told
+    for loss, rebuilt in (("mae", "pixels"), ("i-jepa", "states")):
+        told = refused(config(loss=loss, outputs=["backbone"]))
+        assert f"attacks.0.loss = '{loss}', but target has no decoder of the {rebuilt} of hidden patches" in told
+        assert f"train it here by {loss}, load a checkpoint with the decoder in it, or leave loss out" in told
 
 
 def test_a_reference_that_is_not_named_gives_gradients() -> None:
