@@ -44,7 +44,7 @@ def answered(flags: Flags) -> Flags:
         question = "Shape of its requests (json, multipart, openai, voyage, cohere, titan)?"
         flags = changed(flags, adapter=typer.prompt(question, default="json"))
     if flags.objective is None and not (flags.encoder or "").startswith(("open_clip:", "transformers:")):
-        known = "simclr, moco-v1, moco-v2, moco-v3, byol, barlow-twins, vicreg, dino, mae, clip, siglip"
+        known = "simclr, moco-v1, moco-v2, moco-v3, byol, barlow-twins, vicreg, dino, mae, i-jepa, clip, siglip"
         question = f"How was it trained ({known})? If you do not know:"
         flags = changed(flags, objective=typer.prompt(question, default="simclr"))
     if flags.candidates is None:

@@ -123,7 +123,9 @@ def _transformer(known: Known, shapes: Mapping[str, torch.Size], *, scaled: bool
     if "class_token" not in shapes:
         name = _WITHOUT_TOKEN.get((width, depth))
         load = f"checkpoint:{name}/{patch}" if name else None
-        if (width, depth, patch) == _GIANT:
+        if name == "vit-b-gap" and patch == 16:
+            load = f"{load} (12 attention heads, I-JEPA's) or timm:vit_base_patch16_gap_224 (16)"
+        elif (width, depth, patch) == _GIANT:
             load = "timm:vit_giant_patch16_gap_224"
         side = math.isqrt(shapes.get("encoder.pos_embedding", (0, 0))[1]) * patch or None
         return Look(f"a vision transformer without a class token, as I-JEPA's are, {size}", load, side)

@@ -12,8 +12,10 @@ import torch
 import torch.nn.functional as F
 
 from mi_core.checks import ConfigError, ShapeError
-from mi_core.encoders.checkpoint import Encoder
-from mi_core.features.loss_gradient import CaptionGradient, MaskedGradient, ViewsGradient
+from mi_core.encoders.checkpoint import Encoder, seeded
+from mi_core.encoders.hidden_blocks import block_masks, mask_numbers
+from mi_core.features.loss_gradient import CaptionGradient, MaskedGradient, PredictionGradient, ViewsGradient
+from mi_core.objectives.i_jepa import IJEPAParameters
 from mi_core.objectives.image_losses import (
     CAPTION_LOSSES,
     VIEW_LOSSES,
@@ -117,6 +119,42 @@ def test_gradients_of_the_masked_error_are_those_of_plain_autograd() -> None:
     for row in range(2):
         plain.zero_grad()
         loss = plain.masked_errors(views[row], order, 4).mean()
+        loss.backward()
+        held = dict(plain.named_parameters())
+        norms = [
+            math.sqrt(sum(float(held[name].grad.square().sum()) for name in group))  # type: ignore[union-attr]
+            for group in groups
+        ]
+        np.testing.assert_allclose(found[row], [float(loss.detach()), *norms], rtol=1e-3)
+
+
+def predictive(momentum: bool) -> Encoder:
+    parameters = IJEPAParameters(predictor_width=32, predictor_layers=2, predictor_heads=2)
+    how = PretrainingParameters("vit-tiny-gap/4", "i-jepa", parameters, mean=(0.4,), std=(0.3,))
+    made = audited_encoder(how, 3, 24).eval().requires_grad_(False)
+    if momentum:
+        made.momentum = seeded(5, lambda: audited_encoder(how, 3, 24)).eval().requires_grad_(False)
+        with torch.no_grad():
+            for weight in made.momentum.parameters():
+                weight.add_(0.02 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(weight.numel())))
+    return made
+
+
+@pytest.mark.parametrize("momentum", [False, True])
+def test_gradients_of_the_prediction_error_are_those_of_plain_autograd(momentum: bool) -> None:
+    model, views = predictive(momentum), torch.rand(2, 3, 3, 24, 24, generator=torch.Generator().manual_seed(7))
+    measure = PredictionGradient(views=3, layers=4, momentum=momentum)
+    found = losses_and_gradients(model, "backbone", views, None, measure)
+    together = losses_and_gradients(model, "backbone", views, None, measure, together=True)
+    torch.testing.assert_close(together, found, rtol=1e-4, atol=1e-5)
+    plain = copy.deepcopy(model).requires_grad_(True)
+    masks = block_masks(uniforms(torch.arange(3), epoch=0, view=0, count=mask_numbers(6)), 6)
+    groups = layer_groups(plain, "backbone", 4, rebuilt=True)
+    assert groups[-1][-1] == "decoder.numbers.bias"
+    for row in range(2):
+        plain.zero_grad()
+        target = plain if plain.momentum is None else plain.momentum
+        loss = plain.prediction_errors(views[row], *masks, target.feature_map(views[row]).detach()).mean()
         loss.backward()
         held = dict(plain.named_parameters())
         norms = [
