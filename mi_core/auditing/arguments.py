@@ -92,6 +92,12 @@ def _whole(low: int, high: int, *, absent: bool = False) -> Callable[[str, Any],
     return check
 
 
+def _channels(name: str, value: Any) -> int:
+    if value not in (1, 3) or isinstance(value, bool):
+        raise _fault(name, value, "1 or 3")
+    return int(value)
+
+
 def _between(low: float, high: float, *, is_open: bool = False) -> Callable[[str, Any], float]:
     def check(name: str, value: Any) -> float:
         return check_range(name, _number(name, value), low, high, open_low=is_open, open_high=is_open)
@@ -137,6 +143,7 @@ _TEXT, _SETTINGS = _optional(str, "a text, or None"), _optional(Mapping, "a dict
 _FLAG = _optional((bool,), "True or False")
 _KINDS: dict[str, Callable[[str, Any], Any]] = {
     "size": _whole(1, 4096, absent=True),
+    "channels": _channels,
     "views": _whole(2, 10_000),
     "seed": _whole(0, 2**32 - 1),
     "fdr": _between(0, 1, is_open=True),

@@ -12,7 +12,7 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from mi_core.attacks.mean_cosine import MeanCosine
+from mi_core.auditing.attacks import AuditAttack, needs_of
 from mi_core.auditing.config_text import FAMILY, reference_settings
 from mi_core.auditing.models import Model
 from mi_core.auditing.reading import Samples
@@ -43,7 +43,7 @@ class Asked:
     """What the encoders answer, and what the classifiers see of M of the N images.
 
     Args:
-        features: by encoder, of all N images: similarities of their views.
+        features: by encoder, of all N images: what the attacks read.
         pixels: (M, P) float32, the shrunken images.
         embeddings: (M, D) float32 by all references, side by side; D = 0 without references.
     """
@@ -58,6 +58,7 @@ class Setup:
     """The settings of an audit, as `mi_core.audit` takes them, but for these.
 
     Args:
+        attacks: the first is that of the verdict.
         recipe: of the views.
         data: as `config_text.audit_settings` takes it.
         nonce_given: whether the user gave the nonce.
@@ -65,6 +66,7 @@ class Setup:
         bar: shows how far the audit is.
     """
 
+    attacks: tuple[AuditAttack, ...]
     objective: str
     augmentation: Mapping[str, Any]
     recipe: SimCLRAugmentation
@@ -91,13 +93,13 @@ class Setup:
         encoders = {"target": target.encoder, **{one.name: one.model.encoder for one in beside}}
         outputs = {"target": self.output, **{one.name: one.output for one in beside}}
         ready = {name: averaged(for_queries(one, self.device), 1) for name, one in encoders.items()}
-        (measure,) = MeanCosine(seed=self.seed).needs
-        parts: dict[str, list[np.ndarray]] = {name: [] for name in ready}
+        read = needs_of(self.attacks)
+        parts: dict[tuple[str, str], list[np.ndarray]] = {}
         small = _Rows(int(seen.sum()))
         embeddings = _Rows(int(seen.sum()))
         together: dict[tuple[str, int | None, tuple[Measure, ...]], dict[str, Encoder]] = {}
         for name, one in ready.items():
-            needs = (measure,) if name == "target" else (measure, EMBEDDING)
+            needs = read if name == "target" else tuple(dict.fromkeys((*read, EMBEDDING)))
             together.setdefault((outputs[name], one.size, needs), {})[name] = one
         extractors = [
             Extractor(
@@ -117,13 +119,17 @@ class Setup:
             for extractor in extractors:
                 for name, columns in extractor(images, streams, names).items():
                     found[name] = {column.partition(".")[2]: values for column, values in columns.items()}
-                    parts[name].append(found[name][measure.name])
+                    for measure in read:
+                        parts.setdefault((name, measure.name), []).append(found[name][measure.name])
             small.add([shrunken(one) for one in pixels[shown]])
             nothing = np.empty((len(names), 0), dtype=np.float32)
             embeddings.add(np.hstack([nothing, *(found[one.name][EMBEDDING.name] for one in beside)])[shown])
             tick(len(names))
         each = np.array(ids)
-        features = {name: Features(each, {measure.name: np.concatenate(values)}) for name, values in parts.items()}
+        features = {
+            name: Features(each, {measure.name: np.concatenate(parts.pop((name, measure.name))) for measure in read})
+            for name in ready
+        }
         return Asked(features, small.array, embeddings.array)
 
     def _precision(self, encoders: Mapping[str, Encoder], decoder: Decoder) -> str:

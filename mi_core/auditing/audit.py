@@ -12,11 +12,13 @@ from torch import nn
 
 from mi_core.auditing.arguments import checked
 from mi_core.auditing.asking import Bar, Setup
+from mi_core.auditing.attacks import attacks_of
+from mi_core.auditing.config_text import reference_settings
 from mi_core.auditing.found import Found
 from mi_core.auditing.images import items_of
 from mi_core.auditing.judging import Measured, judged
 from mi_core.auditing.models import device_of, evaluating, given_reference, model_of, tried_out
-from mi_core.auditing.questions import question_of
+from mi_core.auditing.questions import Question, question_of
 from mi_core.auditing.reading import CANDIDATES, CONTROLS, MAX_REJECTED, Samples, read
 from mi_core.auditing.scores import scores_of
 from mi_core.checks import ConfigError
@@ -34,11 +36,13 @@ def audit(
     controls: Any,
     *,
     size: int | None = None,
+    channels: int = 3,
     decoding: Mapping[str, Any] | None = None,
     weights: str | os.PathLike[str] | None = None,
     weights_key: str | None = None,
     references: Sequence[Any] | None = None,
     quick: bool = False,
+    attacks: Sequence[Any] = (),
     objective: str | None = None,
     augmentation: Mapping[str, Any] | None = None,
     output: str | None = None,
@@ -58,19 +62,20 @@ def audit(
 ) -> Found:
     """Tell whether images were used to train an encoder.
 
-    The attack is mean-cosine: embeddings of an image's views lie closer together if the image was trained on. Its score
-    counts only against checks on the same images: a blind classifier that never asks the encoder, the same attack on
-    reference encoders that saw neither group, and a classifier on what these see. Somebody chose the two groups, so the
-    verdict is that by choice of `mi_core.validity.verdict`. Views depend on pixels, ``seed`` and ``nonce``: no name,
-    path or order has an effect.
+    The attack of the verdict is mean-cosine: embeddings of an image's views lie closer together if the image was
+    trained on. Its score counts only against checks on the same images: a blind classifier that never asks the encoder,
+    the same attack on reference encoders that saw neither group, and a classifier on what these see. Somebody chose the
+    two groups, so the verdict is that by choice of `mi_core.validity.verdict`. Views depend on pixels, ``seed`` and
+    ``nonce``: no name, path or order has an effect.
 
     Args:
         model: an ``nn.Module``; a function of images (B, C, H, W) float32 in [0, 1] to embeddings (B, D); the name of
             an architecture with ``weights``, such as ``"open_clip:ViT-B-32"``; or the address of an API.
         candidates: images in question: a folder, a list of files, bytes, PIL images or arrays, an array or tensor
-            (N, H, W), (N, H, W, C) or (N, C, H, W), a torch or Hugging Face data set.
+            (N, H, W), (N, H, W, C) or (N, C, H, W), a torch or Hugging Face data set, or anything that yields images.
         controls: images of the same kind that were surely not trained on, at least 100 of them.
         size: side of the images as the encoder gets them; None: the published one of a named encoder, else 224.
+        channels: of the images as the encoder gets them, 3 or 1 (grey).
         decoding: how files become pixels, in place of the encoder's own way, as ``Decoder`` has it: ``interpolation``,
             ``fit``, ``resize``, ``depth``, and ``{"orientation": "stored"}`` for a training that did not turn images
             as their EXIF data ask.
@@ -83,6 +88,10 @@ def audit(
             Nothing of ``model`` but the size reaches a reference by name or address: an API is asked with default
             settings and no key; wrap another one in a function.
         quick: leave the references out. The verdict can then not be ``leak``.
+        attacks: further ones beside mean-cosine: names such as ``"lira"``, dictionaries of a name and parameters
+            (``{"attack": "combined", "penalty": 3.0}``), your own classes of `mi_core.attacks.base.Attack`, or
+            instances. They are fitted on the controls that fix the threshold, on the judged images, or as LiRA on the
+            references that are trained here, whatever each can. The verdict does not rest on them.
         objective: pre-training framework whose views the queries imitate; None: ``clip`` for CLIP and SigLIP,
             else ``simclr``.
         augmentation: settings of these views, for example ``{"crop_scale": (0.4, 1.0)}``; None: the framework's own.
@@ -112,7 +121,9 @@ def audit(
         NumericError: an embedding is not finite; the message names the images.
     """
     plain = checked(**locals())  # nothing but the arguments so far
-    size, views, mean, std, seed = (plain[name] for name in ("size", "views", "mean", "std", "seed"))
+    size, channels, views, mean, std, seed = (
+        plain[name] for name in ("size", "channels", "views", "mean", "std", "seed")
+    )
     fdr, max_rejected, factor = (plain[name] for name in ("fdr", "max_rejected", "factor"))
     if quick and references is not None:
         raise ConfigError("references are given with quick=True, which leaves them out; keep one of the two")
@@ -121,6 +132,7 @@ def audit(
     question = question_of(
         model,
         size=size,
+        channels=channels,
         decoding=decoding,
         weights=weights,
         weights_key=weights_key,
@@ -141,6 +153,7 @@ def audit(
         given_ones = [given_reference(one, how, number) for number, one in enumerate(references or ())]
         if output not in target.encoder.outputs:
             raise ConfigError(f"output = {output!r}: model has {', '.join(target.encoder.outputs)}")
+        chosen = attacks_of(attacks, seed=seed, output=output, no_shadows=_no_shadows(question, quick, references))
         tick = bar.begin("reading", sum(map(len, given.values())))
         samples = read(given, decoder, seed, tick, max_rejected=max_rejected, near_duplicates=near_duplicates)
         _check_numbers(samples, seed)
@@ -148,6 +161,7 @@ def audit(
         told |= {} if max_rejected == MAX_REJECTED else {"max_rejected": max_rejected}
         told |= {} if near_duplicates else {"near_duplicates": None}
         setup = Setup(
+            attacks=chosen,
             objective=question.objective,
             augmentation=augmentation or {},
             recipe=question.recipe,
@@ -166,9 +180,17 @@ def audit(
         beside = setup.references(given_ones if quick or references is not None else None, samples)
         seen = np.zeros(len(samples.items), dtype=bool)
         seen[samples.first(CLASSIFIED, seed)] = True
-        scores = scores_of(setup.ask(target, beside, samples, seen), beside, samples, seen, seed)
+        scores = scores_of(chosen, setup.ask(target, beside, samples, seen), beside, samples, seen, seed)
         sources = {CANDIDATES: candidates, CONTROLS: controls}
         return judged(Measured(samples, scores, target, beside, shown, sources, setup, setup.grid(samples)))
+
+
+def _no_shadows(question: Question, quick: bool, references: Sequence[Any] | None) -> str:
+    """What to do so that the references are shadows of the target; empty: they are."""
+    if quick or references is not None:
+        return f"leave {'quick' if quick else 'references'} out, so that references are trained here"
+    own = str(reference_settings()["objective"])
+    return "" if question.objective == own else f"those trained here are {own}'s, the target {question.objective}'s"
 
 
 def _check_numbers(samples: Samples, seed: int) -> None:

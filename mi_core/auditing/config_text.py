@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 FIRST_LINE = "# Were these images used to train this encoder? The same audit as a config; run it with"
@@ -48,6 +48,7 @@ def audit_settings(
     seed: int,
     known: bool = False,
     captions: bool = False,
+    further: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """The settings of an audit of candidates against controls.
 
@@ -67,6 +68,7 @@ def audit_settings(
         seed: of everything random.
         known: whether members are known: LpLA runs too, and half of them are held back to estimate the share used.
         captions: whether images have captions: the attack on similarities of images and captions runs too.
+        further: attacks beside these, as ``attacks`` has them.
     """
     roles: dict[str, Any] = {
         "candidate": {"from": "candidates"},
@@ -80,6 +82,9 @@ def audit_settings(
         attacks.append({"attack": "lpla", "target": "target", "reference": "known"})
     if captions:
         attacks.append({"attack": "clip-cosine", "target": "target", "reference": "nonmembers"})
+    attacks += map(dict, further)
+    by_shadows = any(one["reference"] == FAMILY for one in further)  # which draw the views of the target here, too
+    drawn = dict(augmentation) if by_shadows else "as-trained"
     views_of_training = {"objective": objective} | ({"augmentation": dict(augmentation)} if augmentation else {})
     return {
         "name": "audit",
@@ -94,7 +99,7 @@ def audit_settings(
             "target": {**views_of_training, **target},
             **{name: _reference(one, views_of_training) for name, one in references.items()},
         },
-        "queries": {"views": views, "augmentation": "as-trained", "outputs": [output]}
+        "queries": {"views": views, "augmentation": drawn, "outputs": [output]}
         | ({} if nonce is None else {"nonce": nonce}),
         "attacks": attacks,
         "validity": ({"references": list(references)} if references else {})

@@ -103,7 +103,7 @@ class Found:
     def table(self) -> list[dict[str, Any]]:
         """A row for every candidate, the highest score first: ``key``, ``score``, ``p_value``, ``q_value``,
         ``posterior``; of candidates that are no evidence, key and score alone."""
-        scores = self._scores.score[self._scores.member]
+        scores = self._scores.first.score[self._scores.first.member]
         keys, own = self._keys, self._answers
         if own is None:
             return [{"key": keys[row], "score": float(scores[row])} for row in np.argsort(-scores).tolist()]
@@ -165,10 +165,14 @@ class Found:
         return [item.key for item in self._samples.items]
 
     def _figures(self) -> dict[str, Drawing]:
-        (attack,), scores = self._report.attacks, self._scores
-        identity = attack.attack, attack.target, attack.output, attack.reference, attack.seed
-        curve = AttackScores(*identity, scores.score, scores.member, scores.threshold, scores.statistic)
-        return draw_figures(self._report, FigureData(scores=(curve,), views=ViewGrid(*self._grid)))
+        curves = tuple(
+            AttackScores(
+                *(row.attack, row.target, row.output, row.reference, row.seed),
+                *(one.score, one.member, one.threshold, one.statistic),
+            )
+            for row, one in zip(self._report.attacks, self._scores.attacks, strict=True)
+        )
+        return draw_figures(self._report, FigureData(scores=curves, views=ViewGrid(*self._grid)))
 
     def _thumbnails(self) -> dict[str, bytes]:
         answers = () if self._report.evidence is None else self._report.evidence.samples

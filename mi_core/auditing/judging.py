@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,8 @@ import numpy as np
 
 from mi_core.adoption.soundness import QUERIES, noise_caveat
 from mi_core.attacks import left_out
-from mi_core.attacks.mean_cosine import MeanCosine
-from mi_core.auditing.asking import Setup
+from mi_core.auditing.asking import EMBEDDING, Setup
+from mi_core.auditing.attacks import NONMEMBERS, SHADOWS, AuditAttack, needs_of
 from mi_core.auditing.config_text import FAMILY, MISSING, audit_settings, reference_settings, yaml_of
 from mi_core.auditing.found import Found
 from mi_core.auditing.models import Model
@@ -21,13 +21,15 @@ from mi_core.auditing.reading import CANDIDATES, CONTROLS, Samples
 from mi_core.auditing.references import Reference
 from mi_core.auditing.scores import Scores
 from mi_core.encoders.remote.encoder import Endpoint
+from mi_core.features import queries_per_image
 from mi_core.metrics.membership import evaluate
 from mi_core.nonce import GIVEN, SYSTEM
 from mi_core.provenance import now, versions
 from mi_core.querying.sanity import consistency_in_words, fault_in_words
 from mi_core.report import build
 from mi_core.report.bounds import bound_parts
-from mi_core.report.model.attacks import MethodPart
+from mi_core.report.contents import known_in_words
+from mi_core.report.model.attacks import AttackResult, MethodPart, NotApplicable
 from mi_core.report.model.encoders import EncoderPart
 from mi_core.report.model.evidence import Evidence, TopSample
 from mi_core.report.model.judgement import VerdictPart
@@ -44,6 +46,7 @@ from mi_core.report.model.report import (
     Role,
 )
 from mi_core.report.pooling import pool_seeds
+from mi_core.report.words.numbers import estimate
 from mi_core.report.words.wording import answer
 from mi_core.validity.candidates import NUMBERS, CandidateAnswers, answers_of
 
@@ -87,20 +90,42 @@ def judged(measured: Measured) -> Found:
     config, remarks = _config(measured)
     report = _report(measured, verdict, shown, caveats, config)
     said, text = answer(report), yaml_of(config, remarks)
+    lines = (*said.lines, *_further(report), *_losses(measured), *report.caveats)
     kept = measured.samples, scores, measured.grid
-    return Found(said.headline, (*said.lines, *caveats), validity, setup.fdr, report, text, single, *kept)
+    return Found(said.headline, tuple(dict.fromkeys(lines)), validity, setup.fdr, report, text, single, *kept)
+
+
+def _further(report: Report) -> Iterator[str]:
+    """What attacks beside that of the verdict reached."""
+    for row in report.pooled[1:]:
+        taught = known_in_words(row) if row.shadow is None else "the references trained here"
+        yield f"{row.attack}, fitted on {taught}: AUC {estimate(row.auc)}; the verdict does not rest on it."
+    for one in report.not_applicable:
+        yield f"{one.attack}: {one.reason}."
+
+
+def _losses(measured: Measured) -> Iterator[str]:
+    """Images that were left out, and why."""
+    samples = measured.samples
+    if samples.rejected:
+        first = samples.rejected[0]
+        yield f"{len(samples.rejected)} images cannot be used; first {first.source}/{first.key}: {first.reason}."
+    if left := samples.copies + samples.near_copies:
+        yield f"{left} images were left out because they are copies or near-copies of others."
 
 
 def _evidence(measured: Measured, verdict: VerdictPart) -> tuple[Evidence, CandidateAnswers | None]:
     """What the scores say of all candidates and of single ones; nothing where a check tells the groups apart."""
     scores, setup = measured.scores, measured.setup
-    member, seed, fdr = scores.member, setup.seed, setup.fdr
+    member, seed, fdr = scores.first.member, setup.seed, setup.fdr
     counts = int(member.sum()), int((~member).sum())
-    groups = build.Groups(counts, counts, scores.telling, bursts=scores.groups)
+    groups = build.Groups(counts, counts, scores.telling, bursts=scores.first.groups)
     tests = []
     if verdict.withheld_because is None:
-        result = build.SetTest.from_scores(scores.score, scores.control, member, seed=seed)
-        tests = [build.SeedTest(**_identity(setup), primary=True, result=result)]
+        for number, one in enumerate(scores.attacks):
+            result = build.SetTest.from_scores(one.score, one.control, one.member, seed=seed)
+            named = _identity(setup, one.attack) | {"reference": one.attack.settings()["reference"]}
+            tests.append(build.SeedTest(**named, primary=not number, result=result))
     shown = build.evidence(verdict, groups, tests)
     single = build.single_tests(shown, tests)
     if not single or scores.calibrated is None:
@@ -124,10 +149,24 @@ def _evidence(measured: Measured, verdict: VerdictPart) -> tuple[Evidence, Candi
     return replace(shown, samples=(told,)), answers
 
 
-def _identity(setup: Setup) -> dict[str, Any]:
-    """What tells the attack from others."""
-    told = {"attack": MeanCosine.name, "target": _TARGET, "output": setup.output, "reference": "nonmembers"}
+def _identity(setup: Setup, attack: AuditAttack) -> dict[str, Any]:
+    """What tells an attack from others."""
+    told = {"attack": attack.name, "target": _TARGET, "output": setup.output, "reference": attack.reference}
     return told | {"seed": setup.seed}
+
+
+def _attacks(measured: Measured) -> Iterator[AttackResult]:
+    """What every attack reached."""
+    scores, setup = measured.scores, measured.setup
+    for number, one in enumerate(scores.attacks):
+        each = one.attack.method.queries_per_sample(setup.views)
+        trained = scores.known if one.attack.reference == NONMEMBERS else 0
+        trained = len(one.score) * len(measured.beside) if one.attack.reference == SHADOWS else trained
+        spent = {"per_sample": each, "attack_training": each * trained, "evaluation": each * len(one.score)}
+        metrics = evaluate(one.score, one.member, one.threshold, seed=setup.seed).as_json()
+        told: dict[str, Any] = {"epoch": 0, "queries": spent, "seconds": 0.0, "primary": not number}
+        told |= {"shadow": FAMILY} if one.attack.reference == SHADOWS else {}
+        yield build.attack_result(_identity(setup, one.attack) | metrics | told, asked=True)
 
 
 def _report(
@@ -135,14 +174,13 @@ def _report(
 ) -> Report:
     """The content of report.json."""
     samples, scores, setup = measured.samples, measured.scores, measured.setup
-    method, encoder = MeanCosine(seed=setup.seed), measured.target.encoder
-    each = method.queries_per_sample(setup.views)
-    spent = {"per_sample": each, "attack_training": each * scores.known, "evaluation": each * len(scores.score)}
-    metrics = evaluate(scores.score, scores.member, scores.threshold, seed=setup.seed).as_json()
-    entry = _identity(setup) | {"epoch": 0} | metrics | {"queries": spent, "seconds": 0.0, "primary": True}
-    attacks = (build.attack_result(entry, asked=True),)
+    methods, encoder, attacks = (
+        [one.method for one in setup.attacks],
+        measured.target.encoder,
+        tuple(_attacks(measured)),
+    )
     has_text, is_open = encoder.text is not None, measured.target.open
-    missing, useless = left_out([method.name], encoder.outputs, text=has_text, weights=is_open)
+    missing, useless = left_out([one.name for one in methods], encoder.outputs, text=has_text, weights=is_open)
     data = _data(samples, setup.seed)
     rejected = tuple(samples.rejected)
     return Report(
@@ -169,14 +207,19 @@ def _report(
                 access=method.access,
                 threat_model=method.threat_model,
                 source=method.source,
-                queries_per_sample=each,
+                queries_per_sample=method.queries_per_sample(setup.views),
             )
+            for method in methods
         },
+        not_applicable=tuple(
+            NotApplicable(attack=name, target=_TARGET, output=setup.output, epoch=0, seed=setup.seed, reason=reason)
+            for name, reason in scores.not_applicable.items()
+        ),
         registration=Registration(nonce=NonceOrigin(origin=GIVEN if setup.nonce_given else SYSTEM, value=setup.nonce)),
         validity=verdict,
-        bounds=bound_parts([(attacks[0], scores.limits)]),
+        bounds=bound_parts(zip(attacks, (one.limits for one in scores.attacks), strict=True)),
         evidence=shown,
-        queries=_queries(measured, each),
+        queries=_queries(measured),
         rejected=rejected,
         rejected_count=len(rejected),
         rejected_total=RejectedTotal(samples=len(rejected), shards=0, estimated=False) if rejected else None,
@@ -186,11 +229,13 @@ def _report(
     )
 
 
-def _queries(measured: Measured, each: int) -> QueriesPart:
+def _queries(measured: Measured) -> QueriesPart:
     """Queries by encoder and side; views of some images tried the target out."""
+    read, views = needs_of(measured.setup.attacks), measured.setup.views
+    each, beside = queries_per_image(read, views), queries_per_image((*read, EMBEDDING), views)
     inside, shown = int(measured.samples.candidate.sum()), measured.consistency
     sides = {CANDIDATES: inside, CONTROLS: len(measured.samples.items) - inside}
-    per_image = {_TARGET: each, **{reference.name: each + 1 for reference in measured.beside}}  # these see it whole too
+    per_image = {_TARGET: each, **dict.fromkeys((reference.name for reference in measured.beside), beside)}
     sent = [(name, side, count, per * count) for name, per in per_image.items() for side, count in sides.items()]
     tried = shown["queries"] + isinstance(measured.target.encoder, Endpoint) * QUERIES
     sent.append((_TARGET, "trying out the encoder", shown["encoder"]["n"], tried))
@@ -241,4 +286,5 @@ def _config(measured: Measured) -> tuple[dict[str, Any], tuple[str, ...]]:
     made = {FAMILY: reference_settings(setup.data.get("image_size"))} if measured.beside and not given else {}
     names = ("objective", "augmentation", "data", "output", "views", "fdr", "factor", "nonce", "seed")
     chosen = {name: getattr(setup, name) for name in names}
-    return audit_settings(target, given or made, sources, **chosen), tuple(remarks)
+    further = [one.settings() for one in setup.attacks[1:]]
+    return audit_settings(target, given or made, sources, further=further, **chosen), tuple(remarks)

@@ -65,6 +65,7 @@ class Preparation:
         trust_code: run the code of TorchScript files and Python modules.
         seed: of fresh weights.
         weights_key: of the entry of the file that holds the weights; None: the usual one.
+        channels: C of the images, 1 or 3.
     """
 
     image_size: int
@@ -76,6 +77,7 @@ class Preparation:
     trust_code: bool = False
     seed: int = 0
     weights_key: str | None = None
+    channels: int = 3
 
     @property
     def normalisation(self) -> dict[str, Any]:
@@ -239,7 +241,7 @@ def _of_code(function: Callable[[torch.Tensor], Any], how: Preparation) -> tuple
     else:
         backbone = CodeBackbone(function)
     encoder = Encoder(backbone, {}, channelwise(mean, len(mean)), channelwise(std, len(std))).eval()
-    answers = check_answers(encoder, 3, how.image_size)
+    answers = check_answers(encoder, how.channels, how.image_size)
     return encoder, replace(answers, notes=(*notes, *answers.notes))
 
 
@@ -262,7 +264,8 @@ def _of_name(load: str, how: Preparation, name: str) -> Model:
         raise ConfigError(f"{name} = {load!r} needs weights; give {given}")
     weights, own, side = None if how.weights is None else str(how.weights), how.normalisation, how.image_size
     data = read_weights_of(load, weights, read_local).content
-    found = adopt(load, data, channels=3, image_size=side, preprocessing=own, weights_key=how.weights_key)
+    shape: dict[str, Any] = {"channels": how.channels, "image_size": side, "preprocessing": own}
+    found = adopt(load, data, **shape, weights_key=how.weights_key)
     settings: dict[str, Any] = {"load": load}
     if weights is not None and data is not None:
         settings |= {"weights": weights} | ({} if how.weights_key is None else {"weights_key": how.weights_key})
@@ -275,7 +278,7 @@ def _of_name(load: str, how: Preparation, name: str) -> Model:
         preprocessing=found.preprocessing.words(),
         fingerprint=found.fingerprint,
     )
-    fresh = untrained(load, found, channels=3, image_size=side, preprocessing=own)
+    fresh = untrained(load, found, **shape)
     return Model(found.encoder, part, settings, fresh, kind not in CODE, found.answers)
 
 

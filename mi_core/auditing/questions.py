@@ -53,6 +53,7 @@ def question_of(
     model: Any,
     *,
     size: int | None,
+    channels: int = 3,
     decoding: Mapping[str, Any] | None,
     weights: str | os.PathLike[str] | None,
     weights_key: str | None,
@@ -74,7 +75,7 @@ def question_of(
     named = model if isinstance(model, str) else ""
     captioned, told = usual_settings(named, None if weights is None else str(weights), size, read_local)
     objective = objective or ("clip" if captioned else "simclr")
-    told |= decoding or {}
+    told |= ({} if channels == 3 else {"channels": channels}) | dict(decoding or {})
     publisher = None if "image_size" in told else published(named)
     way = told if publisher is None else publisher.preprocessing.decoding() | told
     decoder = Decoder(**way | {"image_size": way["image_size"] or USUAL_SIDE})
@@ -84,7 +85,9 @@ def question_of(
         output or ("projection" if captioned else "backbone"),
         told,
         decoder,
-        Preparation(decoder.image_size, weights, mean, std, endpoint or {}, key, trust_code, seed, weights_key),
+        Preparation(
+            decoder.image_size, weights, mean, std, endpoint or {}, key, trust_code, seed, weights_key, channels
+        ),
     )
 
 

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import compress
 from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from mi_core.attacks.mean_cosine import MeanCosine
+from mi_core.attacks.base import Attack, NotApplicable
 from mi_core.auditing.asking import Asked
+from mi_core.auditing.attacks import SHADOWS, AuditAttack, Rows
 from mi_core.auditing.reading import Samples
 from mi_core.auditing.references import Reference
 from mi_core.metrics.delong import auc
-from mi_core.records import BoolArray, Estimate, Features, FloatArray, LabelledFeatures
+from mi_core.records import BoolArray, Estimate, Features, FloatArray
 from mi_core.validity.blind import blind_scores, semantic_scores, telling
 from mi_core.validity.bound import auc_limits
 from mi_core.validity.bursts import find_bursts
@@ -26,57 +28,85 @@ from mi_core.validity.verdict import Validity, judge
 _Number = TypeVar("_Number", np.float64, np.int64)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Scores:
-    """Scores of the J judged images.
+@dataclass(frozen=True)
+class AttackScores:
+    """Scores of the J images that one attack judges.
 
     Args:
+        attack: that scored them.
         member: (J,) which are candidates; seen: (J,) which the classifiers saw.
-        score, statistic: (J,) of the attack on the target, and what it reads.
-        threshold: of the attack; known: how many controls fixed it.
-        blind: (J,) of the classifier that never asks an encoder.
-        control: (J,) of the attack on the references; None: there are none. So are the next three.
-        calibrated: (J,) of the attack without what the references explain.
-        semantic: (J,) of the classifier on embeddings of the references.
-        groups: (J,) numbers of bursts; None also where none were found.
-        telling: features of files and pixels, with the AUC of each by itself.
+        score: (J,) on the target.
+        statistic: (J,) the one number that it reads; None: it reads several.
+        threshold: from which on an image is called a member.
+        control: (J,) on the references; None: there are none.
+        groups: (J,) numbers of bursts; None: there are none.
     """
 
+    attack: AuditAttack
     member: BoolArray
     seen: BoolArray
     score: FloatArray
     statistic: FloatArray | None
     threshold: float
-    known: int
-    blind: FloatArray
-    control: FloatArray | None = None
-    calibrated: FloatArray | None = None
-    semantic: FloatArray | None = None
-    groups: npt.NDArray[np.int64] | None = None
-    telling: Mapping[str, float]
+    control: FloatArray | None
+    groups: npt.NDArray[np.int64] | None
 
     @property
     def limits(self) -> Estimate:
-        """The AUC of the attack with two limits, on what the verdict rests on."""
-        return auc_limits(self.score[self.seen], self.member[self.seen], self._seen_groups)
+        """The AUC with two limits, on images that the classifiers saw."""
+        groups = None if self.groups is None else self.groups[self.seen]
+        return auc_limits(self.score[self.seen], self.member[self.seen], groups)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scores:
+    """Scores of the images of an audit; J are judged by the attack of the verdict.
+
+    Args:
+        attacks: what each gave; the first is that of the verdict.
+        not_applicable: why others found nothing to read, by name.
+        known: how many controls fixed thresholds.
+        blind: (J,) of the classifier that never asks an encoder.
+        calibrated: (J,) of the first attack without what the references explain; None: there are none. So are the next.
+        semantic: (J,) of the classifier on embeddings of the references.
+        telling: features of files and pixels, with the AUC of each by itself.
+    """
+
+    attacks: tuple[AttackScores, ...]
+    not_applicable: Mapping[str, str]
+    known: int
+    blind: FloatArray
+    calibrated: FloatArray | None = None
+    semantic: FloatArray | None = None
+    telling: Mapping[str, float]
 
     @property
-    def _seen_groups(self) -> npt.NDArray[np.int64] | None:
-        return None if self.groups is None else self.groups[self.seen]
+    def first(self) -> AttackScores:
+        """Those of the attack of the verdict."""
+        return self.attacks[0]
 
     def validity(self, *, trained: bool, works: bool, factor: float) -> Validity:
         """What the verdict rests on; the arguments are fields of it."""
-        seen, groups = self.seen, self._seen_groups
-        semantic = None if self.semantic is None else auc(self.semantic[seen], self.member[seen], groups)
-        control = None if self.control is None else self.control[seen]
+        first, seen = self.first, self.first.seen
+        member, groups = first.member[seen], None if first.groups is None else first.groups[seen]
+        semantic = None if self.semantic is None else auc(self.semantic[seen], member, groups)
+        control = None if first.control is None else first.control[seen]
         settled = {"semantic_auc": semantic, "trained": trained, "works": works, "factor": factor}
-        return judge(self.score[seen], self.blind[seen], control, self.member[seen], groups, **settled)
+        return judge(first.score[seen], self.blind[seen], control, member, groups, **settled)
 
 
-def scores_of(asked: Asked, beside: Sequence[Reference], samples: Samples, seen: BoolArray, seed: int) -> Scores:
+def scores_of(
+    attacks: Sequence[AuditAttack],
+    asked: Asked,
+    beside: Sequence[Reference],
+    samples: Samples,
+    seen: BoolArray,
+    seed: int,
+) -> Scores:
     """Score the images that fixed no threshold.
 
     Args:
+        attacks: the first is that of the verdict.
         asked: what the encoders answered about all N images.
         beside: the references.
         samples: the images.
@@ -84,47 +114,82 @@ def scores_of(asked: Asked, beside: Sequence[Reference], samples: Samples, seen:
         seed: of the audit.
     """
     known, candidate = samples.known(seed), samples.candidate
-    judged, features = ~known, asked.features["target"]
+    rows = Rows(known, candidate)
+    judged = attacks[0].judges(rows)
     member, summaries, hashes = candidate[seen], samples.summaries[seen], list(compress(samples.hashes, seen))
 
-    def among_judged(values: npt.NDArray[_Number], absent: int = 0) -> npt.NDArray[_Number]:
+    def of_all(values: npt.NDArray[_Number], absent: int = 0) -> npt.NDArray[_Number]:
         every = np.full(len(seen), absent, dtype=values.dtype)
         every[seen] = values
-        return every[judged]
+        return every
 
-    attack = _fitted(features, known, seed)
-    scores = attack.score(features)
-    control = _beside(asked.features, beside, known, seed) if beside else None
-    groups = find_bursts(asked.embeddings, member) if beside else None
+    bursts = find_bursts(asked.embeddings, member) if beside else None
+    groups = None if bursts is None else of_all(bursts, -1)
+    first, *others = (_Scorer(attack, asked.features, beside, rows) for attack in attacks)
+    found, faults = [first.scores(seen, groups)], {}
+    for scorer in others:
+        try:
+            found.append(scorer.scores(seen, groups))
+        except NotApplicable as error:
+            faults[scorer.attack.name] = str(error)
+    control = first.control
     return Scores(
-        member=candidate[judged],
-        seen=seen[judged],
-        score=scores[judged],
-        statistic=attack.statistic(features.take(judged)),
-        threshold=attack.threshold,
+        attacks=tuple(found),
+        not_applicable=faults,
         known=int(known.sum()),
-        blind=among_judged(blind_scores(summaries, asked.pixels, member, seed=seed)),
-        control=None if control is None else control[judged],
+        blind=of_all(blind_scores(summaries, asked.pixels, member, seed=seed))[judged],
         calibrated=None
         if control is None
-        else Calibration.fit(scores[known], control[known])(scores[judged], control[judged]),
-        semantic=among_judged(semantic_scores(asked.embeddings, member, hashes, seed=seed)) if beside else None,
-        groups=None if groups is None else among_judged(groups, -1),
-        telling=telling(summaries, (*FILE_FEATURES, *pixel_names(3)), member),
+        else Calibration.fit(first.target[known], control[known])(first.target[judged], control[judged]),
+        semantic=of_all(semantic_scores(asked.embeddings, member, hashes, seed=seed))[judged] if beside else None,
+        telling=telling(summaries, (*FILE_FEATURES, *pixel_names(samples.decoder.channels)), member),
     )
 
 
-def _fitted(features: Features, known: BoolArray, seed: int) -> MeanCosine:
-    """The attack, fitted on the known controls."""
-    method = MeanCosine(seed=seed)
-    method.fit(LabelledFeatures(features.take(known), np.zeros(int(known.sum()), dtype=bool)))
-    return method
+@dataclass(frozen=True)
+class _Scorer:
+    """An attack on what the encoders answered about all N images."""
 
+    attack: AuditAttack
+    features: Mapping[str, Features]
+    beside: Sequence[Reference]
+    rows: Rows
 
-def _beside(features: Mapping[str, Features], beside: Sequence[Reference], known: BoolArray, seed: int) -> FloatArray:
-    """The mean score (N,) of every image over the references that did not see it, on one scale."""
-    scores = [_fitted(features[mine.name], known, seed).score(features[mine.name]) for mine in beside]
-    seen = [mine.seen for mine in beside]
-    alone = len(beside) == 1
-    scales = [Scale() if alone else Scale.fit(own[~mine & ~known]) for own, mine in zip(scores, seen, strict=True)]
-    return mean_of_unseen(scores, seen, scales)
+    def scores(self, seen: BoolArray, groups: npt.NDArray[np.int64] | None) -> AttackScores:
+        """Those of the images that it judges; ``seen`` and ``groups`` are of all. Raises as `AuditAttack.fitted`."""
+        judged, features, control = self.attack.judges(self.rows), self.features["target"], self.control
+        return AttackScores(
+            attack=self.attack,
+            member=self.rows.candidate[judged],
+            seen=seen[judged],
+            score=self.target[judged],
+            statistic=self._fitted.statistic(features.take(judged)),
+            threshold=self._fitted.threshold,
+            control=None if control is None else control[judged],
+            groups=None if groups is None else groups[judged],
+        )
+
+    @cached_property
+    def _fitted(self) -> Attack:
+        return self.attack.fitted("target", self.features, self.rows, self.beside)
+
+    @cached_property
+    def target(self) -> FloatArray:
+        """(N,) on the target."""
+        return self._fitted.score(self.features["target"])
+
+    @cached_property
+    def control(self) -> FloatArray | None:
+        """(N,) the mean score over the references that did not see an image, on one scale; None: there are none."""
+        if not self.beside:
+            return None
+        scores = [self._beside(one.name).score(self.features[one.name]) for one in self.beside]
+        seen, alone, judged = [one.seen for one in self.beside], len(self.beside) == 1, self.attack.judges(self.rows)
+        scales = [Scale() if alone else Scale.fit(own[~mine & judged]) for own, mine in zip(scores, seen, strict=True)]
+        return mean_of_unseen(scores, seen, scales)
+
+    def _beside(self, name: str) -> Attack:
+        """The attack on a reference; one that is fitted on the references is the same for all encoders."""
+        if self.attack.reference == SHADOWS:
+            return self._fitted
+        return self.attack.fitted(name, self.features, self.rows, self.beside)

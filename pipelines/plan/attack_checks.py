@@ -112,10 +112,15 @@ def _check_weights(config: RunConfig, place: str, attack: AttackConfig) -> None:
             )
 
 
+def _by_halves(config: RunConfig, attack: AttackConfig) -> bool:
+    """Whether an attack is fitted on encoders that were each trained on a half of the audited images."""
+    return bool(shadows_of(config, attack)) and attack.reference not in config.encoders
+
+
 def _check_reference(config: RunConfig, place: str, attack: AttackConfig) -> None:
     """Raise ValueError if an attack cannot be fitted on its reference."""
     shadows, given = shadows_of(config, attack), f"{place} = {attack.reference!r}"
-    halves = bool(shadows) and attack.reference not in config.encoders
+    halves = _by_halves(config, attack)
     if not shadows:
         check_choice(place, attack.reference, {*config.encoders, *shadow_families(config), *SAMPLES})
     elif (SHADOWS if halves else SHADOW) not in attack.method().reference:
@@ -144,7 +149,7 @@ def _check_reference(config: RunConfig, place: str, attack: AttackConfig) -> Non
 def _check_counts(config: RunConfig, place: str, attack: AttackConfig) -> None:
     """Raise ValueError if roles have fewer samples than an attack takes of them."""
     asked: dict[str, int | None] = dict.fromkeys(reference_roles(config, attack), attack.reference_count)
-    if attack.reference_count is not None and shadows_of(config, attack) and attack.reference not in config.encoders:
+    if attack.reference_count is not None and _by_halves(config, attack):
         raise ValueError(f"{place}.reference_count has no meaning for encoders made by halves")
     if attack.reference_count is not None and attack.reference == AUDITED:
         raise ValueError(f"{place}.reference_count has no meaning for reference = {AUDITED!r}; leave it out")
@@ -159,7 +164,7 @@ def _check_counts(config: RunConfig, place: str, attack: AttackConfig) -> None:
 
 def _check_nonmembers(config: RunConfig, place: str, attack: AttackConfig, sizes: Mapping[str, int | None]) -> None:
     """Raise ValueError if an attack knows too few non-members; a role whose size is None may have any."""
-    if attack.reference == AUDITED:
+    if attack.reference == AUDITED or (_by_halves(config, attack) and not population_roles(attack)):
         return  # it knows none
     roles = population_roles(attack) or reference_roles(config, attack)
     known = [sizes[role] for role in roles if of_nonmembers(role)]

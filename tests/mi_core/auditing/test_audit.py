@@ -7,7 +7,7 @@ import json
 import pickle
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,17 +23,27 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 from mi_core import audit
+from mi_core.attacks.base import Attack, State
 from mi_core.auditing import config_text, scores
 from mi_core.auditing.asking import Bar
 from mi_core.auditing.found import Found
 from mi_core.auditing.images import Item, items_of
 from mi_core.auditing.reading import CANDIDATES, CONTROLS, read
 from mi_core.checks import ConfigError
+from mi_core.features import Measure
+from mi_core.features.embedding import Embedding
 from mi_core.images import Decoder, decode, encode_png
+from mi_core.records import Features
 from mi_core.report.contents import schema, to_json
 from mi_core.report.model.evidence import SampleAnswers, TopSample
 from mi_core.validity.file_features import shrunken
 from tests.endpoints import serving
+
+
+@dataclass(frozen=True)
+class FirstNumberParameters:
+    sign: int = 1
+
 
 SIDE = 8
 IMAGES = np.random.default_rng(0).integers(0, 256, (260, SIDE, SIDE, 3), dtype=np.uint8)
@@ -171,6 +181,112 @@ def test_all_forms_of_an_image_give_one_answer(tmp_path: Path) -> None:
     by_key = {"array": IMAGES, "bytes": [one.read_bytes() for one in files]}
     aucs = {name: found_in(one[:100], one[100:]).auc for name, one in by_key.items()}
     assert len(set(aucs.values())) == 1, aucs
+
+
+class FirstNumber(Attack):
+    """An attack of the user's own, which reads embeddings alone."""
+
+    name = "first-number"
+    threat_model = "an embedding"
+    source = "this test"
+    reference = frozenset({"nonmembers"})
+    Parameters = FirstNumberParameters
+
+    @property
+    def needs(self) -> tuple[Measure, ...]:
+        return (Embedding(),)
+
+    def _fit(self, features: Features, member: Any) -> State:
+        return {"threshold": np.array(np.quantile(self._score(features, {}), 0.9))}
+
+    def _score(self, features: Features, state: State) -> Any:
+        return self.parameters.sign * features[Embedding()][:, 0].astype(np.float64)
+
+
+def test_further_attacks_stand_beside_the_verdict_and_change_nothing_in_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(config_text, "EPOCHS", 2)
+    alone = found_in(quick=False)
+    own = FirstNumber(FirstNumberParameters(-1))
+    found = found_in(quick=False, attacks=["lira", {"attack": "combined", "penalty": 5.0}, FirstNumber], seed=0)
+    assert (found.validity, found.table) == (alone.validity, alone.table)
+    rows = {row["attack"]: row for row in found.report["attacks"]}
+    assert list(rows) == ["mean-cosine", "lira", "combined", "first-number"]
+    assert [row["reference"] for row in rows.values()] == ["nonmembers", "shadows", "audited", "nonmembers"]
+    assert [row.get("primary", False) for row in rows.values()] == [True, False, False, False]
+    jsonschema.Draft202012Validator(schema()).validate(json.loads(to_json(found._report)))
+    assert {"combined", "first-number"} <= {one["attack"] for one in found.report["bounds"][0]["limits"]}
+    assert "first-number, fitted on known non-members: AUC" in str(found)
+    listed = yaml.safe_load(found.config())["attacks"]
+    assert listed[2] == {"attack": "combined", "target": "target", "reference": "audited", "penalty": 5.0}
+    assert listed[1]["reference"] == "reference"
+    assert listed[3]["attack"] == f"python:{__name__}:FirstNumber" and listed[3]["trust_code"] is True
+    assert yaml.safe_load(found.config())["queries"]["augmentation"] == {}  # the target's recipe, for LiRA too
+    with pytest.raises(ConfigError, match="lira is fitted on shadows, .*; those trained here are simclr's, the target"):
+        found_in(quick=False, attacks=["lira"], objective="byol")
+    turned = found_in(attacks=[own]).report["attacks"][1]
+    assert turned["auc"]["value"] == pytest.approx(1 - rows["first-number"]["auc"]["value"])
+    assert yaml.safe_load(found_in(attacks=[own]).config())["attacks"][1]["sign"] == -1
+    found.save(tmp_path / "report.html")
+    assert "first-number" in (tmp_path / "report.html").read_text()
+
+
+def test_scores_of_an_own_attack_are_those_of_the_judged_images() -> None:
+    """Asked once more, image by image: the AUC is that of the first numbers of the embeddings."""
+    found = found_in(attacks=[FirstNumber])
+    model = network().eval()
+    with torch.no_grad():
+        numbers = model(torch.from_numpy(IMAGES).permute(0, 3, 1, 2).float() / 255)[:, 0].numpy()
+    judged = [int(key) for key in found._keys]
+    samples = read({CANDIDATES: items_of(IMAGES[:100], ""), CONTROLS: items_of(IMAGES[100:], "")}, Decoder(SIDE), 0)
+    known = samples.known(0)
+    place = np.where(samples.candidate, 0, 100) + np.array([int(item.key) for item in samples.items])
+    inside, outside = numbers[place[samples.candidate]], numbers[place[~samples.candidate & ~known]]
+    wins = (inside[:, None] > outside).mean() + 0.5 * (inside[:, None] == outside).mean()
+    assert len(judged) == len(place)
+    assert found.report["attacks"][1]["auc"]["value"] == pytest.approx(wins, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("lira", r"attacks = 'lira'; give a list, such as \['lira'\]"),
+        (["lpla"], "lpla is fitted on known or shadow, which this audit does not have; run it from a config"),
+        (["lira"], "lira is fitted on shadows, which this audit does not have; leave quick out"),
+        (["white-box"], "white-box takes gradients of weights; leave it out here, and run it from a config"),
+        (["clip-loss"], "clip-loss reads projection, not backbone|clip-loss reads captions"),
+        (["nope"], "attacks = 'nope', allowed: baseline-a"),
+        ([3], "attacks: 3 is no attack; give a name, a class of Attack, or a dictionary"),
+        (["combined", "combined"], "attacks: combined stands twice"),
+        (["mean-cosine"], "attacks: mean-cosine stands twice, or is that of the verdict"),
+        ([{"attack": "combined", "penalti": 1}], "attacks: parameter of combined = 'penalti', allowed: caption"),
+        ([{"attack": "combined", "reference": "known"}], "reference of combined = 'known', allowed: audited"),
+        ([{"attack": "combined", "penalty": -1}], "penalty = -1"),
+    ],
+)
+def test_attacks_that_cannot_run_here_are_named(given: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        found_in(attacks=given)
+
+
+def test_an_encoder_of_grey_images_is_asked_about_grey_images() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 16))
+    found = found_in(IMAGES[:100, ..., 0], IMAGES[100:, ..., 0], model=model, channels=1)
+    assert yaml.safe_load(found.config())["data"]["channels"] == 1
+    assert len(found.table) == 100
+    with pytest.raises(ConfigError, match="channels = 2, allowed: 1 or 3"):
+        found_in(channels=2)
+
+
+def test_what_was_lost_or_left_out_is_printed(tmp_path: Path) -> None:
+    pictures = [encode_png(one) for one in IMAGES]
+    found = found_in([*pictures[:100], b"nothing", pictures[0]], pictures[100:], max_rejected=0.1)
+    text = str(found)
+    assert "1 images cannot be used; first candidates/100: " in text
+    assert "1 images were left out because they are copies or near-copies of others." in text
+    assert all(caveat in text for caveat in found.report["caveats"])
 
 
 def test_groups_that_differ_prove_nothing() -> None:

@@ -86,7 +86,7 @@ def test_the_same_numbers_as_a_run(
 ) -> None:
     """Draws, duplicates, views, attack, references, tests and flags are one and the same."""
     monkeypatch.setattr(config_text, "EPOCHS", 10)  # of references; the config says so to the run
-    found = found_in(planted)
+    found = found_in(planted, attacks=["lira", {"attack": "combined", "penalty": 5.0}, "quantile-regression"])
     (tmp_path / "audit.yaml").write_text(found.config())
     out = tmp_path / "run"
     run(load(str(tmp_path / "audit.yaml"), []), str(out))
@@ -99,8 +99,11 @@ def test_the_same_numbers_as_a_run(
             part.pop("file")
             part["top"] = [{**row, "shard": ""} for row in part["top"]]
     _same(own, theirs, "evidence")
-    for part in ("n_member", "n_nonmember", "auc", "tpr_at_fpr", "threshold", "queries"):
-        _same(found.report["attacks"][0][part], whole["attacks"][0][part], part)
+    assert [row["attack"] for row in whole["attacks"]][1:] == ["lira", "combined", "quantile-regression"]
+    for row, other in zip(found.report["attacks"], whole["attacks"], strict=True):
+        for part in ("attack", "reference", "n_member", "n_nonmember", "auc", "tpr_at_fpr", "threshold", "queries"):
+            _same(row[part], other[part], f"{row['attack']}.{part}")
+    _same(*(json.loads(json.dumps(one["bounds"][0]["limits"])) for one in (found.report, whole)), "limits")
     for part in ("roles", "duplicates_removed", "near_duplicates_removed"):
         assert found.report["data"][part] == whole["data"][part]
     assert found.report["encoders"]["target"]["fingerprint"] == whole["encoders"]["target"]["fingerprint"]
@@ -108,7 +111,8 @@ def test_the_same_numbers_as_a_run(
     for number in range(4):
         name = f"reference-{number}"
         assert found.report["encoders"][name]["fingerprint"] == whole["encoders"][name]["fingerprint"]
-    assert found.report["queries"]["total"] == whole["queries"]["total"]
+    whole_images = 4 * 700  # a run asks the references for embeddings of whole images apart from norms of them
+    assert found.report["queries"]["total"] == whole["queries"]["total"] - whole_images
     listed = [row.split(",")[0] for row in (out / "seed-0/validity/flagged.csv").read_text().splitlines()[1:]]
     assert [f"candidates/{key}" for key in found.flagged()] == listed
     assert {bad["key"] for bad in found.report["rejected"]} == {"broken.png"} == {b["key"] for b in whole["rejected"]}
