@@ -14,6 +14,7 @@ from mi_core.encoders.clip import clip_vit_b
 from mi_core.encoders.convolutional import Conv4, KerasConv4, ResNet8, mobilenetv2, resnet, vgg11_bn
 from mi_core.encoders.input import ImageShape
 from mi_core.encoders.vit import vision_transformer
+from mi_core.plugins import plugged_in
 
 
 @dataclass(frozen=True)
@@ -157,3 +158,6 @@ def parse_backbone(name: str, channels: int, image_size: int) -> tuple[Architect
     if slash and (not patch.isdigit() or int(patch) < 1 or image_size % int(patch)):
         raise ConfigError(f"backbone = {name!r}: the patch size must divide the image size {image_size}")
     return architecture, ImageShape(channels, image_size, int(patch or 0))
+
+
+ENCODERS |= plugged_in("encoders", ENCODERS, Architecture, key=None)  # last: they may import what stands above
