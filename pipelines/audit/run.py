@@ -187,7 +187,7 @@ def _plan(run: Run, plans: Sequence[Plan], nonce: dict[str, Any]) -> dict[str, A
         "references": list(primary.references),
         "checks": ["blind classifier", *(["classifier on embeddings"] if primary.references else [])],
         "attacks": [{**judge.attack.model_dump(mode="json"), "output": judge.output} for judge in judges if judge.last],
-        "tool": registration.code_digest(run.config.modules),
+        "tool": registration.code_digest(),
     }
     if run.config.validity.bound is not None:
         told["bound"] = run.config.validity.bound

@@ -111,11 +111,6 @@ class RunConfig(Section):
             raise ValueError(f"seeds {list(value)} repeat; each seed runs once")
         return value
 
-    @property
-    def modules(self) -> tuple[str, ...]:
-        """The modules of attacks that no package brings."""
-        return tuple(attack.module for attack in self.attacks if isinstance(attack, CodeAttackConfig))
-
     def with_queries(self, **settings: Any) -> RunConfig:
         """The same run with other settings of its queries, which are not checked again."""
         return self.model_copy(update={"queries": self.queries.model_copy(update=settings)})

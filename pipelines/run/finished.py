@@ -39,7 +39,7 @@ def _state(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
     files = {path.removeprefix(folder.path): stamp for path, stamp in stamps.items()}
     return {
         "config_sha256": digest(config.model_dump(mode="json", by_alias=True)),
-        "tool": code_digest(config.modules),
+        "tool": code_digest(),
         "versions": versions(),
         "files_sha256": digest(
             {name: stamp for name, stamp in files.items() if name not in _BESIDE and "/." not in name}

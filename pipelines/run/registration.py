@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mi_core import plugins
@@ -150,10 +150,7 @@ def _nonce(folder: RunFolder) -> Line:
     return next((line["nonce"] for line in lines_of(folder) if line["event"] == PLAN), {})
 
 
-def code_digest(modules: Iterable[str] = ()) -> dict[str, Any]:
-    """Which tool this is: its version, and a digest of its code as it is installed.
-
-    The code of plug-ins counts, and that of the packages of further ``modules``.
-    """
-    code = plugins.code_sha256(("mi_core", "pipelines", *plugins.modules(), *modules))
+def code_digest() -> dict[str, Any]:
+    """Which tool this is: its version, and a digest of its code as it is installed, that of plug-ins with it."""
+    code = plugins.code_sha256(["mi_core", "pipelines", *plugins.modules()])
     return {"version": versions().get("encoder-audit", "not installed"), "code_sha256": code}

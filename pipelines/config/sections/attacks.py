@@ -129,18 +129,20 @@ class CodeAttackConfig(AttackConfig):
 
     code: str = Field(description="where its class is: python:module:Class; attack is its name")
     trust_code: bool = Field(default=False, description="run the code of the module")
+    code_sha256: str = Field(default="", description="digest of the code of the module's package; it is filled in")
 
     @model_validator(mode="before")
     @classmethod
     def _complete(cls, value: Any) -> Any:
-        """All parameters with their defaults, so that entries of one class have the same fields."""
+        """All parameters with their defaults, and the digest of the code: where it changes, another run begins."""
         if not isinstance(value, dict):
             return value
         method = trusted_class(value)
         if value["attack"] != method.name:
             raise ValueError(f"attack = {value['attack']!r}, but {value['code']} calls itself {method.name!r}")
         own = {name: one for name, one in value.items() if name not in cls.model_fields}
-        return {**value, **complete(method.Parameters, own)}
+        code = code_sha256([str(value["code"]).split(":")[1]])
+        return {**value, **complete(method.Parameters, own), "code_sha256": code}
 
     def method(self) -> type[Attack]:
         """The attack's class."""
@@ -149,15 +151,6 @@ class CodeAttackConfig(AttackConfig):
     def parameters(self) -> Any:
         """The attack's own parameters."""
         return build(self.method().Parameters, self.model_extra or {})
-
-    @property
-    def module(self) -> str:
-        """The module that has its class."""
-        return self.code.split(":")[1]
-
-    def identity(self) -> dict[str, Any]:
-        """The settings and the code that its results depend on."""
-        return {**self.model_dump(mode="json"), "code_sha256": code_sha256([self.module])}
 
 
 def trusted_class(entry: Mapping[str, Any]) -> type[Attack]:
