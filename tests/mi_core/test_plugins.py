@@ -170,14 +170,8 @@ except ValueError as error:
     ("point", "words"),
     [
         ("[encoder_audit.encoders]\nnew = my_attack:New", "the encoder new of the package my-attack is no mi_core.enc"),
-        (
-            "[encoder_audit.encoders]\nconv4 = my_attack:New",
-            "the encoder conv4 of the package my-attack has a name that",
-        ),
-        (
-            "[encoder_audit.sources]\nnew = my_attack:New",
-            "the source new of the package my-attack is no pipelines.data",
-        ),
+        ("the encoder conv4 of the package my-attack has a name that",),
+        ("the source new of the package my-attack is no pipelines.data",),
         (
             "[encoder_audit.sources]\ndigits = my_attack:New",
             "the source digits of the package my-attack has a name that",
