@@ -208,6 +208,7 @@ def _attack(models: dict[str, Schema]) -> Schema:
     return {
         "type": "object",
         "required": ["attack"],
+        "properties": {"attack": _one_or_list(TEXT)},
         "if": {"anyOf": [{"required": ["code"]}, code]},
         "then": _to("CodeAttackConfig"),
         "else": ours,
