@@ -13,6 +13,7 @@ to.
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
@@ -52,7 +53,9 @@ def plugged_in(
         try:
             entry: Any = point.load()
         except Exception as error:  # whatever code of others raises
-            raise ConfigError(f"{place} cannot be loaded ({type(error).__name__}: {error}); uninstall it") from error
+            begun = getattr(getattr(sys.modules.get(point.module), "__spec__", None), "_initializing", False)
+            remedy = f"import {base.__module__} before {point.module}" if begun else "uninstall it"
+            raise ConfigError(f"{place} cannot be loaded ({type(error).__name__}: {error}); {remedy}") from error
         if key is None:
             fault = "" if isinstance(entry, base) else f"is no {base.__module__}.{base.__name__}"
         elif not (fault := fault_of(entry, base)) and getattr(entry, key) != point.name:

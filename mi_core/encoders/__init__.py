@@ -135,15 +135,18 @@ def build_backbone(name: str, channels: int, image_size: int) -> nn.Module:
         image_size: side of the input in pixels.
 
     Raises:
-        ConfigError: no such backbone, a patch size that is missing, superfluous or does not divide the image, or an
-            architecture whose package is not installed.
+        ConfigError: no such backbone, a patch size that is missing, superfluous or does not divide the image, an
+            architecture whose package is not installed, or a network that does not state its width.
 
     Example:
         >>> build_backbone("vit-s/8", channels=3, image_size=32).width
         384
     """
     architecture, shape = parse_backbone(name, channels, image_size)
-    return architecture.build(shape)
+    backbone = architecture.build(shape)
+    if not isinstance(getattr(backbone, "width", None), int):
+        raise ConfigError(f"backbone = {name!r} makes a network without the attribute width, the D of its embedding")
+    return backbone
 
 
 def parse_backbone(name: str, channels: int, image_size: int) -> tuple[Architecture, ImageShape]:

@@ -100,6 +100,12 @@ def test_a_package_that_cannot_be_used_is_named(tmp_path: Path, code: str, point
     assert "Traceback" not in told
 
 
+def test_a_module_that_is_imported_before_ours_says_so(installed: Path) -> None:
+    told = python(installed, "-c", "import my_attack", code=1)
+    assert "; import mi_core.attacks.base before my_attack" in told
+    python(installed, "-c", "import mi_core.attacks.base, my_attack")
+
+
 def test_of_two_packages_with_one_name_the_second_is_named(tmp_path: Path) -> None:
     point = "[encoder_audit.attacks]\nlow-cosine = {}:LowCosine\n"
     install(tmp_path, block("python"), point.format("my_attack"))
