@@ -176,13 +176,12 @@ except ValueError as error:
     ("point", "words"),
     [
         ("[encoder_audit.encoders]\nnew = my_attack:New", "the encoder new of the package my-attack is no mi_core.enc"),
-        ("the encoder conv4 of the package my-attack has a name that",),
-        ("the source new of the package my-attack is no pipelines.data",),
         (
             "[encoder_audit.sources]\ndigits = my_attack:New",
             "the source digits of the package my-attack has a name that",
         ),
     ],
+    ids=["no architecture", "taken source"],
 )
 def test_a_row_that_cannot_be_used_is_named(tmp_path: Path, point: str, words: str) -> None:
     told = python(install(tmp_path, "New = 1", f"{point}\n"), "-m", "pipelines.cli", "check", "quickstart", code=2)
