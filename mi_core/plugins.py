@@ -1,18 +1,20 @@
-"""Attacks, defenses and membership features that other packages bring, as entry points of these groups.
+"""What other packages add to our tables, as entry points of these groups.
 
-A package names its class in its ``pyproject.toml``::
+A package names its class, or its row of a table, in its ``pyproject.toml``::
 
     [project.entry-points."encoder_audit.attacks"]
     my-attack = "my_package.my_attack:MyAttack"
 
 Once it is installed, on every node, the name stands in the table as our own do: in configs, in `encoder-audit list`, in
-reports. The groups are ``encoder_audit.attacks``, ``encoder_audit.defenses`` and ``encoder_audit.measures``.
-`mi_core.testing` has the contract that an attack keeps to.
+reports. The groups are ``encoder_audit.`` and one of `TABLES`. `mi_core.testing` has the contract that an attack keeps
+to.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import hashlib
+import sys
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
@@ -22,25 +24,26 @@ from typing import Any, TypeVar
 from mi_core.checks import ConfigError
 
 PREFIX = "encoder_audit."
-_Kind = TypeVar("_Kind")
+TABLES = ("attacks", "defenses", "measures", "encoders", "sources")
+_Entry = TypeVar("_Entry")
 
 
 def plugged_in(
-    table: str, own: Mapping[str, type[_Kind]], base: type[Any], *, key: str = "name"
-) -> dict[str, type[_Kind]]:
+    table: str, own: Mapping[str, _Entry], base: type[Any], *, key: str | None = "name"
+) -> dict[str, _Entry]:
     """The entries that installed packages add to one of our tables, by name.
 
     Args:
-        table: ``attacks``, ``defenses`` or ``measures``.
+        table: one of `TABLES`.
         own: the entries of this package.
-        base: what an entry is a subclass of.
-        key: the attribute in which a class states its name.
+        base: what an entry is a subclass of, or an instance of.
+        key: the attribute in which a class states its name; None: entries are instances, which state none.
 
     Raises:
-        ConfigError: a class cannot be loaded, is no subclass of ``base``, states another name than its entry point, or
-            has a name that is taken. The message names the package.
+        ConfigError: an entry cannot be loaded, is not of ``base``, lacks what every subclass defines, states another
+            name than its entry point, or has a name that is taken. The message names the package.
     """
-    found: dict[str, type[_Kind]] = {}
+    found: dict[str, _Entry] = {}
     for point in _points():
         if point.group != f"{PREFIX}{table}":
             continue
@@ -48,16 +51,28 @@ def plugged_in(
         if point.name in own or point.name in found:
             raise ConfigError(f"{place} has a name that is taken; uninstall the package, or let its author rename it")
         try:
-            method: Any = point.load()
+            entry: Any = point.load()
         except Exception as error:  # whatever code of others raises
-            raise ConfigError(f"{place} cannot be loaded ({type(error).__name__}: {error}); uninstall it") from error
-        if not (isinstance(method, type) and issubclass(method, base)):
-            raise ConfigError(f"{place} is no subclass of {base.__module__}.{base.__name__}; uninstall it")
-        if getattr(method, key, None) != point.name:
-            stated = getattr(method, key, None)
-            raise ConfigError(f"{place} calls itself {stated!r} in its attribute {key}; uninstall it")
-        found[point.name] = method
+            begun = getattr(getattr(sys.modules.get(point.module), "__spec__", None), "_initializing", False)
+            remedy = f"import {base.__module__} before {point.module}" if begun else "uninstall it"
+            raise ConfigError(f"{place} cannot be loaded ({type(error).__name__}: {error}); {remedy}") from error
+        if key is None:
+            fault = "" if isinstance(entry, base) else f"is no {base.__module__}.{base.__name__}"
+        elif not (fault := fault_of(entry, base)) and getattr(entry, key) != point.name:
+            fault = f"calls itself {getattr(entry, key)!r} in its attribute {key}"
+        if fault:
+            raise ConfigError(f"{place} {fault}; uninstall it")
+        found[point.name] = entry
     return found
+
+
+def fault_of(entry: Any, base: type[Any]) -> str:
+    """Why code of others is no complete subclass of ``base``, in words that follow its name; empty: it is one."""
+    if not (isinstance(entry, type) and issubclass(entry, base)):
+        return f"is no subclass of {base.__module__}.{base.__name__}"
+    stated = (name for name in base.__annotations__ if not hasattr(entry, name))
+    lacks = [*stated, *sorted(getattr(entry, "__abstractmethods__", ()))]
+    return f"lacks {', '.join(lacks)}" if lacks else ""
 
 
 def names(table: str) -> list[str]:
@@ -70,9 +85,23 @@ def packages() -> dict[str, str]:
     return {package_of(point): "" if point.dist is None else point.dist.version for point in _points()}
 
 
-def code_files(*own: str) -> Iterator[tuple[str, Path]]:
-    """The Python files of some packages and of these: a name that is the same on every machine, and the path."""
-    for top in (*own, *dict.fromkeys(point.module.partition(".")[0] for point in _points())):
+def modules() -> list[str]:
+    """The modules that entry points name."""
+    return [point.module for point in _points()]
+
+
+def code_sha256(modules: Iterable[str]) -> str:
+    """SHA-256 of the Python files of the packages that some modules belong to: 64 hex digits."""
+    whole = hashlib.sha256()
+    for name, path in _code_files(dict.fromkeys(module.partition(".")[0] for module in modules)):
+        data = path.read_bytes()
+        whole.update(f"{name}\0{len(data)}\0".encode() + data)
+    return whole.hexdigest()
+
+
+def _code_files(packages: Iterable[str]) -> Iterator[tuple[str, Path]]:
+    """The Python files of some packages: a name that is the same on every machine, and the path."""
+    for top in packages:
         spec = find_spec(top)
         if spec is None:
             continue
@@ -89,5 +118,5 @@ def package_of(point: EntryPoint) -> str:
 
 @cache
 def _points() -> tuple[EntryPoint, ...]:
-    groups = (f"{PREFIX}{table}" for table in ("attacks", "defenses", "measures"))
+    groups = (f"{PREFIX}{table}" for table in TABLES)
     return tuple(sorted((point for group in groups for point in entry_points(group=group)), key=lambda one: one.name))

@@ -40,7 +40,7 @@ MI_CORE = {
     "image_files": set(),
     "images": {"image_files"},
     "augmentations": set(),
-    "encoders": set(),
+    "encoders": {"plugins"},
     "adoption": {"encoders"},
     "objectives": {"encoders"},
     "training": {"augmentations", "encoders", "objectives"},

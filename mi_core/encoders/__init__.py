@@ -14,6 +14,7 @@ from mi_core.encoders.clip import clip_vit_b
 from mi_core.encoders.convolutional import Conv4, KerasConv4, ResNet8, mobilenetv2, resnet, vgg11_bn
 from mi_core.encoders.input import ImageShape
 from mi_core.encoders.vit import vision_transformer
+from mi_core.plugins import plugged_in
 
 
 @dataclass(frozen=True)
@@ -134,15 +135,18 @@ def build_backbone(name: str, channels: int, image_size: int) -> nn.Module:
         image_size: side of the input in pixels.
 
     Raises:
-        ConfigError: no such backbone, a patch size that is missing, superfluous or does not divide the image, or an
-            architecture whose package is not installed.
+        ConfigError: no such backbone, a patch size that is missing, superfluous or does not divide the image, an
+            architecture whose package is not installed, or a network that does not state its width.
 
     Example:
         >>> build_backbone("vit-s/8", channels=3, image_size=32).width
         384
     """
     architecture, shape = parse_backbone(name, channels, image_size)
-    return architecture.build(shape)
+    backbone = architecture.build(shape)
+    if not isinstance(getattr(backbone, "width", None), int):
+        raise ConfigError(f"backbone = {name!r} makes a network without the attribute width, the D of its embedding")
+    return backbone
 
 
 def parse_backbone(name: str, channels: int, image_size: int) -> tuple[Architecture, ImageShape]:
@@ -157,3 +161,6 @@ def parse_backbone(name: str, channels: int, image_size: int) -> tuple[Architect
     if slash and (not patch.isdigit() or int(patch) < 1 or image_size % int(patch)):
         raise ConfigError(f"backbone = {name!r}: the patch size must divide the image size {image_size}")
     return architecture, ImageShape(channels, image_size, int(patch or 0))
+
+
+ENCODERS |= plugged_in("encoders", ENCODERS, Architecture, key=None)  # last: they may import what stands above

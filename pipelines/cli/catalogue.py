@@ -23,10 +23,12 @@ Facts = dict[str, str]
 def facts() -> dict[str, dict[str, Facts]]:
     """The facts of every entry by name, by the heading of its table."""
     elsewhere = _first_lines("mi_core.adoption.builders", "LOADERS")
+    backbones = {name: row.arguments[0] for name, row in value_of("mi_core.encoders", "ENCODERS").items()}
+    backbones |= {name: row.summary for name, row in _plugged_in("encoders").items()}
     return {
         "attack": {name: _facts_of_attack(method) for name, method in methods("attack").items()},
         "defense": {name: _facts_of_defense(method) for name, method in methods("defense").items()},
-        "backbone": {name: {"": row.arguments[0]} for name, row in value_of("mi_core.encoders", "ENCODERS").items()},
+        "backbone": {name: {"": summary} for name, summary in backbones.items()},
         "framework": _first_lines("mi_core.objectives", "OBJECTIVES"),
         "from elsewhere": {f"{name}:...": told for name, told in elsewhere.items()},
         "endpoint's adapter": _first_lines("mi_core.encoders.remote.adapters", "ADAPTERS"),
@@ -45,8 +47,8 @@ def methods(kind: str) -> dict[str, type[Any]]:
     return own | {name: method for name, method in objectives if method.hides}
 
 
-def _plugged_in(table: str) -> dict[str, type[Any]]:
-    """The classes that other packages bring; these are imported."""
+def _plugged_in(table: str) -> dict[str, Any]:
+    """The entries that other packages bring; these are imported."""
     names = plugins.names(table)
     every = vars(import_module(f"mi_core.{table}"))[table.upper()] if names else {}
     return {name: every[name] for name in names}

@@ -67,7 +67,7 @@ def first_mistake(error: ValidationError, model: type[BaseModel] | None = None) 
     if kind == "union_tag_invalid":
         return f"{place}: {shortened(context['tag'])} is an unknown attack; allowed: {_bare(context['expected_tags'])}"
     if kind == "union_tag_not_found":
-        return f"{place}.{_bare(context['discriminator'])} is missing"
+        return f"{place}.attack is missing"
     here = [one for one in every if _parts(one["loc"]) == parts and one["input"] == first["input"]]
     allowed = dict.fromkeys(_allowed(one["type"], one.get("ctx", {})) for one in here)
     quotes = "; put it in quotes" if "text" in allowed and isinstance(first["input"], int | float) else ""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
-from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import ConfigDict, Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
 
 from pipelines.config.published import with_published
 from pipelines.config.sections.attacks import (
     ATTACK_CONFIGS,
     AttackConfig,
     AttributeInferenceConfig,
+    CodeAttackConfig,
     UtilityConfig,
     ValidityConfig,
     each_attack,
@@ -28,10 +29,22 @@ from pipelines.config.sections.shorthands import spell_out
 from pipelines.config.sections.tuning import TuneConfig
 from pipelines.config.shape import check_shape
 
+_CODE = "python:module:Class"
+
+
+def _tag(value: Any) -> Any:
+    entry = vars(value) if isinstance(value, AttackConfig) else value
+    return _CODE if "code" in entry else entry["attack"]
+
+
 if TYPE_CHECKING:
     AnyAttack = AttackConfig
 else:
-    AnyAttack = Annotated[Union[tuple(ATTACK_CONFIGS.values())], Field(discriminator="attack")]  # noqa: UP007
+    _MODELS = ATTACK_CONFIGS | {_CODE: CodeAttackConfig}
+    AnyAttack = Annotated[
+        Union[tuple(Annotated[model, Tag(name)] for name, model in _MODELS.items())],  # noqa: UP007
+        Discriminator(_tag),
+    ]
 
 
 class RunConfig(Section):

@@ -67,8 +67,11 @@ def _check(config: RunConfig) -> None:
             check_loaded(config, f"encoders.{name}", encoder)
     check_roles("utility.bank", config.utility.bank, config.data)
     check_roles("utility.test", config.utility.test, config.data)
+    classes: dict[str, type[Any]] = {}
     for position, attack in enumerate(config.attacks):
         check_attack(config, f"attacks.{position}", attack)
+        if classes.setdefault(attack.attack, attack.method()) is not attack.method():
+            raise ValueError(f"attacks.{position}: two classes call themselves {attack.attack!r}; rename one")
     for position, inference in enumerate(config.attribute_inference):
         check_inference(config, f"attribute_inference.{position}", inference)
     check_controls(config)

@@ -8,13 +8,12 @@ import subprocess
 
 from mi_core.adoption.code import imported
 from mi_core.checks import ConfigError
+from pipelines.config.sections.attacks import PYTHON
 from pipelines.config.sections.report import ReportConfig
 from pipelines.console import say
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.run.folder import RunFolder
-
-PYTHON = "python:"
 
 
 def hand_over(config: ReportConfig, folder: RunFolder) -> None:

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 from rich.console import RenderableType
 
-from mi_core.attacks import ATTACKS
 from mi_core.metrics.pooled import pool
 from mi_core.provenance import now, versions
 from mi_core.querying.precision import WORDS
@@ -317,11 +316,11 @@ def classifier_part(run: FinishedRun, name: str, epoch: int) -> Classifier | Non
 
 
 def _method(run: FinishedRun, name: str) -> MethodPart:
-    method, queries = ATTACKS[name], run.config.queries
+    attacks, queries = [attack for attack in run.config.attacks if attack.attack == name], run.config.queries
+    method = attacks[0].method()
     spent = {
         method(attack.parameters()).queries_per_sample(attack.views or queries.views) * queries.repeats
-        for attack in run.config.attacks
-        if attack.attack == name
+        for attack in attacks
     }
     return MethodPart(
         access=method.access,

@@ -152,8 +152,5 @@ def _nonce(folder: RunFolder) -> Line:
 
 def code_digest() -> dict[str, Any]:
     """Which tool this is: its version, and a digest of its code as it is installed, that of plug-ins with it."""
-    whole = hashlib.sha256()
-    for name, path in plugins.code_files("mi_core", "pipelines"):
-        data = path.read_bytes()
-        whole.update(f"{name}\0{len(data)}\0".encode() + data)
-    return {"version": versions().get("encoder-audit", "not installed"), "code_sha256": whole.hexdigest()}
+    code = plugins.code_sha256(["mi_core", "pipelines", *plugins.modules()])
+    return {"version": versions().get("encoder-audit", "not installed"), "code_sha256": code}

@@ -1,4 +1,4 @@
-"""Attacks of other packages: the page's own example as a real installed package, and packages that are broken."""
+"""Attacks, backbones and sources of other packages: the page's examples as real installed packages, and broken ones."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -16,6 +18,15 @@ PAGE = (ROOT / "docs" / "own-attack.md").read_text()
 
 def block(language: str, number: int = 0) -> str:
     return re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.M | re.S)[number]
+
+
+def points(number: int) -> str:
+    """The entry points of a block of the page, as pip writes them down."""
+    tables = tomllib.loads(block("toml", number))
+    groups = tables["project"]["entry-points"]
+    return "".join(
+        f"[{group}]\n" + "".join(f"{k} = {v}\n" for k, v in named.items()) for group, named in groups.items()
+    )
 
 
 def install(folder: Path, code: str, points: str, name: str = "my-attack") -> Path:
@@ -38,10 +49,7 @@ def python(folder: Path, *arguments: str, code: int = 0) -> str:
 
 @pytest.fixture
 def installed(tmp_path: Path) -> Path:
-    table = re.search(r'^\[project\.(entry-points\."encoder_audit\.attacks")\]\n(.*)$', block("toml"), re.M)
-    assert table is not None
-    point = table[2].replace('"', "")
-    return install(tmp_path, block("python"), f"[encoder_audit.attacks]\n{point}\n")
+    return install(tmp_path, block("python"), points(0))
 
 
 def test_the_page_s_attack_keeps_the_contract(installed: Path) -> None:
@@ -54,14 +62,15 @@ def test_it_is_listed_configured_and_bound(installed: Path) -> None:
     assert "share: 0.1" in told
     code = f"""
 import yaml
-from mi_core import plugins
+from pathlib import Path
 from mi_core.provenance import versions
 from pipelines.config.sections.attacks import ATTACK_CONFIGS
 from pipelines.run import registration
-entry = yaml.safe_load({block("yaml")!r})["attacks"][0]
+import my_attack
+entry = yaml.safe_load({block("yaml", 1)!r})["attacks"][0]
 print(ATTACK_CONFIGS["low-cosine"].model_validate(entry).parameters().share, versions()["my-attack"])
 before = registration.code_digest()["code_sha256"]
-(_, path), = plugins.code_files()
+path = Path(my_attack.__file__)
 path.write_text(path.read_text() + "# changed\\n")
 print(registration.code_digest()["code_sha256"] != before)
 """
@@ -73,10 +82,15 @@ print(registration.code_digest()["code_sha256"] != before)
     [
         ("1 / 0", "new = my_attack:New", "cannot be loaded (ZeroDivisionError: division by zero); uninstall it"),
         ("New = 1", "new = my_attack:New", "is no subclass of mi_core.attacks.base.Attack; uninstall it"),
-        ("from mi_core.attacks.base import Attack as New", "new = my_attack:New", "calls itself None in its attribute"),
+        (
+            "from mi_core.attacks.base import Attack as New",
+            "new = my_attack:New",
+            "lacks name, threat_model, source, reference, Parameters, _fit, _score, needs; uninstall it",
+        ),
+        ("from mi_core.attacks.lpla import LpLA as New", "new = my_attack:New", "calls itself 'lpla' in its attribute"),
         ("", "lpla = my_attack:New", "has a name that is taken; uninstall the package, or let its author rename it"),
     ],
-    ids=["broken", "no class", "no name", "taken"],
+    ids=["broken", "no class", "lacking", "another name", "taken"],
 )
 def test_a_package_that_cannot_be_used_is_named(tmp_path: Path, code: str, point: str, words: str) -> None:
     folder = install(tmp_path, code, f"[encoder_audit.attacks]\n{point}\n")
@@ -86,8 +100,90 @@ def test_a_package_that_cannot_be_used_is_named(tmp_path: Path, code: str, point
     assert "Traceback" not in told
 
 
+def test_a_module_that_is_imported_before_ours_says_so(installed: Path) -> None:
+    told = python(installed, "-c", "import my_attack", code=1)
+    assert "; import mi_core.attacks.base before my_attack" in told
+    python(installed, "-c", "import mi_core.attacks.base, my_attack")
+
+
 def test_of_two_packages_with_one_name_the_second_is_named(tmp_path: Path) -> None:
     point = "[encoder_audit.attacks]\nlow-cosine = {}:LowCosine\n"
     install(tmp_path, block("python"), point.format("my_attack"))
     install(tmp_path, block("python"), point.format("other"), name="other")
     assert "has a name that is taken" in python(tmp_path, "-c", "import mi_core.attacks", code=1)
+
+
+def test_a_backbone_is_listed_trained_and_loaded(tmp_path: Path) -> None:
+    folder = install(tmp_path, block("python", 2), points(1), name="my-backbone")
+    told = " ".join(python(folder, "-m", "pipelines.cli", "list", "encoders").split())
+    assert "two-convolutions Two convolutions and the mean over space, D = 64." in told
+    code = f"""
+import yaml
+import torch
+from mi_core.adoption.foreign import adopt
+from mi_core.plugins import modules
+from mi_core.provenance import versions
+from mi_core.training.loop import audited_encoder
+from pipelines.plan.load import parse
+from tests.conftest import small_config
+config = small_config(encoders=yaml.safe_load({block("yaml", 2)!r})["encoders"])
+encoders = parse(config, "x").encoders
+target = audited_encoder(encoders["target"].pretraining(), 1, 8)
+print(tuple(target(torch.rand(3, 1, 8, 8))["backbone"].shape))
+torch.save(target.backbone.state_dict(), "{tmp_path}/two.pt")
+found = adopt(encoders["shadow"].load, open("{tmp_path}/two.pt", "rb").read(), channels=1, image_size=8)
+print(torch.equal(found.encoder.backbone.first.weight, target.backbone.first.weight))
+print(modules(), versions()["my-backbone"])
+"""
+    assert python(folder, "-c", code).splitlines() == ["(3, 64)", "True", "['my_backbone'] 0.1"]
+
+
+def test_a_kind_of_source_is_configured_listed_and_read(tmp_path: Path) -> None:
+    folder = install(tmp_path, block("python", 3), points(2), name="my-source")
+    pixels = np.random.default_rng(0).integers(0, 256, (1025, 4, 4), dtype=np.uint8)
+    np.save(tmp_path / "photos.npy", pixels)
+    code = f"""
+import os
+import jsonschema, yaml
+from PIL import Image
+import io
+import numpy as np
+from pipelines.config.reading.schema import schema
+from pipelines.config.sections.sources import SourceConfig
+from pipelines.data.read.sources import Source
+os.chdir("{tmp_path}")
+given = yaml.safe_load({block("yaml", 3)!r})
+jsonschema.validate(given, schema())
+source = Source(SourceConfig(**given["data"]["sources"]["photos"], options={{"any": 1}}))
+first, last = source.items()
+keys = [sample.key for item in (first, last) for sample in source.read(item)]
+print(keys[0], keys[-1], len(set(keys)))
+(sample,) = source.read(last)
+print(np.array_equal(Image.open(io.BytesIO(sample.image)), np.load("photos.npy")[1024]))
+try:
+    Source(SourceConfig(kind="numpy", path="absent.npy")).items()
+except ValueError as error:
+    print(error)
+"""
+    assert python(folder, "-c", code).splitlines() == [
+        "00000000 00001024 1025",
+        "True",
+        "path = absent.npy: there is no such file; give one that np.save wrote",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("point", "words"),
+    [
+        ("[encoder_audit.encoders]\nnew = my_attack:New", "the encoder new of the package my-attack is no mi_core.enc"),
+        (
+            "[encoder_audit.sources]\ndigits = my_attack:New",
+            "the source digits of the package my-attack has a name that",
+        ),
+    ],
+    ids=["no architecture", "taken source"],
+)
+def test_a_row_that_cannot_be_used_is_named(tmp_path: Path, point: str, words: str) -> None:
+    told = python(install(tmp_path, "New = 1", f"{point}\n"), "-m", "pipelines.cli", "check", "quickstart", code=2)
+    assert words in told
+    assert "Traceback" not in told

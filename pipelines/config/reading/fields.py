@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
+from dataclasses import fields
 from typing import Any
 
 from mi_core.attacks import ATTACKS
@@ -13,8 +14,10 @@ from pipelines.config.sections.attacks import (
     ATTACK_CONFIGS,
     SHADOWS,
     AttributeInferenceConfig,
+    CodeAttackConfig,
     each_attack,
     each_inference,
+    trusted_class,
 )
 from pipelines.config.sections.defenses import DefenseConfig, each_defense
 from pipelines.config.shape import check_shape
@@ -68,16 +71,21 @@ def _spell_out(values: dict[str, Any], listed: str, spell: Callable[[Sequence[An
 
 
 def _takes(attack: Mapping[str, Any], field: str) -> bool:
-    model = ATTACK_CONFIGS.get(str(attack.get("attack")))
-    if model is None or field.partition(".")[0] not in model.model_fields:
+    name, coded = str(attack.get("attack")), "code" in attack
+    model = CodeAttackConfig if coded else ATTACK_CONFIGS.get(name)
+    if model is None:
         return False
-    if field == "shadows" and SHADOWS not in ATTACKS[str(attack["attack"])].reference:
+    method = trusted_class(attack) if coded else ATTACKS[name]
+    known = {*model.model_fields, *(parameter.name for parameter in fields(method.Parameters))}
+    if field.partition(".")[0] not in known:
         return False
-    if field == "before" and not ATTACKS[str(attack["attack"])].updated:
+    if field == "shadows" and SHADOWS not in method.reference:
         return False
-    if field == "reference_count" and ATTACKS[str(attack["attack"])].reference == {SHADOWS}:
+    if field == "before" and not method.updated:
         return False
-    own = {key: value for key, value in attack.items() if key in model.model_fields and key != "views"}
+    if field == "reference_count" and method.reference == {SHADOWS}:
+        return False
+    own = {key: value for key, value in attack.items() if key in known and key != "views"}
     return field != "views" or model(**own).draws_views
 
 

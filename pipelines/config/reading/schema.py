@@ -19,7 +19,7 @@ from mi_core.defenses import DEFENSES
 from mi_core.objectives import OBJECTIVES
 from mi_core.training.optimizers import OptimizerParameters
 from pipelines.config.run_config import RunConfig
-from pipelines.config.sections.attacks import ATTACK_CONFIGS
+from pipelines.config.sections.attacks import ATTACK_CONFIGS, PYTHON
 from pipelines.config.sections.parameters import schema as schema_of
 from pipelines.config.sections.sources import KINDS, NOISE, TORCHVISION, NoiseOptions
 
@@ -52,7 +52,7 @@ def schema() -> Schema:
     """The JSON Schema (draft 7) of a config file."""
     whole = RunConfig.model_json_schema(by_alias=True)
     models: dict[str, Schema] = whole["$defs"]
-    entries = {*ATTACK_CONFIGS, "AttributeInferenceConfig", "DefenseConfig"}
+    entries = {*ATTACK_CONFIGS, "CodeAttackConfig", "AttributeInferenceConfig", "DefenseConfig"}
     for name, model in models.items():
         model.pop("required", None)
         if name not in entries:
@@ -126,8 +126,13 @@ def _any_of(variants: Iterable[Schema]) -> Schema:
 
 def _where(field: str, value: str, then: Schema) -> Schema:
     """A rule for entries whose field has a value, or a list with the value."""
-    chosen = {"anyOf": [{"const": value}, {"type": "array", "contains": {"const": value}}]}
-    return {"if": {"required": [field], "properties": {field: chosen}}, "then": then}
+    return {"if": _chosen(field, {"const": value}), "then": then}
+
+
+def _chosen(field: str, value: Schema) -> Schema:
+    """Entries whose field fits a value, or holds a list with one that does."""
+    listed = {"type": "array", "contains": value}
+    return {"required": [field], "properties": {field: {"anyOf": [value, listed]}}}
 
 
 def _one_or_list(value: Schema) -> Schema:
@@ -192,14 +197,21 @@ def _exact(parameters: type[Any]) -> Schema:
 
 
 def _attack(models: dict[str, Schema]) -> Schema:
-    for name in ATTACK_CONFIGS:
+    for name in (*ATTACK_CONFIGS, "CodeAttackConfig"):
         fields = models[name]["properties"]
         fields |= {field: _one_or_list(fields[field]) for field in ("target", "reference")} | {"attack": True}
+    ours = {
+        "properties": {"attack": _one_or_list({"enum": sorted(ATTACK_CONFIGS)})},
+        "allOf": [_where("attack", name, _to(name)) for name in ATTACK_CONFIGS],
+    }
+    code = _chosen("attack", {"type": "string", "pattern": f"^{PYTHON}"})
     return {
         "type": "object",
         "required": ["attack"],
-        "properties": {"attack": _one_or_list({"enum": sorted(ATTACK_CONFIGS)})},
-        "allOf": [_where("attack", name, _to(name)) for name in ATTACK_CONFIGS],
+        "properties": {"attack": _one_or_list(TEXT)},
+        "if": {"anyOf": [{"required": ["code"]}, code]},
+        "then": _to("CodeAttackConfig"),
+        "else": ours,
     }
 
 

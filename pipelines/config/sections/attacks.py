@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import fields
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field, create_model, field_validator, model_validator
+from pydantic import ConfigDict, Field, create_model, field_validator, model_validator
 
+from mi_core.adoption.code import imported
 from mi_core.attacks import ATTACKS
 from mi_core.attacks.attribute_inference import AttributeInferenceParameters
 from mi_core.attacks.base import Attack
-from mi_core.checks import check_choice
+from mi_core.checks import ConfigError, check_choice
 from mi_core.encoders.checkpoint import OUTPUTS
 from mi_core.features import Measure
+from mi_core.plugins import code_sha256, fault_of
 from mi_core.validity.verdict import FACTOR
-from pipelines.config.sections.parameters import build, combinations, parameter_fields
+from pipelines.config.names import check_name
+from pipelines.config.sections.parameters import build, combinations, complete, parameter_fields
 from pipelines.config.sections.section import Names, Section, one_of
 
 KNOWN, NONMEMBERS, UNLABELLED, AUDITED = SAMPLES = ("known", "nonmembers", "unlabelled", "audited")
 SHADOW, SHADOWS = "shadow", "shadows"
+PYTHON = "python:"
 
 
 class AttackConfig(Section):
@@ -118,6 +122,63 @@ class AttackConfig(Section):
         return self
 
 
+class CodeAttackConfig(AttackConfig):
+    """An attack of a module that can be imported; the parameters of its class stand beside these fields."""
+
+    model_config = ConfigDict(extra="allow")
+
+    code: str = Field(description="where its class is: python:module:Class; attack is its name")
+    trust_code: bool = Field(default=False, description="run the code of the module")
+    code_sha256: str = Field(default="", description="digest of the code of the module's package; it is filled in")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _complete(cls, value: Any) -> Any:
+        """All parameters with their defaults, and the digest of the code: where it changes, another run begins."""
+        if not isinstance(value, dict):
+            return value
+        method = trusted_class(value)
+        if value["attack"] != method.name:
+            raise ValueError(f"attack = {value['attack']!r}, but {value['code']} calls itself {method.name!r}")
+        own = {name: one for name, one in value.items() if name not in cls.model_fields}
+        code = code_sha256([str(value["code"]).split(":")[1]])
+        return {**value, **complete(method.Parameters, own), "code_sha256": code}
+
+    def method(self) -> type[Attack]:
+        """The attack's class."""
+        return trusted_class({"code": self.code, "trust_code": self.trust_code})
+
+    def parameters(self) -> Any:
+        """The attack's own parameters."""
+        return build(self.method().Parameters, self.model_extra or {})
+
+
+def trusted_class(entry: Mapping[str, Any]) -> type[Attack]:
+    """The class that ``code`` of an entry of `attacks` names.
+
+    Raises:
+        ConfigError: the entry does not trust the code, or there is no such attack, or none that is complete.
+        ValueError: the name of the attack is taken or cannot name a file.
+    """
+    code = str(entry["code"])
+    place = f"attack = {code!r}"
+    if entry.get("trust_code") is not True:
+        raise ConfigError(f"{place} runs code; set trust_code: true beside it if you trust it")
+    _, found = imported("attack", code.removeprefix(PYTHON))
+    if fault := fault_of(found, Attack):
+        raise ConfigError(f"{place} {fault}")
+    method: type[Attack] = found
+    if not is_dataclass(method.Parameters):
+        raise ConfigError(f"{place}: its Parameters are no dataclass")
+    known = [field.name for field in fields(method.Parameters) if field.name in CodeAttackConfig.model_fields]
+    if known:
+        raise ConfigError(f"{place}: its parameter {known[0]} has the name of a setting of every attack; rename it")
+    if method.name in ATTACKS:
+        raise ConfigError(f"{place}: its name {method.name!r} is taken; rename it")
+    check_name(f"{place}: its name", method.name)
+    return method
+
+
 def _attack_model(name: str) -> type[AttackConfig]:
     own = {"attack": (Literal[name], name), **parameter_fields(ATTACKS[name].Parameters)}
     model: type[AttackConfig] = create_model(name, __base__=AttackConfig, __module__=__name__, **own)
@@ -125,8 +186,18 @@ def _attack_model(name: str) -> type[AttackConfig]:
 
 
 def each_attack(entries: Sequence[Any]) -> list[Any]:
-    """Attacks one by one: an entry with lists under attack, target or reference stands for all combinations."""
-    return combinations(entries, ("attack", "target", "reference"))
+    """Attacks one by one: an entry with lists under attack, target or reference stands for all combinations.
+
+    One that names ``python:module:Class`` gets the name of that class.
+    """
+    return list(map(_named, combinations(entries, ("attack", "target", "reference"))))
+
+
+def _named(entry: Any) -> Any:
+    code = entry.get("attack") if isinstance(entry, dict) else None
+    if not isinstance(code, str) or not code.startswith(PYTHON):
+        return entry
+    return {**entry, "code": code, "attack": trusted_class({**entry, "code": code}).name}
 
 
 ATTACK_CONFIGS: dict[str, type[AttackConfig]] = {name: _attack_model(name) for name in ATTACKS}

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
 
+from mi_core import plugins
 from mi_core.checks import check_choice, check_range
 from pipelines.config.names import shortened
 from pipelines.config.paths import check_braces
@@ -19,7 +20,8 @@ from pipelines.config.sections.section import Section
 
 TORCHVISION = "torchvision:"
 NOISE = "noise"
-KINDS = ("digits", NOISE, "imagefolder", "shards", "parquet")
+PLUGGED_IN = tuple(plugins.names("sources"))
+KINDS = ("digits", NOISE, "imagefolder", "shards", "parquet", *PLUGGED_IN)
 SHARDED = ("shards", "parquet")  # kinds whose shards may repeat a key
 SETTINGS = (
     {"shard_in_key": SHARDED} | dict.fromkeys(("key", "image", "end_marker"), ("shards",)) | {"columns": ("parquet",)}
@@ -46,12 +48,15 @@ class ColumnsConfig(Section):
 class SourceConfig(Section):
     """Where images come from."""
 
-    kind: str = Field(description="digits, imagefolder, shards, parquet, noise, or torchvision:<Name>")
+    kind: str = Field(
+        description="digits, imagefolder, shards, parquet, noise, torchvision:<Name>, or one that a package brings"
+    )
     path: str | tuple[str, ...] | None = Field(
         default=None, description="folder; or tars or Parquet files: paths, {000..009} ranges, globs, URIs"
     )
     options: dict[str, Any] = Field(
-        default_factory=dict, description="arguments of a torchvision data set, or of noise: see NoiseOptions"
+        default_factory=dict,
+        description="arguments of a torchvision data set, of noise (see NoiseOptions), or of what a package brings",
     )
     key: Literal["first-dot", "last-dot"] = Field(
         default="first-dot", description="where the key ends in a name of a tar; first-dot is WebDataset's rule"
@@ -85,7 +90,7 @@ class SourceConfig(Section):
             check_braces(pattern)
         if self.kind == NOISE:
             noise_options(self)
-        elif self.options and not self.kind.startswith(TORCHVISION):
+        elif self.options and not self.kind.startswith(TORCHVISION) and self.kind not in PLUGGED_IN:
             raise ValueError(f"options are for {TORCHVISION}<Name> and {NOISE}, not for {self.kind}")
         for name, kinds in SETTINGS.items():
             if name not in self._defaults and self.kind not in kinds:

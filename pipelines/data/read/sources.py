@@ -21,6 +21,7 @@ from PIL import Image
 from mi_core.hashing import printable
 from mi_core.image_files import never_start_ghostscript
 from mi_core.images import encode_png
+from mi_core.plugins import plugged_in
 from pipelines.config.sections.sources import NOISE, TORCHVISION, SourceConfig, known_dataset, noise_options
 from pipelines.data.read import parquet_shards, tar_shards
 from pipelines.data.read.folders import contents
@@ -32,7 +33,14 @@ SLICE = 1024  # samples per item of a source that has no shards
 
 
 @dataclass(frozen=True)
-class _Reader:
+class Reader:
+    """A row of `READERS`: how a kind of source is listed and read.
+
+    Args:
+        items: the items of a source, in a fixed order; raises ConfigError or UserError if its settings are wrong.
+        scan: everything in an item, in order, no key twice: samples, and a problem for what is not usable.
+    """
+
     items: Callable[[SourceConfig], list[Item]]
     scan: Callable[[SourceConfig, Item], Iterator[Sample | Problem]]
 
@@ -84,7 +92,7 @@ class Source:
         return (replace(one, key=f"{shard}/{one.key}") if one.key else one for one in found)
 
     @property
-    def _reader(self) -> _Reader:
+    def _reader(self) -> Reader:
         return READERS.get(self.config.kind, _TORCHVISION_READER)
 
 
@@ -224,11 +232,12 @@ def _torchvision_scan(source: SourceConfig, item: Item) -> Iterator[Sample | Pro
         yield Sample(key, buffer.getvalue(), int(label) if labelled else None)
 
 
-READERS: dict[str, _Reader] = {
-    "digits": _Reader(_digits_items, _digits_scan),
-    NOISE: _Reader(_noise_items, _noise_scan),
-    "imagefolder": _Reader(_folder_items, _folder_scan),
-    "shards": _Reader(_shard_items, _shard_scan),
-    "parquet": _Reader(_parquet_items, _parquet_scan),
+READERS: dict[str, Reader] = {
+    "digits": Reader(_digits_items, _digits_scan),
+    NOISE: Reader(_noise_items, _noise_scan),
+    "imagefolder": Reader(_folder_items, _folder_scan),
+    "shards": Reader(_shard_items, _shard_scan),
+    "parquet": Reader(_parquet_items, _parquet_scan),
 }
-_TORCHVISION_READER = _Reader(_torchvision_items, _torchvision_scan)
+READERS |= plugged_in("sources", READERS, Reader, key=None)
+_TORCHVISION_READER = Reader(_torchvision_items, _torchvision_scan)

@@ -7,7 +7,7 @@ import torch
 
 from mi_core.adoption.layouts.names import torchvision_vit_key
 from mi_core.checks import ConfigError
-from mi_core.encoders import ENCODERS, build_backbone
+from mi_core.encoders import ENCODERS, Architecture, build_backbone
 from mi_core.encoders.checkpoint import Encoder, channelwise, fingerprint, load_weights, seeded, weights_bytes
 from mi_core.encoders.projection import projection_head
 
@@ -64,6 +64,12 @@ def test_backbone_sizes(name: str, channels: int, size: int, width: int, paramet
 def test_unknown_backbone_lists_the_known() -> None:
     with pytest.raises(ConfigError, match="resnet81.*allowed: " + ", ".join(sorted(ENCODERS))):
         build_backbone("resnet81", 3, 32)
+
+
+def test_a_network_of_others_states_its_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ENCODERS, "bare", Architecture("No width.", lambda shape: torch.nn.Flatten()))
+    with pytest.raises(ConfigError, match="backbone = 'bare' makes a network without the attribute width"):
+        build_backbone("bare", 3, 32)
 
 
 def test_an_encoder_without_padding_needs_large_images() -> None:
