@@ -107,7 +107,7 @@ def test_every_figure_of_a_table_is_in_its_results(title: str) -> None:
     [
         ("Attacks on answers, and the one with the weights", "attacks-cifar10", "needed", 200),
         ("One score from all attacks", "combined-cifar10", "tests", 60),
-        ("Attacks on seven frameworks", "frameworks-attacks", "needed", 200),
+        ("Attacks on eight frameworks", "frameworks-attacks", "needed", 200),
         ("The momentum copy of MoCo v3", "white-box-cifar10", "needed", 24),
     ],
 )
