@@ -54,6 +54,7 @@ for port in range(20000 + int(sys.argv[2]) % 10000, 65536):
     except OSError:
         continue
     sys.exit(print(port))
+sys.exit(f"slurm.sh: no port of {sys.argv[1]} is free; if ENCODER_AUDIT_IP is set, give an address of the first node")
 ' "$ip" "$SLURM_JOB_ID")"
 
 # Ray's folder is the job's own: /tmp/ray may belong to another user. Its sockets allow about 60 bytes for the path.
@@ -90,8 +91,12 @@ beside() { # a command beside the steps, and its exit code; it is told to end if
     end_driver
 }
 
-end_driver() {
+end_driver() { # a second SIGTERM would break into what the first one makes it save: scancel tells all processes at once
     local code=0
+    for _ in {1..10}; do
+        running "$driver" || break
+        sleep 1
+    done
     kill "$driver" 2> /dev/null || true
     wait "$driver" || code=$?
     driver=
