@@ -98,16 +98,13 @@ def import_shards(
         The manifest: samples, bytes, classes of an image folder, shards with sha256, rejected samples.
 
     Raises:
-        UserError: the folder holds something else or finished shards, the source is empty, too damaged, or was changed
-            meanwhile.
+        UserError: as `left_in`; the source is empty, too damaged, or was changed meanwhile.
     """
     out = storage.target(out)
-    held = [name.rpartition("/")[2] for name in storage.list_files(out)]
-    if any(name == MANIFEST or not (name.startswith("shard-") and name.endswith(".tar")) for name in held):
-        raise UserError(f"{out} is not empty; give another folder")
+    left = left_in(out)
     storage.remove_unfinished(out)
-    for name in held:  # an import that was interrupted
-        storage.remove(f"{out}/{name}")
+    for path in left:
+        storage.remove(path)
     read = task_map(_read, [(source, item) for item in Source(source).items()], title="reading")
     tally = _tally(source, [one.reading for one in read])
     tally.check(max_rejected if tally.used else -1, f"--max-rejected {max_rejected:g}")
@@ -127,6 +124,19 @@ def import_shards(
     for note in tally.notes():
         say("import", note)
     return manifest
+
+
+def left_in(out: str) -> list[str]:
+    """Paths of the shards that an interrupted import has left in a folder.
+
+    Raises:
+        UserError: the folder holds something else or finished shards.
+    """
+    left = storage.list_files(out)
+    names = [path.rpartition("/")[2] for path in left]
+    if any(name == MANIFEST or not (name.startswith("shard-") and name.endswith(".tar")) for name in names):
+        raise UserError(f"{out} is not empty; give another folder")
+    return left
 
 
 @dataclass(frozen=True)
