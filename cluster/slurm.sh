@@ -117,7 +117,10 @@ trap 'exit 143' TERM
 start 1 0 --head --node-ip-address="$ip" --port="${ENCODER_AUDIT_PORT:-0}" --ray-client-server-port="$client" \
     --include-dashboard=false --dashboard-port=0
 until [[ -s "$folder/ray_current_cluster" ]]; do
-    running "${steps[@]}" || exit 1
+    if ! running "${steps[@]}"; then
+        echo "slurm.sh: Ray did not start on the first node; the lines above say why" >&2
+        exit 1
+    fi
     sleep 1
 done
 address="$(< "$folder/ray_current_cluster")"
@@ -128,6 +131,9 @@ import sys, time, ray
 ray.init(address=sys.argv[1], logging_level="ERROR")
 while sum(node["Alive"] for node in ray.nodes()) < int(sys.argv[2]):
     time.sleep(2)
-' "$address" "$SLURM_JOB_NUM_NODES"
+' "$address" "$SLURM_JOB_NUM_NODES" || {
+        echo "slurm.sh: not all nodes joined Ray within ten minutes; the lines above say why" >&2
+        exit 1
+    }
 fi
 beside encoder-audit audit "$@" --address "$address" --yes
