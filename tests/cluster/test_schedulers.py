@@ -215,6 +215,14 @@ class Job:
                     found[int(place.name)] = (place / "cmdline").read_bytes().replace(b"\0", b" ").decode()
         return found
 
+    def end(self) -> None:
+        """Kill what is left of it, as Slurm would."""
+        for process in self.processes():
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        for folder in Path("/tmp").glob(f"ray-{self.number}-*"):
+            shutil.rmtree(folder, ignore_errors=True)
+
     def left(self) -> list[str]:
         """Processes and folders of the job that there are."""
         return [*self.processes().values(), *map(str, Path("/tmp").glob(f"ray-{self.number}-*"))]
@@ -262,7 +270,7 @@ def test_two_slurm_jobs_on_a_node_do_not_meet(cancelled: str, home: Path) -> Non
         assert [job.left() for job in jobs] == [[], []]
     finally:
         for job in jobs:
-            job.process.kill()
+            job.end()
 
 
 def alone(*command: str) -> list[str]:
@@ -288,7 +296,7 @@ def test_a_slurm_job_has_all_its_nodes(home: Path) -> None:
         assert job.process.wait(100) == 3, job.log.read_text()
         assert (job.left(), list((home / "tmp").iterdir())) == ([], [])
     finally:
-        job.process.kill()
+        job.end()
 
 
 @pytest.mark.parametrize("memory", [{}, {"SLURM_MEM_PER_NODE": "0"}])
