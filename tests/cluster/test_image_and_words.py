@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import fnmatch
 import json
+import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -20,8 +22,8 @@ from pipelines.extract.actor.telemetry import BUSY, COUNTERS, PREFIX, SECONDS, S
 from tests.cluster.reading import CLUSTER, ROOT, TEXTS, changed, ray_commands, ray_version
 
 DOCKERFILE = TEXTS["Dockerfile"]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 IGNORE = (ROOT / ".dockerignore").read_text()
-EXTRAS = ("api", "clip", "timm")
 COUNTED = {f"ray_{PREFIX}{name}_total" for name in (*COUNTERS, SECONDS)}
 EXPORTED = COUNTED | {f"ray_{PREFIX}{BUSY}"}
 
@@ -30,15 +32,23 @@ EXPORTED = COUNTED | {f"ray_{PREFIX}{BUSY}"}
 
 def test_one_version_of_ray() -> None:
     version = ray_version()
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    (ray,) = [one for one in map(Requirement, project["dependencies"]) if one.name == "ray"]
+    (ray,) = [one for one in map(Requirement, PROJECT["dependencies"]) if one.name == "ray"]
     assert ray.specifier.contains(version)
     named = {(name, found) for name, text in TEXTS.items() for found in re.findall(r"\b2\.\d+\.\d+\b", text)}
     assert {found for _, found in named} == {version}
-    assert {name for name, _ in named} >= {"aws.yaml", "gcp.yaml", "raycluster.yaml", "rayjob.yaml", "README.md"}
+    assert {name for name, _ in named} >= {"raycluster.yaml", "rayjob.yaml", "Dockerfile"}
+    images = {(name, found) for name, text in TEXTS.items() for found in re.findall(r"encoder-audit:([\w.]+)-", text)}
+    assert {found for _, found in images} == {PROJECT["version"]}
+    assert {name for name, _ in images} >= {"aws.yaml", "azure.yaml", "gcp.yaml", "rayjob.yaml", "skypilot.yaml"}
 
 
 # ------------------------------------------------------------------------------------------------------------- image
+
+
+def extras_of(text: str) -> list[str]:
+    """The extras that a Dockerfile installs."""
+    (named,) = re.findall(r"(?m)^ARG EXTRAS=(\S+)$", text)
+    return str(named).split(",")
 
 
 def linted(text: str, tmp_path: Path) -> list[str]:
@@ -111,7 +121,8 @@ def image_faults(text: str, ignore: str) -> set[str]:
         and all("rm -rf /var/lib/apt/lists" in words for words in runs if "apt-get install" in words),
         "no look at what was built": "encoder-audit list attacks" in runs[-1],
         "root": bool(users) and users[-1].split(":")[0] not in ("root", "0"),
-        "not all extras": any(f".[{','.join(EXTRAS)}]" in words for words in runs),
+        "extras that are not there": set(extras_of(text)) <= set(PROJECT["optional-dependencies"]),
+        "extras in two places": sum("${EXTRAS}" in words for words in runs) == 2,
     }
     return {fault for fault, fine in checks.items() if not fine}
 
@@ -141,7 +152,8 @@ def test_the_image() -> None:
         ("encoder-audit list attacks", "true", "no look at what was built"),
         ("USER 1000", "USER root", "root"),
         ("USER 1000", "", "root"),
-        ("[api,clip,timm]", "[api]", "not all extras"),
+        ("EXTRAS=api,clip", "EXTRAS=api,klip", "extras that are not there"),
+        (".[${EXTRAS}]", ".[api]", "extras in two places"),
     ],
 )
 def test_an_image_that_is_refused(old: str, new: str, fault: str) -> None:
@@ -165,10 +177,40 @@ def test_the_layer_of_dependencies_is_that_of_the_project() -> None:
     (run,) = [words for name, words in instructions(DOCKERFILE) if name == "RUN" and "tomllib" in words]
     command = shlex.split(run[: run.index(">")])
     assert command[0] == "python"
-    found = subprocess.run([sys.executable, *command[1:]], cwd=ROOT, capture_output=True, text=True, check=True)
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    extras = [one for name in EXTRAS for one in project["optional-dependencies"][name]]
-    assert found.stdout.splitlines() == project["dependencies"] + extras
+    code = [word.replace("${EXTRAS}", ",".join(extras_of(DOCKERFILE))) for word in command[1:]]
+    found = subprocess.run([sys.executable, *code], cwd=ROOT, capture_output=True, text=True, check=True)
+    extras = [one for name in extras_of(DOCKERFILE) for one in PROJECT["optional-dependencies"][name]]
+    assert found.stdout.splitlines() == PROJECT["dependencies"] + extras
+
+
+@pytest.mark.slow
+def test_every_step_of_the_image_runs(tmp_path: Path) -> None:
+    """In an environment of its own in place of Ray's image, as the file says and with no file but those it copies."""
+    context, place, home = (tmp_path / name for name in ("context", "build", "home"))
+    place.mkdir()
+    home.mkdir()
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    for name in filter(lambda name: let_through(name, IGNORE), tracked):
+        (context / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, context / name)
+    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "python")], check=True)
+    told = {"RAY_VERSION": ray_version(), "EXTRAS": ",".join(extras_of(DOCKERFILE)), "HOME": str(home)}
+    environ = os.environ | told | {"PATH": f"{tmp_path / 'python' / 'bin'}:{os.environ['PATH']}"}
+    environ.pop("PYTHONPATH", None)
+    at = place
+    for instruction, words in instructions(DOCKERFILE):
+        if instruction == "WORKDIR":
+            at = home if words == "/home/ray" else place
+        elif instruction == "COPY":
+            *sources, target = (word for word in words.split() if not word.startswith("--"))
+            for source in sources:
+                whole = (context / source).is_dir()
+                copied = shutil.copytree if whole else shutil.copy
+                copied(context / source, at / (target if whole else source))
+        elif instruction == "RUN" and not words.startswith("mkdir"):
+            done = subprocess.run(words, shell=True, cwd=at, env=environ, capture_output=True, text=True, check=False)
+            assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    assert "mean-cosine" in done.stdout
 
 
 # ----------------------------------------------------------------------------------------------------------- metrics
