@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -81,10 +82,10 @@ def made(folder: Path) -> None:
         ("confounded", ask(other, resampled(unseen))),
     ):
         found.save(folder / f"{name}.html")
-    with tempfile.TemporaryDirectory() as run:
-        command = [sys.executable, "-m", "pipelines.cli", "quickstart", "--out", run, *BY_LOT]
-        subprocess.run(command, cwd=ROOT, check=True)
-        (folder / "leak.html").write_bytes((Path(run) / "report.html").read_bytes())
+    with tempfile.TemporaryDirectory() as place:
+        command = [sys.executable, "-m", "pipelines.cli", "quickstart", *BY_LOT]
+        subprocess.run(command, cwd=place, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=True)
+        (folder / "leak.html").write_bytes((Path(place) / "runs" / "quickstart" / "report.html").read_bytes())
 
 
 if __name__ == "__main__":

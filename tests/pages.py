@@ -140,7 +140,7 @@ def _loaded(given: dict[str, Any], command: str) -> RunConfig:
     own = {name: value for name, value in given.items() if name in Flags.__dataclass_fields__}
     overrides = [word for word in given["overrides"] or () if word != "section.field=value"]
     config = given.get("config")
-    if config is None and not own.get("encoder"):
+    if "config" not in given or (config is None and command == "selftest"):
         config = "CONFIG"
     if config in YOURS or str(config).startswith("runs/"):
         config = shipped()["tune-digits" if command == "tune" else "quickstart"]

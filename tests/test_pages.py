@@ -30,6 +30,7 @@ from tests.test_docs_site import PAGES
 
 NOW = [page for page in PAGES if page != "CHANGELOG.md"]  # which tells of commands that are gone
 BLOCKS = [block for page in NOW for block in blocks(page)]
+AUDITS = dict.fromkeys(block.text for block in BLOCKS if "import audit\n" in block.text)  # two pages have the same
 ELSEWHERE = {
     "configs/gate.md": "recipes of pipelines, which tests.test_gate_page reads",
     "docs/own-attack.md": "names what its own packages bring; tests.mi_core.test_plugins installs them",
@@ -37,12 +38,12 @@ ELSEWHERE = {
 """Pages whose YAML another test reads."""
 SCHEMA = schema()
 NOT_RUN = {
-    **dict.fromkeys(("aws",), ("needs a cloud", "AWS")),
-    **dict.fromkeys(("sky",), ("needs a cloud", "SkyPilot")),
-    **dict.fromkeys(("docker",), ("needs Docker", "Docker")),
-    **dict.fromkeys(("kubectl",), ("needs Kubernetes", "Kubernetes")),
-    **dict.fromkeys(("sbatch",), ("needs Slurm", "Slurm")),
-    **dict.fromkeys(("ray",), ("needs a cluster; its options are held against Ray's own command line", "")),
+    "aws": ("needs a cloud", "AWS|S3"),
+    "sky": ("needs a cloud", "SkyPilot"),
+    "docker": ("needs Docker", "Docker"),
+    "kubectl": ("needs Kubernetes", "Kubernetes"),
+    "sbatch": ("needs Slurm", "Slurm"),
+    "ray": ("needs a cluster; its options are held against Ray's own command line", "cluster|head"),
     **dict.fromkeys(("cosign", "ssh-keygen"), ("needs a key", "Sign")),
     **dict.fromkeys(("pip", "python3"), ("installs what the tests run in", "")),
     **dict.fromkeys(("make", "python", "pytest"), ("takes minutes; targets, files and modules are there", "")),
@@ -51,6 +52,9 @@ NOT_RUN = {
 """Programs by what keeps the tests from running them, and the word by which the section around it has to say so."""
 FAR = {"s3://": "bucket|S3", "submit": "cluster|head|Jobs API"}
 """What needs a place elsewhere in our own commands, and the words by which a section says so."""
+OPTIONS = {"--help", "--exclusive", "--env-file"}.union(  # of Slurm and Docker the second and the third
+    *([*one.opts, *one.secondary_opts] for command in COMMANDS.values() for one in command.params)
+)
 ABSENT = {"mlflow": "a service of others", "wandb": "a service of others", "my_attack": "the page's own"}
 """Modules of examples that are not installed for the tests."""
 
@@ -102,26 +106,63 @@ def test_every_block_says_its_language() -> None:
     assert not [block.place for block in hidden if re.search(r"(?m)^(\$ )?encoder-audit ", block.text)]
 
 
+def needs(words: list[str]) -> list[str]:
+    """Patterns of what the section around a command has to say."""
+    far = [need for sign, need in FAR.items() if any(sign in word for word in words[1:])]
+    return [*far, *([] if words[0] == "encoder-audit" else [NOT_RUN[words[0]][1]])]
+
+
 @in_language("sh", "console")
 def test_commands_of_a_block(block: Block) -> None:
     """A program that nobody put into the table fails."""
-    if block.language == "sh" and " [" not in block.text:
+    if block.language == "sh" and " [" not in block.text:  # else a summary, no script
         subprocess.run(["bash", "-n"], input=block.text, text=True, check=True)
     for words in commands(block.text, block.language):
         assert words[0] == "encoder-audit" or words[0] in NOT_RUN, f"say in NOT_RUN why {words[0]} is not run"
         check(words)
-        said = NOT_RUN[words[0]][1] if words[0] in NOT_RUN else ""
-        needed = [said, *(need for far, need in FAR.items() if any(far in word for word in words[1:]))]
-        assert all(re.search(need, block.section) for need in needed), f"{block.place} does not say what {words} needs"
+        unsaid = [need for need in needs(words) if not re.search(need, block.section)]
+        assert not unsaid, f"the section around {words} does not say that it needs one of {unsaid}"
 
 
 @pytest.mark.parametrize("page", NOW)
-def test_commands_in_running_text(page: str) -> None:
+def test_commands_and_options_in_running_text(page: str) -> None:
     for code in inline(page):
-        if code.partition(" ")[0] in {"encoder-audit", *NOT_RUN} and " " in code and "<" not in code:
+        program = code.partition(" ")[0]
+        if program.startswith("--"):
+            assert program in OPTIONS, code
+        if program in {"encoder-audit", *NOT_RUN} and " " in code and "<" not in code:
             for words in commands(code):
                 if " ".join(words[1:]) not in COMMANDS:  # else a name
                     check(words)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "encoder-audit adit quickstart",
+        "encoder-audit audit quickstart --output runs/a",
+        "encoder-audit audit quickstart attacks.0.wievs=4",
+        "encoder-audit audit quickstart queries.views=many",
+        "encoder-audit audit configs/cifar10.yaml",
+        "encoder-audit audit cifra10 data.path=...",
+        "encoder-audit check",
+        "encoder-audit gate RUN --fail-on leaks",
+        "encoder-audit report RUN --force reporting",
+        "encoder-audit list attacks lpa",
+        "encoder-audit completion bash|dash",
+        "ray job submit --adress http://localhost:8265",
+        "ray job submit --address http://localhost:8265 -- encoder-audit estimates my-config.yaml",
+        "kubectl apply -f cluster/rayjobs.yaml",
+        "make documents",
+        "python -m tests.absent",
+        "python -c 'from mi_core import audits'",
+        "python -c 'from mi_core import audit; audit(1, candidates=2, control=3)'",
+    ],
+)
+def test_a_wrong_command_is_found(line: str) -> None:
+    with pytest.raises((Exception, SystemExit)):  # of the command line, of a config or of Python
+        for words in commands(line):
+            check(words)
 
 
 def test_the_page_of_commands_has_all_of_them() -> None:
@@ -146,9 +187,9 @@ def test_python_imports_what_is_there(block: Block) -> None:
     check_python(block.text)
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/audit.md"])
-def test_an_audit_from_python_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The page's code, on digits of 8 pixels."""
+@pytest.mark.parametrize("code", AUDITS, ids=["audit"])
+def test_an_audit_from_python_runs(code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Code of a page, on digits of 8 pixels."""
     images = np.round(load_digits().images * (255 / 16)).astype(np.uint8)
     for folder, some in (("photos", images[:60]), ("others", images[60:180])):
         (tmp_path / folder).mkdir()
@@ -158,7 +199,6 @@ def test_an_audit_from_python_runs(page: str, tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(config_text, "EPOCHS", 2)
     torch.manual_seed(0)
     made: dict[str, Any] = {"model": nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 16))}
-    code = next(block.text for block in blocks(page) if block.language == "python" and "import audit" in block.text)
     exec(code.replace("size=224", "size=8"), made)
     assert made["found"].answer in (tmp_path / "report.html").read_text()
 
