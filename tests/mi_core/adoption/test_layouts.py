@@ -218,7 +218,7 @@ def test_the_predictor_of_i_jepa_predicts_as_its_own_code_does() -> None:
 def test_every_layout_is_shown() -> None:
     shown = {build().layout.partition(" with ")[0] for build in CASES}
     rest = {"state dict of this package", "encoder.* state dict", "f.* state dict", "DINOv2 training checkpoint"}
-    rest |= {"DINO state dict of this package"}
+    rest |= {"DINO state dict of this package", "I-JEPA checkpoint"}
     assert {known.name for known in LAYOUTS} == shown | rest
 
 
