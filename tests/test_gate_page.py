@@ -15,10 +15,10 @@ from pipelines.config.reading.shipped import shipped
 from pipelines.report.gate import EXIT_CODES
 from tests.mi_core.report.model.test_as_json import full
 from tests.mi_core.report.words.test_bound import BROKEN, KEPT
-from tests.pages import understood
+from tests.pages import blocks, understood
 
 PAGE = (Path(__file__).parents[1] / "configs" / "gate.md").read_text(encoding="utf-8")
-GITHUB, GITLAB = (yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL))
+GITHUB, GITLAB = (yaml.safe_load(one.text) for one in blocks("configs/gate.md") if one.language == "yaml")
 RUN = [step["run"] for step in GITHUB["jobs"]["leak"]["steps"] if "run" in step]
 SCRIPT = GITLAB["leak"]["script"]
 
