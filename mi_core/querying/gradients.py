@@ -268,7 +268,7 @@ def losses_of(
         encoder: see `losses_and_gradients`.
         measure: the loss, and its parameters.
         batch: of B images.
-        bank: what the encoder answers for the bank.
+        bank: what the encoder answers for the bank, and in which precision.
         texts: (B, D) of the captions of the batch, where the measure takes them.
         outputs: that are read.
 
@@ -283,7 +283,8 @@ def losses_of(
     if measure.rebuilds:
         if encoder.rebuilds != measure.rebuilds:
             raise ConfigError(f"the encoder {name} has no decoder of the {measure.rebuilds} of hidden patches")
-        return {output: losses_and_gradients(encoder, output, views, None, measure) for output in read}
+        with bank.forward.in_precision():
+            return {output: losses_and_gradients(encoder, output, views, None, measure) for output in read}
     bank_texts = None if texts is None else bank.texts(name, encoder, measure.bank)
     if measure.both:
         assert isinstance(encoder.text, TextTower) and batch.captions is not None
@@ -294,9 +295,8 @@ def losses_of(
         keys = bank.views(f"{name}, its momentum copy", encoder.momentum, keyed, measure.bank)
     else:
         keys = bank.views(name, encoder, keyed, measure.bank)
-    return {
-        output: losses_and_gradients(
-            encoder, output, views, BankKeys(keys[key_output(output)], bank_texts), measure, texts
-        )
-        for output in read
-    }
+    keys_of = {output: BankKeys(keys[key_output(output)], bank_texts) for output in read}
+    with bank.forward.in_precision():  # views, which are drawn in float32, are drawn by now
+        return {
+            output: losses_and_gradients(encoder, output, views, keys_of[output], measure, texts) for output in read
+        }

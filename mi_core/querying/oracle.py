@@ -114,8 +114,7 @@ class EncoderOracle:
         """Losses of the images and norms of their gradients, by output. Raises as `losses_of`."""
         assert isinstance(measure, LossGradient)
         texts = self.texts if measure.captions else None
-        with self.banked.forward.in_precision():
-            rows = losses_of(self.name, self.encoder, measure, self.batch, self.banked, texts, self.outputs)
+        rows = losses_of(self.name, self.encoder, measure, self.batch, self.banked, texts, self.outputs)
         for output, each in rows.items():
             self.check(f"{output}, gradient", each)
         return rows

@@ -19,13 +19,13 @@ from pipelines.data.draw.splits import Splits
 from pipelines.encoders.stored import describe
 from pipelines.lots.claim import Claim, claim
 from pipelines.lots.commit import commit
-from pipelines.lots.parts import on_parts
 from pipelines.lots.publish import publish
 from pipelines.lots.vault import VAULT, Lot
 from pipelines.lots.versions import Wanted
 from pipelines.plan.checks import build
 from pipelines.plan.rules.views import primary_output, recipe_of
 from pipelines.run.folder import SeedFolder
+from pipelines.run.parts import on_parts
 
 ALBUMS = 10
 _ALBUM = "album-3"  # the one that is used

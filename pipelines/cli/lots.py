@@ -114,9 +114,9 @@ def draw(
     address: Address = None,
 ) -> None:
     """Draw a committed release with the public number, and write what is published and what is held back."""
-    from pipelines.lots.parts import on_parts
     from pipelines.lots.publish import publish
     from pipelines.lots.vault import VAULT, Lot
+    from pipelines.run.parts import on_parts
 
     lot = Lot.at(out)
     release = lot.releases()[-1]
@@ -144,10 +144,10 @@ def _commit(
     from pipelines.data.scan.shards import source_of
     from pipelines.files import storage
     from pipelines.lots.commit import commit, read_albums
-    from pipelines.lots.parts import on_parts
     from pipelines.lots.publish import publish
     from pipelines.lots.vault import VAULT, Lot
     from pipelines.lots.versions import Wanted
+    from pipelines.run.parts import on_parts
 
     wanted = Wanted(*asked)
     check_range("--share", wanted.share, 0, 1, open_high=True)

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from pipelines.cli.examples import example
+from pipelines.cli.options import Address
 from pipelines.console import output
 from pipelines.errors import UserError
 
@@ -38,12 +39,17 @@ def import_(
     root: Root = None,
     option: Options = None,
     max_rejected: Annotated[float, typer.Option(min=0, max=1, help="Largest share of unusable samples.")] = 0.01,
+    address: Address = None,
 ) -> None:
     """Write images as WebDataset shards, with unchanged bytes and a manifest."""
     from pipelines.data.scan import shards
+    from pipelines.files import storage
+    from pipelines.run.parts import on_parts
 
     found = shards.source_of(source, root=root, options=_named_values(option))
-    shards.import_shards(found, out, max_rejected=max_rejected)
+    shards.left_in(storage.target(out))  # a folder of something else is not touched
+    with on_parts(storage.target(out), address) as each:
+        shards.import_shards(found, out, max_rejected=max_rejected, task_map=each)
 
 
 @shards_app.command("inspect", epilog=example("shards inspect digits"))

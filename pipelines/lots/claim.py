@@ -36,9 +36,9 @@ from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.lots.asking import Asking, ask_part, expected_files, made_ready, pictures_of
 from pipelines.lots.elsewhere import seen_in
-from pipelines.lots.parts import Mapped, on_parts
 from pipelines.lots.statement import CAPTION_SCORES, SCORES, Asked, write_statement
 from pipelines.lots.vault import VAULT, Lot, Release, drawn_of, order_of
+from pipelines.run.parts import Mapped, on_parts
 from pipelines.run.registration import code_digest
 
 CLAIMS = "claims"

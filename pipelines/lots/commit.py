@@ -26,9 +26,9 @@ from pipelines.data.scan.scan import usable
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.lots.elsewhere import seen_in
-from pipelines.lots.parts import Mapped
 from pipelines.lots.vault import COMMITMENTS, IMAGES, UNITS, Lot, Release
 from pipelines.lots.versions import ANY_SIZE, Wanted, caption_beside, file_digest, versions_of
+from pipelines.run.parts import Mapped
 
 _SOURCES = ("imagefolder", "shards")
 

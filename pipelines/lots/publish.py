@@ -22,9 +22,9 @@ from pipelines.data.read.samples import Item
 from pipelines.data.read.sources import Source
 from pipelines.errors import UserError
 from pipelines.files import storage
-from pipelines.lots.parts import Mapped
 from pipelines.lots.vault import LONE, Release
 from pipelines.lots.versions import Versions, Wanted, caption_path, file_digest, versions_of
+from pipelines.run.parts import Mapped
 
 _PUBLISHED, _HELD_BACK, _OTHER = "published", "held_back", "other"
 

@@ -5,11 +5,17 @@ from __future__ import annotations
 import json
 import os
 import re
-import shlex
 import shutil
+import signal
+import socket
 import subprocess
 import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
@@ -21,13 +27,12 @@ SLURM = TEXTS["slurm.sh"]
 SKYPILOT = yaml.safe_load(TEXTS["skypilot.yaml"])
 SCHEMA = json.loads((Path(__file__).parent / "skypilot_schema.json").read_text())
 SBATCH = {
-    *("job-name", "nodes", "ntasks-per-node", "cpus-per-task", "gpus-per-node", "time", "exclusive", "requeue"),
-    *("output", "partition", "account", "mem"),
+    *("job-name", "nodes", "ntasks-per-node", "cpus-per-task", "mem", "gpus-per-node", "time", "signal", "requeue"),
+    *("output", "partition", "account"),
 }
-SRUN = {"--nodes", "--ntasks-per-node", "--kill-on-bad-exit", "--cpus-per-task"}
-OF_SYMMETRIC_RUN = {"--address", "--min-nodes"}
-REFUSED = {"--head", "--node-ip-address", "--port", "--block"}
-"""Options of ``ray start`` that symmetric-run refuses."""
+SRUN = {
+    *("--nodes", "--ntasks", "--ntasks-per-node", "--relative", "--kill-on-bad-exit", "--export", "--cpus-per-task"),
+}
 
 
 def checked(script: str, tmp_path: Path) -> list[str]:
@@ -53,28 +58,41 @@ def test_shellcheck_has_nothing_to_say(script: str, tmp_path: Path) -> None:
 
 
 def slurm_faults(script: str) -> set[str]:
-    """Options that sbatch, srun, symmetric-run or ray start would refuse."""
+    """Options that sbatch, srun or ray start would refuse, and what two jobs on a node would share."""
     asked = {re.split("[= ]", line)[1].removeprefix("--") for line in re.findall("^#SBATCH .*$", script, re.M)}
-    (command,) = re.findall(r"^srun (.*)$", script.replace("\\\n", " "), re.M)
-    words = shlex.split(command)
-    ray, separator = words.index("ray"), words.index("--")
-    given = [word.partition("=")[0] for word in words if word.startswith("--")]
-    of_srun = {word.partition("=")[0] for word in words[:ray]}
-    of_ray = {word.partition("=")[0] for word in words[ray:separator] if word.startswith("--")} - OF_SYMMETRIC_RUN
+    code = re.sub(r"^ *#.*$", "", script.replace("\\\n", " "), flags=re.M)
+    (step,) = re.findall(r"^ *srun (.*)$", code, re.M)
+    of_srun, of_node = (
+        {word.partition("=")[0] for word in re.findall(r"--[a-z-]+", part)} for part in step.split("bash", 1)
+    )
+    (of_head,) = (set(re.findall(r"--[a-z-]+", line)) for line in re.findall(r"^start 1 0 (.*)$", code, re.M))
+    (of_others,) = (set(re.findall(r"--[a-z-]+", line)) for line in re.findall(r"^ *start .* 1 (--.*)$", code, re.M))
+    given = of_node | {"--temp-dir"} | ({"--block"} if "--block" in code else set())
     checks = {
         "an option that sbatch has not": asked <= SBATCH,
-        "a node that others use": "exclusive" in asked,
-        "several Rays on a node": "--ntasks-per-node=1" in words and "#SBATCH --ntasks-per-node=1" in script,
+        "a node that nobody else may use": "exclusive" not in asked,
+        "memory without a bound": "mem" in asked and {"--memory", "--object-store-memory"} <= given,
+        "several Rays on a node": "--ntasks-per-node=1" in step and "#SBATCH --ntasks-per-node=1" in script,
         "an option that srun has not": of_srun <= SRUN,
-        "no such command of Ray": words[ray + 1] in ray_commands()
-        and ray_commands()[words[ray + 1]] >= OF_SYMMETRIC_RUN,
-        "an option that ray start has not": of_ray <= ray_commands()["start"] - REFUSED,
-        "nodes that are not waited for": given.count("--min-nodes") == 1,
-        "nodes that symmetric-run does not find": 'export RAY_ADDRESS="$address"' in script,
+        "an option that ray start has not": given | of_head | of_others <= ray_commands()["start"],
+        "a port that every Ray takes": fixed_ports() <= given | of_head and fixed_ports(False) <= given | of_others,
+        "a step that ends at once": "--block" in given,
+        "a folder of every Ray": 'ray start --temp-dir "$@"' in code,
+        "Rays of others stopped": "ray stop" not in code and "symmetric-run" not in code,
         "one CPU for a task": "--cpus-per-task" in of_srun,
         "no token authentication": "export RAY_AUTH_MODE=token" in script,
     }
     return {fault for fault, fine in checks.items() if not fine}
+
+
+def fixed_ports(head: bool = True) -> set[str]:
+    """Options of ``ray start`` for ports that are the same for all Rays unless they are given."""
+    from ray.scripts.scripts import cli
+
+    ports = [one for one in cli.commands["start"].params if str(one.name).endswith("_port")]
+    own = {one.opts[0] for one in ports if isinstance(one.default, int) and one.default}
+    assert "--max-worker-port" in own
+    return own | {"--port", "--ray-client-server-port"} if head else own - {"--dashboard-port"}
 
 
 def test_slurm_and_ray_know_every_option() -> None:
@@ -84,60 +102,182 @@ def test_slurm_and_ray_know_every_option() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "fault"),
     [
-        ("#SBATCH --exclusive", "#SBATCH --alone", "an option that sbatch has not"),
-        ("#SBATCH --exclusive\n", "", "a node that others use"),
+        ("#SBATCH --requeue", "#SBATCH --again", "an option that sbatch has not"),
+        ("#SBATCH --requeue", "#SBATCH --exclusive", "a node that nobody else may use"),
+        ("#SBATCH --mem=64G\n", "", "memory without a bound"),
+        ("--object-store-memory=", "--object-store=", "memory without a bound"),
         ("--kill-on-bad-exit=1", "--kill=1", "an option that srun has not"),
-        ("ray symmetric-run", "ray symmetric", "no such command of Ray"),
-        ("--disable-usage-stats", "--port=6379", "an option that ray start has not"),
         ("--num-gpus", "--gpus", "an option that ray start has not"),
-        ("--min-nodes", "--nodes", "nodes that are not waited for"),
-        ("RAY_ADDRESS=", "ADDRESS=", "nodes that symmetric-run does not find"),
+        ("--include-dashboard=", "--dashboard=", "an option that ray start has not"),
+        ("--max-worker-port=0", "", "a port that every Ray takes"),
+        ("--dashboard-agent-listen-port=0", "", "a port that every Ray takes"),
+        (' --ray-client-server-port="$client"', "", "a port that every Ray takes"),
+        (' --port="${ENCODER_AUDIT_PORT:-0}"', "", "a port that every Ray takes"),
+        (' "$@" --block', ' "$@"', "a step that ends at once"),
+        ('--temp-dir "$@"', '"${@:2}"', "a folder of every Ray"),
+        ('kill "${steps[@]}"', "ray stop", "Rays of others stopped"),
         (' --cpus-per-task="$SLURM', ' --exclusive="$SLURM', "one CPU for a task"),
-        ("--ntasks-per-node=1 --kill", "--ntasks-per-node=2 --kill", "several Rays on a node"),
+        ("--ntasks-per-node=1 --rel", "--ntasks-per-node=2 --rel", "several Rays on a node"),
         ("RAY_AUTH_MODE=token", "RAY_AUTH_MODE=disabled", "no token authentication"),
     ],
 )  # fmt: skip
 def test_what_slurm_and_ray_would_refuse(old: str, new: str, fault: str) -> None:
+    assert old in SLURM
     assert fault in slurm_faults(SLURM.replace(old, new))
 
 
 SRUN_STAND_IN = """\
-while [[ "$1" == --* ]]; do echo "srun $1"; shift; done
-if [[ "$SLURM_JOB_NUM_NODES" == 2 ]]; then
-    join='until ip link set n1 up 2> /dev/null; do sleep 0.1; done'
+place=0
+while [[ "$1" == --* ]]; do [[ "$1" == --relative=* ]] && place="${1#*=}"; shift; done
+if [[ "$place" == 1 ]]; then
+    join='mount --bind "$HOME/tmp" /tmp; until ip link set n1 up 2> /dev/null; do sleep 0.1; done'
     join+='; ip link set lo up; ip address add 10.77.0.2/24 dev n1'
-    unshare --net --pid --fork --mount-proc bash -c "$join"'; exec "$@"' bash "$@" > /dev/null 2>&1 &
-    while [[ "$(readlink /proc/$!/ns/net)" == "$(readlink /proc/self/ns/net)" ]]; do sleep 0.1; done
-    ip link add n0 type veth peer name n1
-    ip address add 10.77.0.1/24 dev n0
-    ip link set n0 up
-    ip link set n1 netns $!
+    set -- unshare --mount --net --pid --fork --mount-proc bash -c "$join"'; exec "$@"' bash "$@"
 fi
-"$@"
+trap 'kill -TERM -- "-$task"' TERM
+setsid "$@" &
+task=$!
+if [[ "$place" == 1 ]]; then
+    until other="$(pgrep -P "$task")" && [[ "$(readlink "/proc/$other/ns/net")" != "$(readlink /proc/self/ns/net)" ]]
+    do sleep 0.1; done
+    ip link set n1 netns "$other"
+fi
+code=0
+wait "$task" || code=$?
+while kill -0 "$task" 2> /dev/null; do code=0; wait "$task" || code=$?; done
+exit "$code"
 """
-"""Starts the command here and, for two nodes, on another: with a network and processes of its own, and a cable."""
+"""Starts the task of a step here, and passes SIGTERM on to it. The second node of a job has a network, processes and a
+/tmp of its own, and a cable. Unlike Slurm, it ends nothing that a task leaves behind."""
 
 STAND_INS = {
     "srun": SRUN_STAND_IN,
     "encoder-audit": 'exec "$PYTHON" "$(dirname "$0")/run.py" "$@"\n',
 }
 RUN = """\
-import sys
+import json, os, signal, sys, time
+from pathlib import Path
 import ray
 
-ray.init(address=sys.argv[sys.argv.index("--address") + 1])
-print("arguments", *sys.argv[1:])
+words = sys.argv[1:]
+ray.init(address=words[words.index("--address") + 1], logging_level="ERROR")
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(5))
 answer = ray.get(ray.remote(lambda: 42).remote())
-print("nodes", len(ray.nodes()), "CPUs", ray.cluster_resources()["CPU"], "answer", answer)
-sys.exit(3 if "fail" in sys.argv else 0)
+nodes = [node["NodeID"] for node in ray.nodes()]
+told = {"arguments": words, "nodes": nodes, "answer": answer, "all": ray.cluster_resources()}
+place = Path.home() / os.environ["SLURM_JOB_ID"]
+place.with_suffix(".part").write_text(json.dumps(told))
+place.with_suffix(".part").rename(place)
+while "wait" in words and not (Path.home() / "go").exists():
+    time.sleep(0.1)
+assert ray.get(ray.remote(lambda: 43).remote()) == 43
+sys.exit(3 if "fail" in words else 0)
 """
+MEGABYTES = 1000
+
+
+class Job:
+    """A job of Slurm that runs here: the script is real, and Ray; `srun` and `encoder-audit` are stand-ins."""
+
+    def __init__(self, home: Path, number: int, last: str, *before: str, nodes: int = 1, ip: str = "127.0.0.1") -> None:
+        """``last``: words for the driver; ``before``: a command that starts the script."""
+        self.number, self.told = str(number), home / str(number)
+        environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "SLURM_"))},
+            "PATH": f"{home / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "PYTHON": sys.executable,
+            "HOME": str(home),
+            "SLURM_JOB_ID": self.number,
+            "SLURM_JOB_NUM_NODES": str(nodes),
+            "SLURM_CPUS_PER_TASK": "2",
+            "SLURM_MEM_PER_CPU": str(MEGABYTES // 2),
+            "ENCODER_AUDIT_IP": ip,
+        }
+        self.log = home / f"{number}.log"
+        with self.log.open("wb") as log:
+            command = [*before, "bash", str(CLUSTER / "slurm.sh"), "quickstart", "--out", "x", *last.split()]
+            self.process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+
+    def report(self) -> dict[str, Any]:
+        """What its driver tells of its Ray, once it runs."""
+        until = time.monotonic() + 200
+        while not self.told.exists():
+            assert self.process.poll() is None and time.monotonic() < until, self.log.read_text()
+            time.sleep(0.1)
+        return json.loads(self.told.read_text())
+
+    def processes(self) -> dict[int, str]:
+        """Numbers and commands of its processes."""
+        mark, found = f"SLURM_JOB_ID={self.number}".encode(), {}
+        for place in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                if mark in (place / "environ").read_bytes().split(b"\0"):
+                    found[int(place.name)] = (place / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+        return found
+
+    def end(self) -> None:
+        """Kill what is left of it, as Slurm would."""
+        for process in self.processes():
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        for folder in Path("/tmp").glob(f"ray-{self.number}-*"):
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def left(self) -> list[str]:
+        """Processes and folders of the job that there are."""
+        return [*self.processes().values(), *map(str, Path("/tmp").glob(f"ray-{self.number}-*"))]
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    """A home that all nodes share, outside of /tmp, with the stand-ins."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
+        place = Path(name)
+        for folder in ("bin", "tmp"):
+            (place / folder).mkdir()
+        for command, text in STAND_INS.items():
+            (place / "bin" / command).write_text(f"#!/bin/bash\n{text}")
+            (place / "bin" / command).chmod(0o755)
+        (place / "bin" / "run.py").write_text(RUN)
+        yield place
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds the processes of a job in /proc")
+@pytest.mark.parametrize("cancelled", ["", "script", "all"])
+def test_two_slurm_jobs_on_a_node_do_not_meet(cancelled: str, home: Path) -> None:
+    """Each has its own Ray, exit code and end, also if one is cancelled: its script alone, or all its processes."""
+    number = os.getpid() * 10  # the ports that both would try first are neighbours
+    jobs = [Job(home, number, "wait fail"), Job(home, number + 1, "wait")]
+    try:
+        reports = [job.report() for job in jobs]
+        for report in reports:
+            assert report["arguments"][:4] == ["audit", "quickstart", "--out", "x"]
+            assert (report["answer"], len(report["nodes"]), report["all"]["CPU"]) == (42, 1, 2.0)
+            assert report["all"]["object_store_memory"] + report["all"]["memory"] < MEGABYTES * 2**20
+        assert reports[0]["nodes"] != reports[1]["nodes"]
+        assert all(job.left() for job in jobs)
+        if cancelled:
+            for process in jobs[1].processes() if cancelled == "all" else [jobs[1].process.pid]:
+                with suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGTERM)
+            assert jobs[1].process.wait(100) == 5, jobs[1].log.read_text()
+            assert jobs[1].left() == []
+        assert jobs[0].process.poll() is None
+        (home / "go").touch()
+        codes = [job.process.wait(100) for job in jobs]
+        assert codes == [3, 5 if cancelled else 0], "".join(job.log.read_text() for job in jobs)
+        assert [job.left() for job in jobs] == [[], []]
+    finally:
+        for job in jobs:
+            job.end()
 
 
 def alone(*command: str) -> list[str]:
-    """A command that sees and ends no process but its own: symmetric-run stops every Ray that it sees."""
-    apart = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc", "--net"]
-    loopback = 'ip link set lo up 2> /dev/null; exec "$@"'
-    return [*apart, "bash", "-c", loopback, "bash", *command]
+    """A command with mounts, processes and a network of its own, in which a cable has one loose end."""
+    apart = ["unshare", "--user", "--map-root-user", "--mount", "--pid", "--fork", "--mount-proc", "--net"]
+    network = "ip link set lo up && ip link add n0 type veth peer name n1 && ip address add 10.77.0.1/24 dev n0"
+    return [*apart, "bash", "-c", f'{network} && ip link set n0 up && exec "$@"', "bash", *command]
 
 
 def can_stand_alone() -> bool:
@@ -146,37 +286,39 @@ def can_stand_alone() -> bool:
     return subprocess.run(alone("true"), capture_output=True, check=False).returncode == 0
 
 
-@pytest.mark.skipif(not can_stand_alone(), reason="needs namespaces: symmetric-run would stop every Ray of this user")
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("nodes", "last", "code"), [(1, "fail", 3), (1, "seeds=[0]", 0), (2, "fail", 3), (2, "seeds=[0]", 0)]
-)
-def test_slurm_runs_on_its_nodes(nodes: int, last: str, code: int, tmp_path: Path) -> None:
-    """`srun` and `encoder-audit` are stand-ins; Ray's symmetric-run is real, on loopback, and so is its exit code."""
-    place, address = tmp_path / "bin", "127.0.0.1" if nodes == 1 else "10.77.0.1"
-    place.mkdir()
-    for name, text in STAND_INS.items():
-        (place / name).write_text(f"#!/bin/bash\n{text}")
-        (place / name).chmod(0o755)
-    (place / "run.py").write_text(RUN)
-    environment = {
-        **{name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "SLURM_"))},
-        "PATH": f"{place}:{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "PYTHON": sys.executable,
-        "HOME": str(tmp_path),
-        "SLURM_JOB_ID": str(os.getpid()),
-        "SLURM_JOB_NUM_NODES": str(nodes),
-        "SLURM_CPUS_PER_TASK": "2",
-        "ENCODER_AUDIT_IP": address,
-    }
-    command = alone("timeout", "400", "bash", str(CLUSTER / "slurm.sh"), "quickstart", "--out", "x", last)
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500, check=False)
-    shutil.rmtree(f"/tmp/ray-{os.getpid()}", ignore_errors=True)
-    assert done.returncode == code, done.stdout + done.stderr
-    assert "arguments audit quickstart --out x" in done.stdout
-    assert f"--address {address}:6379 --yes" in done.stdout
-    assert f"nodes {nodes} CPUs {2.0 * nodes} answer 42" in done.stdout
-    assert (tmp_path / ".ray" / "auth_token").stat().st_mode & 0o077 == 0
+@pytest.mark.skipif(not can_stand_alone(), reason="needs namespaces for a second node")
+def test_a_slurm_job_has_all_its_nodes(home: Path) -> None:
+    job = Job(home, os.getpid() * 10, "fail", *alone(), nodes=2, ip="10.77.0.1")
+    try:
+        report = job.report()
+        assert (len(report["nodes"]), report["all"]["CPU"]) == (2, 4.0)
+        assert job.process.wait(100) == 3, job.log.read_text()
+        assert (job.left(), list((home / "tmp").iterdir())) == ([], [])
+    finally:
+        job.end()
+
+
+@pytest.mark.parametrize("memory", [{}, {"SLURM_MEM_PER_NODE": "0"}])
+def test_slurm_without_a_bound_of_memory_says_what_to_give(memory: dict[str, str]) -> None:
+    environment = {"PATH": os.environ["PATH"], "SLURM_CPUS_PER_TASK": "2", **memory}
+    command = ["bash", str(CLUSTER / "slurm.sh"), "quickstart"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, "give sbatch --mem or --mem-per-cpu" in done.stderr) == (2, True)
+
+
+def test_the_port_that_slurm_names_is_free() -> None:
+    """The one that the number of the job gives may be in use; an address of another node has none."""
+    (code,) = re.findall(r"client=.*? -c '(.*?)'", SLURM, re.S)
+
+    def found(address: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", code.replace("20000", str(port)), address, "30000"]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert port < int(found("127.0.0.1").stdout) < port + 100
+    assert found("192.0.2.77").stderr.startswith("slurm.sh: no port of 192.0.2.77 is free; if ENCODER_AUDIT_IP")
 
 
 def test_slurm_without_a_config_says_how() -> None:

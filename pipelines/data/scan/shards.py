@@ -1,7 +1,8 @@
 """Import any source into WebDataset shards, and inspect a source.
 
-An import keeps the bytes of every image. Each shard appears whole, the manifest last. A sample that does not decode is
-left out and listed.
+An import keeps the bytes of every image. It reads twice: first each item is a task, which tells what decodes; then each
+task writes whole shards. What a shard holds follows from what decodes, and not from who writes it. Each shard appears
+whole, the manifest last. A sample that does not decode is left out and listed.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ import hashlib
 import io
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import groupby, islice
 from typing import Any
 
 from pydantic import ValidationError
@@ -24,12 +26,13 @@ from mi_core.images import Decoder, image_info
 from pipelines.config.mistakes import first_mistake
 from pipelines.config.sections.sources import KINDS, ON_FILES, SETTINGS, SHARDED, TORCHVISION, SourceConfig
 from pipelines.console import bars, say
-from pipelines.data.read.samples import Note, Problem, Sample
+from pipelines.data.read.samples import Item, Note, Problem, Sample
 from pipelines.data.read.shard_paths import PARQUET, TARS, expand
 from pipelines.data.read.sources import Source
 from pipelines.data.read.tar_shards import is_image
 from pipelines.data.scan.losses import MANIFEST, Reading, Rejection, Tally, rejections
 from pipelines.data.scan.scan import repeated, usable
+from pipelines.data.tasks import TaskMap, one_by_one
 from pipelines.errors import UserError
 from pipelines.files import storage
 
@@ -80,100 +83,166 @@ def source_of(text: str, *, root: str | None = None, options: dict[str, Any] | N
         raise UserError(f"--option {first_mistake(error)}") from error
 
 
-@dataclass
-class _Shard:
-    """A shard in the making."""
-
-    samples: list[dict[str, Any]] = field(default_factory=list)
-    size: int = 0
-
-    def packed(self) -> bytes:
-        import webdataset
-
-        buffer = io.BytesIO()
-        with webdataset.TarWriter(buffer, encoder=False, mtime=0) as writer:
-            for sample in self.samples:
-                writer.write(sample)
-        return buffer.getvalue()
-
-
-def import_shards(source: SourceConfig, out: str, *, max_rejected: float = 0.01) -> dict[str, Any]:
+def import_shards(
+    source: SourceConfig, out: str, *, max_rejected: float = 0.01, task_map: TaskMap = one_by_one
+) -> dict[str, Any]:
     """Write the usable samples of a source as WebDataset shards, with a manifest.
 
     Args:
         source: where images come from.
         out: folder or URI for ``shard-000000.tar`` ... and ``manifest.json``.
         max_rejected: share of unusable samples that is allowed, in [0, 1].
+        task_map: runs the tasks; the shards are the same bytes with any.
 
     Returns:
         The manifest: samples, bytes, classes of an image folder, shards with sha256, rejected samples.
 
     Raises:
-        UserError: the folder holds something else or finished shards, the source is empty or too damaged.
+        UserError: as `left_in`; the source is empty, too damaged, or was changed meanwhile.
     """
     out = storage.target(out)
-    held = [name.rpartition("/")[2] for name in storage.list_files(out)]
-    if any(name == MANIFEST or not (name.startswith("shard-") and name.endswith(".tar")) for name in held):
-        raise UserError(f"{out} is not empty; give another folder")
+    left = left_in(out)
     storage.remove_unfinished(out)
-    for name in held:  # an import that was interrupted
-        storage.remove(f"{out}/{name}")
-    shards: list[dict[str, Any]] = []
-    readings: list[Reading] = []
-    formats: Counter[str] = Counter()
-    used: set[str] = set()
-    shard = _Shard()
-
-    def finish() -> None:
-        nonlocal shard
-        data = shard.packed()
-        name = f"shard-{len(shards):06d}.tar"
-        storage.write_atomic(f"{out}/{name}", data)
-        shards.append(
-            {
-                "name": name,
-                "samples": len(shard.samples),
-                "bytes": len(data),
-                "sha256": hashlib.sha256(data).hexdigest(),
-            }
-        )
-        shard = _Shard()
-
-    for _, sample, _ in _samples(source, readings, once=False):
-        entry, suffix = _entry(sample, used)
-        formats[suffix] += 1
-        shard.samples.append(entry)
-        shard.size += sum(len(value) for value in entry.values() if isinstance(value, bytes))
-        if len(shard.samples) == MOST_SAMPLES or shard.size >= MOST_BYTES:
-            finish()
-    if shard.samples:
-        finish()
-    written, tally = len(used), _tally(source, readings)
-    try:
-        tally.check(max_rejected if written else -1, f"--max-rejected {max_rejected:g}")
-    except UserError:
-        for made in shards:
-            storage.remove(f"{out}/{made['name']}")
-        raise
+    for path in left:
+        storage.remove(path)
+    read = task_map(_read, [(source, item) for item in Source(source).items()], title="reading")
+    tally = _tally(source, [one.reading for one in read])
+    tally.check(max_rejected if tally.used else -1, f"--max-rejected {max_rejected:g}")
+    tasks = [(source, out, work) for work in _divided(read)]
+    shards = [shard for written in task_map(_write, tasks, title="writing") for shard in written]
+    formats: Counter[str] = sum((shard.pop("formats") for shard in shards), Counter())
     manifest = {
         "source": source.describe(),
-        "samples": written,
-        "bytes": sum(entry["bytes"] for entry in shards),
+        "samples": sum(shard["samples"] for shard in shards),
+        "bytes": sum(shard["bytes"] for shard in shards),
         "formats": dict(formats),
         "shards": shards,
         "rejected": [asdict(bad) | {"source": source.kind} for bad in tally.rejected],
     }
     storage.write_json(f"{out}/{MANIFEST}", manifest)
-    say("import", f"{written} samples in {len(shards)} shards; {tally}; {out}/{MANIFEST}")
+    say("import", f"{manifest['samples']} samples in {len(shards)} shards; {tally}; {out}/{MANIFEST}")
     for note in tally.notes():
         say("import", note)
     return manifest
 
 
-def _samples(source: SourceConfig, readings: list[Reading], *, once: bool) -> Iterator[tuple[str, Sample, str]]:
+def left_in(out: str) -> list[str]:
+    """Paths of the shards that an interrupted import has left in a folder.
+
+    Raises:
+        UserError: the folder holds something else or finished shards.
+    """
+    left = storage.list_files(out)
+    names = [path.rpartition("/")[2] for path in left]
+    if any(name == MANIFEST or not (name.startswith("shard-") and name.endswith(".tar")) for name in names):
+        raise UserError(f"{out} is not empty; give another folder")
+    return left
+
+
+@dataclass(frozen=True)
+class _ReadItem:
+    """The outcome of reading an item: key and bytes of each usable sample, in order, beside the reading."""
+
+    reading: Reading
+    sizes: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """The samples of a shard that stand in one item: by the key there, the key in the shard and the bytes."""
+
+    item: Item
+    samples: dict[str, tuple[str, int]]
+
+
+_Work = list[tuple[str, list[_Piece]]]
+"""Names of shards, and their pieces."""
+
+
+def _read(source: SourceConfig, item: Item) -> _ReadItem:
+    """Decode an item."""
+    sizes: dict[str, int] = {}
+    problems: list[Problem] = []
+    for found in usable(source, item, _ANY_SIZE):
+        if not isinstance(found, Problem):
+            sizes[found[0].key] = _size(found[0])
+        elif not isinstance(found, Note):  # what a run does to an image on the way to its size
+            problems.append(found)
+    return _ReadItem(Reading(item, len(sizes), tuple(problems)), sizes)
+
+
+def _divided(read: Sequence[_ReadItem]) -> Iterator[_Work]:
+    """The shards that each task writes: those whose first samples stand in the same item, which is read once more."""
+    used: set[str] = set()
+    shards: _Work = []
+    count = size = MOST_SAMPLES  # as if one were full
+    for one in read:
+        for number, (key, added) in enumerate(one.sizes.items()):
+            if is_full := count >= MOST_SAMPLES or size >= MOST_BYTES:
+                shards.append((f"shard-{len(shards):06d}.tar", []))
+                count = size = 0
+            if is_full or not number:
+                shards[-1][1].append(_Piece(one.reading.item, {}))
+            shards[-1][1][-1].samples[key] = _unique(key, used), added
+            count, size = count + 1, size + added
+    yield from (list(some) for _, some in groupby(shards, key=lambda shard: shard[1][0].item.name))
+
+
+def _write(source: SourceConfig, out: str, work: _Work) -> list[dict[str, Any]]:
+    """Write some shards; their entries in the manifest, with formats.
+
+    Raises:
+        UserError: a sample is not there any more, or another.
+    """
+    entries = _entries(source, [piece for _, pieces in work for piece in pieces])
+    return [_written(f"{out}/{name}", list(islice(entries, _count(pieces)))) for name, pieces in work]
+
+
+def _count(pieces: Sequence[_Piece]) -> int:
+    return sum(len(piece.samples) for piece in pieces)
+
+
+def _entries(source: SourceConfig, pieces: Sequence[_Piece]) -> Iterator[tuple[dict[str, Any], str]]:
+    """The samples of some pieces, in order, as `_entry`; an item is read as far as needed."""
+    for item, some in groupby(pieces, key=lambda piece: piece.item):
+        left = {key: wanted for piece in some for key, wanted in piece.samples.items()}
+        for sample in Source(source).scan(item):
+            if isinstance(sample, Problem) or sample.key not in left:
+                continue
+            name, size = left[sample.key]
+            if _size(sample) != size:
+                break
+            del left[sample.key]
+            yield _entry(sample, name)
+            if not left:
+                break
+        if left:
+            place = f"{item.name}/{next(iter(left))}"
+            raise UserError(f"{source.path or source.kind}: {place} was changed during the import; run it again")
+
+
+def _written(path: str, entries: Sequence[tuple[dict[str, Any], str]]) -> dict[str, Any]:
+    import webdataset
+
+    buffer = io.BytesIO()
+    with webdataset.TarWriter(buffer, encoder=False, mtime=0) as writer:
+        for entry, _ in entries:
+            writer.write(entry)
+    data = buffer.getvalue()
+    storage.write_atomic(path, data)
+    return {
+        "name": path.rpartition("/")[2],
+        "samples": len(entries),
+        "bytes": len(data),
+        "sha256": hashlib.sha256(data).hexdigest(),
+        "formats": Counter(suffix for _, suffix in entries),
+    }
+
+
+def _samples(source: SourceConfig, readings: list[Reading]) -> Iterator[tuple[str, Sample, str]]:
     """(shard/key, sample, pixel hash) of each sample that decodes; a reading per item is appended to ``readings``.
 
-    ``once``: as in a run, a key that an earlier shard has is a problem.
+    As in a run, a key that an earlier shard has is a problem.
     """
     first: dict[str, str] = {}
     with bars("shards") as progress:
@@ -187,7 +256,7 @@ def _samples(source: SourceConfig, readings: list[Reading], *, once: bool) -> It
                     problems.append(found)
                     continue
                 sample, _, sha, _ = found
-                if once and source.kind in SHARDED and (shard := first.setdefault(sample.key, item.name)) != item.name:
+                if source.kind in SHARDED and (shard := first.setdefault(sample.key, item.name)) != item.name:
                     problems.append(repeated(sample.key, shard))
                 else:
                     used += 1
@@ -201,26 +270,39 @@ def _tally(source: SourceConfig, readings: list[Reading]) -> Tally:
     return Tally.from_rejections(used, rejected, {"": [reading.item for reading in readings]})
 
 
-def _entry(sample: Sample, used: set[str]) -> tuple[dict[str, Any], str]:
-    """The sample as WebDataset writes it, and its suffix, with no image but its own.
+def _unique(key: str, used: set[str]) -> str:
+    """The key that a sample gets in shards, which no other has.
 
     A key ends at the first dot, so dots in names become _.
     """
-    folder, _, base = sample.key.rpartition("/")
+    folder, _, base = key.rpartition("/")
     stem, dot, ending = base.rpartition(".")
     name = (stem if dot and ending.lower() in SUFFIXES else base).replace(".", "_")
-    key = unique = f"{folder}/{name}".lstrip("/")
+    wanted = unique = f"{folder}/{name}".lstrip("/")
     number = 1
     while unique in used:
         number += 1
-        unique = f"{key}-{number}"
+        unique = f"{wanted}-{number}"
     used.add(unique)
+    return unique
+
+
+def _others(sample: Sample) -> dict[str, bytes]:
+    """What is kept of a sample beside its image and class: no other image."""
+    return {name: content for name, content in sample.others.items() if not is_image(name)}
+
+
+def _size(sample: Sample) -> int:
+    return len(sample.image) + sum(map(len, _others(sample).values()))
+
+
+def _entry(sample: Sample, key: str) -> tuple[dict[str, Any], str]:
+    """The sample as WebDataset writes it, and its suffix."""
     suffix = suffix_of(image_info(sample.image).format)
-    others = {name: content for name, content in sample.others.items() if not is_image(name)}
-    entry: dict[str, Any] = {"__key__": unique, suffix: sample.image, **others}
+    entry: dict[str, Any] = {"__key__": key, suffix: sample.image, **_others(sample)}
     if sample.label is not None:
         entry["cls"] = str(sample.label).encode()
-    if unique != sample.key and "json" not in entry:
+    if key != sample.key and "json" not in entry:
         entry["json"] = json.dumps({"origin": sample.key}).encode()
     return entry, suffix
 
@@ -280,7 +362,7 @@ def inspect(source: SourceConfig) -> Inspection:
     inspection = Inspection()
     first: dict[str, str] = {}
     readings: list[Reading] = []
-    for place, sample, sha in _samples(source, readings, once=True):
+    for place, sample, sha in _samples(source, readings):
         info = image_info(sample.image)
         inspection.samples += 1
         inspection.bytes += len(sample.image)

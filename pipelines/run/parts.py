@@ -1,0 +1,51 @@
+"""Work on a folder in parts: a few in this process, many as Ray tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, Protocol
+
+from pipelines.console import bars
+from pipelines.files.lock import lock
+from pipelines.run.leftovers import note, watched
+from pipelines.run.ray_session import TASK_MEMORY, mapped, ray_cluster
+
+HERE = 4  # parts up to which a cluster would take longer to start than the work takes
+_OBJECT_STORE_MB = 300
+
+
+class Mapped(Protocol):
+    """Calls a function on many arguments: the function, its arguments, a title; gives its results in order."""
+
+    def __call__(
+        self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], title: str, *, memory: int = 0
+    ) -> list[Any]:
+        """The results of the parts, in order."""
+
+
+@contextmanager
+def on_parts(folder: str, address: str | None) -> Iterator[Mapped]:
+    """Hold a folder, and work on parts; Ray starts when there are many for the first time.
+
+    Raises:
+        UserError: another process holds the folder, or no cluster answers at the address.
+    """
+
+    with lock(folder), watched(folder), ExitStack() as stack:
+        is_running = False
+
+        def each(
+            function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], title: str, *, memory: int = 0
+        ) -> list[Any]:
+            nonlocal is_running
+            if address is None and len(arguments) <= HERE:
+                with bars("parts") as progress:
+                    return [function(*one) for one in progress.track(arguments, description=title)]
+            if not is_running:
+                stack.enter_context(ray_cluster(address, object_store_mb=_OBJECT_STORE_MB))
+                note(folder)
+                is_running = True
+            return mapped(function, arguments, "parts", title, memory=max(memory, TASK_MEMORY))
+
+        yield each
