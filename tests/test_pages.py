@@ -52,7 +52,7 @@ NOT_RUN = {
 """Programs by what keeps the tests from running them, and the word by which the section around it has to say so."""
 FAR = {"s3://": "bucket|S3", "submit": "cluster|head|Jobs API"}
 """What needs a place elsewhere in our own commands, and the words by which a section says so."""
-OPTIONS = {"--help", "--exclusive", "--env-file"}.union(  # of Slurm and Docker the second and the third
+OPTIONS = {"--help", "--exclusive", "--signal", "--env-file"}.union(  # all but the first of Slurm and Docker
     *([*one.opts, *one.secondary_opts] for command in COMMANDS.values() for one in command.params)
 )
 ABSENT = {"mlflow": "a service of others", "wandb": "a service of others", "my_attack": "the page's own"}
