@@ -19,7 +19,7 @@ import yaml
 from packaging.requirements import Requirement
 
 from pipelines.extract.actor.telemetry import BUSY, COUNTERS, PREFIX, SECONDS, STEPS, TAGS
-from tests.cluster.reading import CLUSTER, ROOT, TEXTS, changed, ray_commands, ray_version
+from tests.cluster.reading import CLUSTER, ROOT, TEXTS, changed, ray_version
 
 DOCKERFILE = TEXTS["Dockerfile"]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -354,39 +354,6 @@ PLACEHOLDER = re.compile(r"\b(?:REGISTRY|BUCKET|PROJECT_ID|IMAGE_FAMILY|ROLE_ARN
 def test_what_is_to_be_replaced_is_said_first(name: str) -> None:
     head = TEXTS[name][: re.search(r"^[^#]", TEXTS[name], re.M).start()]  # type: ignore[union-attr]
     assert set(PLACEHOLDER.findall(head)) == set(PLACEHOLDER.findall(TEXTS[name])) != set()
-
-
-def typed(text: str, program: str) -> list[list[str]]:
-    """Commands of a program in a text: where a line of a block or a piece of code begins, in quotes, after ``--``."""
-    block = re.compile(r"^```\n(.*?)^```", re.M | re.S)
-    code = "\n".join(block.findall(text)).replace("\\\n", " ").splitlines()
-    code += [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", block.sub("", text))]
-    lines = [shlex.split(line, comments=True) for line in code]
-    lines += [shlex.split(word) for words in lines for word in words if " " in word]
-    return [
-        words[number:]
-        for words in lines
-        for number, word in enumerate(words[:-1])
-        if word == program and (number == 0 or words[number - 1] == "--" or "=" in words[number - 1])
-    ]
-
-
-def test_commands_that_are_told_exist() -> None:
-    from typer.main import get_command
-
-    from pipelines.cli.app import app
-
-    ours = get_command(app).commands  # type: ignore[attr-defined]
-    told = typed(TEXTS["README.md"], "encoder-audit")
-    assert {words[1] for words in told} >= {"submit", "estimate"}
-    for _, name, *words in told:
-        known = {option for one in ours[name].params for option in (*one.opts, *one.secondary_opts)}
-        assert {word for word in words if word.startswith("--")} <= known | {"--help"}, name
-    of_ray = typed(TEXTS["README.md"], "ray")
-    assert {words[1] for words in of_ray} >= {"up", "down", "dashboard", "get-auth-token", "job"}
-    for _, name, *words in (words for words in of_ray if words[1] != "--version"):
-        own = words[: words.index("--")] if "--" in words else words
-        assert {word for word in own if word.startswith("--")} <= ray_commands()[name], name
 
 
 def test_files_that_are_told_exist() -> None:
