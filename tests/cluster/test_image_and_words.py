@@ -192,7 +192,7 @@ def test_every_step_of_the_image_runs(tmp_path: Path) -> None:
     tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
     for name in filter(lambda name: let_through(name, IGNORE), tracked):
         (context / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / name, context / name)
+        shutil.copy(ROOT / name, context / name, follow_symlinks=False)
     subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "python")], check=True)
     told = {"RAY_VERSION": ray_version(), "EXTRAS": ",".join(extras_of(DOCKERFILE)), "HOME": str(home)}
     environ = os.environ | told | {"PATH": f"{tmp_path / 'python' / 'bin'}:{os.environ['PATH']}"}
@@ -204,9 +204,10 @@ def test_every_step_of_the_image_runs(tmp_path: Path) -> None:
         elif instruction == "COPY":
             *sources, target = (word for word in words.split() if not word.startswith("--"))
             for source in sources:
-                whole = (context / source).is_dir()
-                copied = shutil.copytree if whole else shutil.copy
-                copied(context / source, at / (target if whole else source))
+                if (context / source).is_dir():
+                    shutil.copytree(context / source, at / target, symlinks=True)
+                else:
+                    shutil.copy(context / source, at / source)
         elif instruction == "RUN" and not words.startswith("mkdir"):
             done = subprocess.run(words, shell=True, cwd=at, env=environ, capture_output=True, text=True, check=False)
             assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
