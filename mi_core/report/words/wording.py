@@ -345,8 +345,7 @@ def _proved(evidence: Evidence | None, sides: Sides) -> str:
     for samples in evidence.samples[:1]:
         if samples.flagged:
             named = f"{count(samples.flagged)} of {'them' if said else whole}"
-            errors = "" if sides.known else f" (about 1 in {round(1 / samples.fdr)} of those by error)"
-            said.append(f"{named} can be named{errors}")
+            said.append(f"{named} can be named (about 1 in {round(1 / samples.fdr)} of those by error)")
     if not said:
         return ""
     start = "Without being told which images are members, the audit says: " if sides.known else ""
