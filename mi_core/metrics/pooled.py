@@ -15,7 +15,7 @@ distances are averaged, and n is that of one run.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from mi_core.checks import ShapeError, check_range
 from mi_core.records import Estimate
@@ -93,16 +93,12 @@ def difference(first: Estimate, second: Estimate) -> Estimate:
         (0.3, 0.159, 0.412)
     """
     value = second.value - first.value
-    below = _root_of_squares((second.value - second.low, first.high - first.value))
-    above = _root_of_squares((second.high - second.value, first.value - first.low))
+    below = math.hypot(second.value - second.low, first.high - first.value)
+    above = math.hypot(second.high - second.value, first.value - first.low)
     return Estimate(value, value - below, value + above, min(first.n, second.n))
 
 
 def _joined(distances: Sequence[float], overlap: float) -> float:
     """The root of the summed squares, and of ``overlap`` times the products of all pairs."""
-    apart, alike = _root_of_squares(distances), math.fsum(distances)
+    apart, alike = math.hypot(*distances), math.fsum(distances)
     return math.hypot(math.sqrt(1 - overlap) * apart, math.sqrt(overlap) * alike)
-
-
-def _root_of_squares(distances: Iterable[float]) -> float:
-    return math.hypot(*distances)

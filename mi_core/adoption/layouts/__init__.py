@@ -21,7 +21,6 @@ from mi_core.adoption.layouts.transformers import attention, plain
 from mi_core.checks import ConfigError
 from mi_core.encoders.checkpoint import wrong_shapes
 
-__all__ = ["ACTIVATIONS", "Layout", "State", "head_module", "inner", "listed", "look_at", "recognise"]
 _POSITIONS = "encoder.pos_embedding"
 _NORMALISATION = ("mean", "std")
 
