@@ -260,7 +260,7 @@ def _mistakes_are_named(method: type[Attack]) -> None:
             attack.fit(LabelledFeatures(Features(features.ids, features.values), member))
         strange = Features(features.ids, features.values, labels=np.full(40, WIDTH))
         if method.name != "label-only":
-            with _refused(ConfigError, f"is given classes up to {WIDTH} for {WIDTH} posteriors"):
+            with _refused(ConfigError, f"is given classes {WIDTH} to {WIDTH} for {WIDTH} posteriors"):
                 attack.fit(LabelledFeatures(strange, member))
     broken = {need: np.full_like(values, np.nan) for need, values in features.values.items()}
     with _refused(NumericError, "pool/0"):

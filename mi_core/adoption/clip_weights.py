@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import torch
-
+from mi_core.adoption.layouts.heads import State
 from mi_core.adoption.published import open_clip_tags
 from mi_core.checks import ConfigError
 from mi_core.encoders.clip import OpenCLIPText, SplitTower, import_open_clip
 
-State = dict[str, torch.Tensor]
 _OPENAI = ("input_resolution", "context_length", "vocab_size")  # numbers beside the weights in OpenAI's own files
 _QUICK = "-quickgelu"
 

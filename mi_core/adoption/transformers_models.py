@@ -296,10 +296,10 @@ def _resized(known: Mapping[str, Any]) -> tuple[int | None, str | None]:
 
 def _side(size: Any) -> int:
     """The side of square images."""
-    sides = {size} if isinstance(size, int) else set(size.values()) if isinstance(size, Mapping) else set(size)
-    if len(sides) != 1:
-        raise ConfigError(f"it takes images of {' x '.join(map(str, size))} px; only square images are queried")
-    return int(sides.pop())
+    sides = [size] if isinstance(size, int) else list(size.values() if isinstance(size, Mapping) else size)
+    if len(set(sides)) != 1:
+        raise ConfigError(f"it takes images of {' x '.join(map(str, sides))} px; only square images are queried")
+    return int(sides[0])
 
 
 def _family(files: Definition) -> tuple[_Family, Any]:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from mi_core.adoption import hub
-from mi_core.adoption.model_folder import Definition, definition, folder_kind, packed
+from mi_core.adoption.model_folder import Definition, Read, definition, folder_kind, packed
 from mi_core.checks import ConfigError
-
-Read = Callable[[str], bytes | None]
-"""The content of a file by its path; None: there is no such file."""
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,8 @@ class Attack(ABC):
     reference: ClassVar[frozenset[str]]
     """What it may be fitted on: ``shadow`` (an encoder of the attacker's own), ``shadows`` (several, each trained on a
     half of the audited samples), ``known`` (members and non-members of the target), ``nonmembers`` (some known
-    non-members of the target), ``audited`` (the samples that are judged, each by what others taught)."""
+    non-members of the target), ``unlabelled`` (some known non-members, and images of unknown membership), ``audited``
+    (the samples that are judged, each by what others taught)."""
     least_shadows: ClassVar[int] = 1
     """How many encoders that were trained on halves of the audited samples it takes, at least."""
     outputs: ClassVar[tuple[str, ...] | None] = None

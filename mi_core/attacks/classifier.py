@@ -31,7 +31,8 @@ class ClassifierAttack(Attack):
     def _labels(self, features: Features, classes: int) -> npt.NDArray[np.int64]:
         assert features.labels is not None
         if len(features) and not (features.labels.min() >= 0 and features.labels.max() < classes):
-            raise ConfigError(f"{self.name} is given classes up to {features.labels.max()} for {classes} posteriors")
+            given = f"{features.labels.min()} to {features.labels.max()}"
+            raise ConfigError(f"{self.name} is given classes {given} for {classes} posteriors, 0 to {classes - 1}")
         return features.labels
 
 

@@ -16,34 +16,19 @@ images serves as well (`configs/results/README.md`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 
 from mi_core.attacks.base import Attack, Scores, State, fisher_z
-from mi_core.attacks.threshold import conformal_threshold, least_nonmembers
-from mi_core.checks import NumericError, check_range
+from mi_core.attacks.threshold import ConformalParameters, conformal_threshold, least_nonmembers
+from mi_core.checks import NumericError
 from mi_core.features.pairwise_similarity import PairwiseSimilarity
 from mi_core.records import Features
 
 _LEAST = 3  # known non-members: a line goes through any two
 _ROUNDING = 1e-10  # squares below this are rounding
-
-
-@dataclass(frozen=True)
-class UpdateParameters:
-    """Settings of the attack.
-
-    Args:
-        fpr: share of non-members that may be called members, in (0, 1]; .05 takes 19 known ones, .01 takes 99.
-    """
-
-    fpr: float = 0.05
-
-    def __post_init__(self) -> None:
-        check_range("fpr", self.fpr, 0, 1, open_low=True)
 
 
 class Update(Attack):
@@ -60,7 +45,7 @@ class Update(Attack):
     source = "ours, after difficulty calibration (ICLR 2022)"
     reference = frozenset({"nonmembers"})
     updated = True
-    Parameters = UpdateParameters
+    Parameters = ConformalParameters
     needs = (PairwiseSimilarity(),)
 
     @property
