@@ -193,7 +193,7 @@ def load_image(data: bytes, least: int | None = None) -> Loaded:
 
 
 def _opened(data: bytes, finish: Callable[[Image.Image], T]) -> tuple[T, bool]:
-    """What is made of an opened image, and whether of the whole file: of a PNG without metadata that cannot be read."""
+    """The result for an opened image, and whether it is that of the whole file: not of a PNG with damaged metadata."""
     kind = format_of(data[:HEAD])
     if kind == "JXL":
         _check_size(*_jxl_size(data))  # its package decodes what it opens
@@ -252,7 +252,7 @@ def suffix_of(kind: str) -> str:
 
 
 def has_more_frames(data: bytes) -> bool:
-    """Whether an image that decodes is an animation or has several pages, of which only the first is used."""
+    """True if an image that decodes is an animation or has several pages, of which only the first is used."""
     kind = format_of(data[:HEAD])
     if kind not in _MANY_FRAMES or (kind == "PNG" and b"acTL" not in data[: data.find(b"IDAT")]):
         return False  # a PNG says before its pixels that it is an animation

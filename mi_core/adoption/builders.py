@@ -215,12 +215,12 @@ def folder_preprocessing(kind: str, files: Definition) -> Preprocessing:
 
 
 def of_captions(load: str, files: Definition) -> bool:
-    """Whether a named encoder was trained on images and their captions, as CLIP and SigLIP are."""
+    """True if a named encoder was trained on images and their captions, as CLIP and SigLIP are."""
     return load.startswith("open_clip:") or (load.startswith("transformers:") and is_of_captions(files))
 
 
 def usual_settings(load: str, weights: str | None, size: int | None, read: Read) -> tuple[bool, dict[str, Any]]:
-    """Whether an encoder learned from captions, and how images reach it, as the data section of a config says that.
+    """Training by captions (bool), and the way of images to an encoder, as the data section of a config has it.
 
     Args:
         load: ``kind:name``; anything else: the encoder has no name.

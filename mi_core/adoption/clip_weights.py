@@ -43,7 +43,7 @@ def _text_weights(state: State, text: OpenCLIPText) -> State:
 
 
 def activation_note(name: str, tag: str) -> str:
-    """Whether the file's activation can be told; empty where it is known or makes no difference.
+    """A remark that the file's activation cannot be told; empty where it is known or makes no difference.
 
     Raises:
         ConfigError: the published weights of this tag have the other activation; the architecture to write is named.

@@ -189,7 +189,7 @@ def import_transformers() -> Any:
 
 
 def is_of_captions(files: Definition) -> bool:
-    """Whether a model was trained on images and their captions."""
+    """True if a model was trained on images and their captions."""
     return _family(files)[0].captions
 
 

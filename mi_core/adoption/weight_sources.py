@@ -55,7 +55,7 @@ def read_weights_of(
 
 
 def _folder_of(folder: str, read: Read) -> str:
-    """What a path that is no file is, by the files below it, and the remedy."""
+    """A description of a path that is no file, by the files below it, and the remedy."""
     known = {
         ".metadata": "a folder of torch.distributed.checkpoint; write python -m "
         "torch.distributed.checkpoint.format_utils dcp_to_torch FOLDER weights.pt, and give that file",

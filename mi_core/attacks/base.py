@@ -1,4 +1,4 @@
-"""What every attack is: fitted on features of known membership, then it scores features and never sees an encoder."""
+"""The base of attacks: fitted on features of known membership, then it scores features and never sees an encoder."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ State = dict[str, npt.NDArray[Any]]
 
 
 class NotApplicable(NumericError):
-    """What the encoder returns carries nothing that this attack could read; the message says what to leave out."""
+    """The encoder's answers carry nothing that this attack could read; the message says what to leave out."""
 
 
 class Attack(ABC):
@@ -146,7 +146,7 @@ class Attack(ABC):
         raise ConfigError(f"{self.name} asks for all views")
 
     def state(self) -> State:
-        """What the fit learned, as arrays by name.
+        """The result of the fit, as arrays by name.
 
         Raises:
             ConfigError: the attack is not fitted.

@@ -1,4 +1,4 @@
-"""What attacks on a classifier share: they see its posteriors, and know the true class of every sample.
+"""The base of attacks on a classifier: they see its posteriors, and know the true class of every sample.
 
 A classifier is an encoder with the output ``logits``: trained with labels, or a linear layer on a frozen encoder.
 """

@@ -70,7 +70,7 @@ class MemorisationAttack(Attack):
 
     @property
     def memorisation(self) -> Memorisation | None:
-        """What the shadows memorise of each sample, in the order of ``state()["names"]``; None with one pair of them.
+        """The memorisation of each sample, in the order of ``state()["names"]``; None with one pair of shadows.
 
         Raises:
             ConfigError: the attack is not fitted.
@@ -134,7 +134,7 @@ class MemorisationAttack(Attack):
 
 
 def _found(alignment: Scores, inside: BoolArray) -> State:
-    """What the shadows memorise, as arrays; empty where they are too few for an interval."""
+    """The memorisation by the shadows, as arrays; empty where they are too few for an interval."""
     if len(pairs_of(inside)) < LEAST_PAIRS:
         return {}
     found = memorisation(alignment, inside)

@@ -1,4 +1,4 @@
-"""What changed at an update: the similarity of an image's views beside that by an earlier version of the encoder.
+"""The change at an update: the similarity of an image's views beside that by an earlier version of the encoder.
 
 Some images have similar views under any encoder. An earlier version, or the public base of a fine-tuned encoder, shows
 how similar they were before the update. Known non-members tell how the one follows from the other, by a line of least

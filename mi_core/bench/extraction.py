@@ -48,7 +48,7 @@ READY_VIEWS = 640  # that the bare encoder is given again and again
 
 @dataclass(frozen=True)
 class ExtractionCase:
-    """What is queried: backbone, side of the images, precision of all ways but the published one, encoders.
+    """A case of queries: backbone, side of the images, precision of all ways but the published one, encoders.
 
     Several encoders are all asked for every image.
     """

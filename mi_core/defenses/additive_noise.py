@@ -135,7 +135,7 @@ class AdditiveNoise(HeadDefense, PreparedDefense):
 
     @property
     def adjacencies(self) -> tuple[str, ...]:
-        """That of the pairs that are sampled. Of a convex head the proved bound holds for both.
+        """The adjacency of the pairs that are sampled. Of a convex head the proved bound holds for both.
 
         A scale that is calibrated by a sampled sensitivity shows something of the images: see `NoiseParameters`.
 

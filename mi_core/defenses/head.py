@@ -1,4 +1,4 @@
-"""What defenses of a classifier's last layer share: the head ``logits``, what it reads, and its other weights."""
+"""The base of defenses of a classifier's last layer: the head ``logits``, its inputs, and its other weights."""
 
 from __future__ import annotations
 

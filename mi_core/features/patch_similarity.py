@@ -48,7 +48,7 @@ class CenterSimilarity(Measure):
         return f"{self.kind}:{self.rows}x{self.columns}"
 
     def query_count(self, views: int) -> int:
-        """One per patch."""
+        """A query per patch."""
         return self.rows * self.columns
 
     def shape(self, views: int, width: int) -> tuple[int, ...]:

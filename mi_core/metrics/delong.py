@@ -279,7 +279,7 @@ def _clustered_auc(value: float, influence: _Float64, sizes: GroupSizes, tail: f
 
 
 def _influence(v10: _Float64, v01: _Float64, groups: Groups) -> _Float64:
-    """What the members and the non-members of each group (2, G) add to the AUC beyond its mean: over M or K, summed."""
+    """The part (2, G) of members and of non-members of each group in the AUC beyond its mean: sums over M or K."""
     influence = np.empty(len(groups.codes))
     influence[groups.member], influence[~groups.member] = (v10 - v10.mean()) / len(v10), (v01 - v01.mean()) / len(v01)
     return groups.sums(influence)

@@ -39,7 +39,7 @@ _STYLES = {"leak": "bold red", "confounded": "bold yellow", "no-evidence": "bold
 
 
 def terminal_table(report: Report, *, whole: bool = True) -> RenderableType:
-    """What a run found, for ``rich.console.Console.print``.
+    """The results of a run, for ``rich.console.Console.print``.
 
     Args:
         report: of a run.
@@ -149,13 +149,13 @@ def _section(heading: str, lines: Iterable[str]) -> Group:
 
 
 def _bounds(entries: Sequence[Bound]) -> Group:
-    """What attacks reach at most."""
+    """The bounds of attacks."""
     lines = [f"{entry.target}: {bound.sentence(entry)} {bound.basis(entry)}".rstrip() for entry in entries]
     return _section(bound.HEADING, [*lines, bound.MEANING])
 
 
 def _memorisation(entries: Sequence[Memorisation]) -> Group:
-    """What the shadows memorise."""
+    """Memorisation by the shadows."""
     lines = [
         f"{memorisation.place(entry)}: {memorisation.mean_sentence(entry)} {memorisation.single_sentence(entry)}"
         for entry in entries
@@ -164,13 +164,13 @@ def _memorisation(entries: Sequence[Memorisation]) -> Group:
 
 
 def _dp_audit(entries: Sequence[DpAudit]) -> Group:
-    """What the canaries of each encoder show of its promise."""
+    """The audit of each encoder's promise by its canaries."""
     lines = [f"{entry.target}: {dp_audit.sentence(entry)} {dp_audit.basis(entry)}" for entry in entries]
     return _section("Promise of differential privacy", [*lines, dp_audit.MEANING])
 
 
 def _composition(entries: Sequence[Composition]) -> Group:
-    """What encoders promise together."""
+    """The promise of several encoders together."""
     lines = [f"{composition.sentence(entry)} {composition.basis(entry)}" for entry in entries]
     return _section("Promises of differential privacy together", [*lines, composition.MEANING])
 

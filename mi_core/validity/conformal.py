@@ -1,4 +1,4 @@
-"""Which single candidates were trained on: conformal p-values against control samples, and their false discovery rate.
+"""Single candidates that were trained on: conformal p-values against control samples, and their false discovery rate.
 
 The p-value of a candidate is the share of controls that score at least as high, the candidate itself counted among
 them (Vovk, Gammerman and Shafer, "Algorithmic learning in a random world", 2005, chapter 2). It holds for any attack

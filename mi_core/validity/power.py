@@ -1,4 +1,4 @@
-"""What a verdict of a given size can find, before anything is spent.
+"""The power of a verdict of a given size, before anything is spent.
 
 The standard error of an AUC A is that of Hanley and McNeil, "The meaning and use of the area under a receiver operating
 characteristic (ROC) curve" (Radiology 143, 1982), equation 1, with Q1 = A / (2 - A) and Q2 = 2 A^2 / (1 + A) of

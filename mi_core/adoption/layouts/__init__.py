@@ -148,7 +148,7 @@ def inner(
 
 
 def _all_equal(state: State, prefixes: Iterable[str]) -> bool:
-    """Whether a file holds the same weights under all of some prefixes, whatever else stands under them."""
+    """True if a file holds the same weights under all of some prefixes, whatever else stands under them."""
     parts = [{key.removeprefix(start): key for key in state if key.startswith(start)} for start in prefixes]
     first = min(parts, key=len)
     return all(name in part and torch.equal(state[first[name]], state[part[name]]) for name in first for part in parts)

@@ -102,7 +102,7 @@ def _attention_heads(backbone: nn.Module) -> int | None:
 
 
 def _moco_positions(positions: torch.Tensor, registers: int) -> bool:
-    """Whether positions are those that MoCo v3 fixes: sine and cosine of row and column, 0 for the class token."""
+    """True if positions are those that MoCo v3 fixes: sine and cosine of row and column, 0 for the class token."""
     patches, width = positions.shape[1] - 1 - registers, positions.shape[2]
     side = math.isqrt(patches)
     if side * side != patches or width % 4 or registers:

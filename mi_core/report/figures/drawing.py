@@ -1,4 +1,4 @@
-"""What all figures of a report share: size, colours, axes, and how they become SVG, with values to read on hover.
+"""Common parts of a report's figures: size, colours, axes, and how they become SVG, with values to read on hover.
 
 Colours are those of Okabe and Ito, told apart by every common kind of colour vision; line styles repeat what colours
 say.
