@@ -201,7 +201,7 @@ def split_model(files: Definition) -> Parts:
     """
     family, config = _family(files)
     with _quiet(), unpacked(files):
-        model = _class(family)(config, **_own(family))
+        model = _class(family)(config, **_class_arguments(family))
     return _split(model, family, files)
 
 
@@ -221,7 +221,7 @@ def weights_of(files: Definition, state: State) -> State:
             output_loading_info=True,
             ignore_mismatched_sizes=True,
             dtype=torch.float32,
-            **_own(family),
+            **_class_arguments(family),
         )
     wrong = [f"{name} {tuple(have)} instead of {tuple(want)}" for name, have, want in told["mismatched_keys"]]
     missing = sorted(told["missing_keys"])
@@ -330,7 +330,7 @@ def _class(family: _Family) -> Any:
     return getattr(import_module(f"transformers.{module}") if module else transformers, name)
 
 
-def _own(family: _Family) -> dict[str, Any]:
+def _class_arguments(family: _Family) -> dict[str, Any]:
     """Arguments of the model's class: no second layer behind ViT's embedding, which pre-training does not have."""
     return {"add_pooling_layer": False} if family.model == "ViTModel" else {}
 

@@ -62,11 +62,11 @@ class Update(Attack):
         square = ((before - centre) ** 2).sum()
         slope = ((before - centre) * after).sum() / square if square > _ROUNDING else 0.0
         line = np.array([slope, after.mean() - slope * centre])
-        residuals = _beyond(after, before, line)
+        residuals = _distance_above(after, before, line)
         return {"line": line, "threshold": np.array(conformal_threshold(residuals, self.parameters.fpr, self.name))}
 
     def _score(self, features: Features, state: State) -> Scores:
-        return _beyond(*_versions(features), state["line"])
+        return _distance_above(*_versions(features), state["line"])
 
 
 def _versions(features: Features) -> tuple[Scores, Scores]:
@@ -76,6 +76,6 @@ def _versions(features: Features) -> tuple[Scores, Scores]:
     return after, before
 
 
-def _beyond(after: Scores, before: Scores, line: Scores) -> Scores:
+def _distance_above(after: Scores, before: Scores, line: Scores) -> Scores:
     """(N,) how far they lie above a line, given by its slope and its height at 0."""
     return np.asarray(after - line[0] * before - line[1])

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from mi_core.checks import NumericError
 from mi_core.metrics.delong import auc
-from mi_core.metrics.pooled import pool, together
+from mi_core.metrics.pooled import pool, pooled_count
 from mi_core.records import BoolArray, Estimate, FloatArray
 from mi_core.report.model.as_json import part_from_json
 from mi_core.report.model.attacks import AttackResult
@@ -335,8 +335,8 @@ def _combined(mine: Sequence[SeedTest], overlap: float, known_overlap: float) ->
         settings=first.settings,
         primary=first.primary,
         seeds=len(mine),
-        n=together([test.candidates + test.controls for test in tests], overlap),
-        groups=together(counted, overlap) if counted else None,
+        n=pooled_count([test.candidates + test.controls for test in tests], overlap),
+        groups=pooled_count(counted, overlap) if counted else None,
         welch_p=welch_p,
         permutation_p=permutation_p,
         permutations=min(of_all([test.permutations for test in tests])) if permuted else None,

@@ -157,7 +157,7 @@ def _bounds(entries: Sequence[Bound]) -> Group:
 def _memorisation(entries: Sequence[Memorisation]) -> Group:
     """Memorisation by the shadows."""
     lines = [
-        f"{memorisation.place(entry)}: {memorisation.mean_sentence(entry)} {memorisation.single_sentence(entry)}"
+        f"{memorisation.measurement(entry)}: {memorisation.mean_sentence(entry)} {memorisation.single_sentence(entry)}"
         for entry in entries
     ]
     return _section("Memorisation of single images", [*lines, memorisation.MEANING])

@@ -39,7 +39,7 @@ def single_sentence(entry: Memorisation) -> str:
     )
 
 
-def place(entry: Memorisation) -> str:
+def measurement(entry: Memorisation) -> str:
     """The attack, the encoder and the output of a measurement."""
     settings = "" if entry.settings is None else f" ({entry.settings})"
     told = f"{entry.attack}{settings}, encoders “{entry.shadow}”, {entry.output} output"

@@ -138,7 +138,7 @@ def answer(report: Report) -> Answer:
         "robustness": times(0.0 if robustness is None else robustness.at_least),
         "check": _CHECKS[verdict_rule.RESOLUTION if robustness is None else robustness.check],
     }
-    said = _said(judged)
+    key = _answer_key(judged)
     plain = {
         "inside": sides.inside,
         "outside": sides.outside,
@@ -155,9 +155,9 @@ def answer(report: Report) -> Answer:
         "unseen": _unseen(report.evidence),
         "missing": _missing(judged),
     }
-    headline = HEADLINES[sides.known].get(said) or HEADLINES[sides.known][judged.verdict]
+    headline = HEADLINES[sides.known].get(key) or HEADLINES[sides.known][judged.verdict]
     kind = [] if report.validity is None else [(GROUPS, KINDS[judged.by or verdict_rule.CHOICE])]
-    filled = [(label, " ".join(text.format(**plain).split())) for label, text in (*kind, *PARTS[said])]
+    filled = [(label, " ".join(text.format(**plain).split())) for label, text in (*kind, *PARTS[key])]
     return Answer(
         judged.verdict,
         TITLES[judged.verdict],
@@ -165,12 +165,12 @@ def answer(report: Report) -> Answer:
         headline,
         tuple((label, _capital(text)) for label, text in filled if text),
         judged.warning or "",
-        _capital(SENTENCES[said].format(**numbers)),
+        _capital(SENTENCES[key].format(**numbers)),
         tuple(_conditions(judged.validity)),
     )
 
 
-def _said(judged: Judged) -> str:
+def _answer_key(judged: Judged) -> str:
     """The key of the answer: how the groups of a leak came about, why a verdict is undecided, or the verdict."""
     if judged.verdict == "leak":
         return "by-lot" if judged.by == verdict_rule.LOT else "robust"
