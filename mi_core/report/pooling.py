@@ -56,8 +56,8 @@ def pool_seeds(attacks: Iterable[AttackResult], *, overlap: float = 0.0) -> tupl
     Returns:
         Rows in the order of their first result. Queries and seconds are sums; n and false positives are sums where no
         sample recurs, and else fewer (`mi_core.metrics.pooled.pooled_count`). An estimate is the mean with its
-        within-run interval (`mi_core.metrics.pooled`) and, from two seeds on, ``sd`` over seeds. An estimate that one seed lacks
-        is left out, and one that a single seed does not support is not supported.
+        within-run interval (`mi_core.metrics.pooled`) and, from two seeds on, ``sd`` over seeds. An estimate that one
+        seed lacks is left out, and one that a single seed does not support is not supported.
 
     Example:
         >>> alike = {"attack": "lpla", "target": "target", "output": "backbone", "reference": "known",
