@@ -1,4 +1,4 @@
-"""What a report answers, by the verdict and its reason: headlines, what follows, and the same with numbers.
+"""The answers of a report, by the verdict and its reason: headlines, what follows, and the same with numbers.
 
 Names in braces are filled in by `mi_core.report.words.wording`.
 """
