@@ -37,11 +37,6 @@ class Coded:
         return np.array([value in wanted for value in self.values], dtype=bool)
 
 
-def codes_of(column: pa.ChunkedArray) -> npt.NDArray[np.int32]:
-    """One code per row; equal texts have equal codes."""
-    return np.asarray(column.combine_chunks().dictionary_encode().indices)
-
-
 def group_numbers(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
     """A number for every row, a hash: equal groups have equal numbers, in whichever table they stand."""
     coded = column.combine_chunks().dictionary_encode()

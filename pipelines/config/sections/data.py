@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from mi_core.captions import ClassWords
 from mi_core.checks import check_choice
@@ -22,8 +22,6 @@ _BLEND = 0.5  # of noise in a blended canary
 
 class Role(Section):
     """The samples of a role: an exact count, a fraction, those of a list, or (none of these) a whole source."""
-
-    model_config = ConfigDict(populate_by_name=True)
 
     source_name: str = Field(alias="from", description="a source, or a drawn role to take a part of")
     count: int | None = Field(default=None, ge=1, description="exact number of samples, by rank of the seeded hash")

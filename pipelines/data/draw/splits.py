@@ -301,11 +301,6 @@ class Splits:
         rows = pc.index_in(pa.array(ids, names.type), value_set=names.combine_chunks())
         return self.table.take(rows)
 
-    @property
-    def by_group(self) -> bool:
-        """Whether some samples count as one."""
-        return self.groups_of(self._empty) is not None
-
     def groups(self, ids: Sequence[str]) -> npt.NDArray[np.int64] | None:
         """What some samples belong to, as a number (N,) for each, a hash; None where samples are not grouped."""
         return self.groups_of(self.samples(ids)) if len(ids) else None
