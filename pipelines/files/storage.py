@@ -200,7 +200,9 @@ def stamps(folder: str, *, recursive: bool = False) -> dict[str, str]:
 def _standing_in(folder: str, *, recursive: bool = False) -> Iterator[tuple[str, Any]]:
     filesystem, place = _resolve(folder)
     root = absolute(folder)
-    for info in filesystem.get_file_info(fs.FileSelector(place, allow_not_found=True, recursive=recursive)):
+    with connected(folder):
+        found = filesystem.get_file_info(fs.FileSelector(place, allow_not_found=True, recursive=recursive))
+    for info in found:
         with suppress(UnicodeDecodeError):  # a name that is not UTF-8
             if info.type == fs.FileType.File:
                 yield f"{root}/{info.path.removeprefix(place).lstrip('/')}", info
@@ -249,7 +251,7 @@ def write_atomic(path: str, data: bytes) -> None:
     refuse_climbing(path)
     filesystem, place = _resolve(path)
     if is_uri(path):
-        with filesystem.open_output_stream(place) as stream:
+        with connected(path), filesystem.open_output_stream(place) as stream:
             stream.write(data)
         return
     target = Path(place)
@@ -392,9 +394,10 @@ def remove(path: str) -> None:
     """
     refuse_climbing(path)
     filesystem, place = _resolve(path)
-    kind = filesystem.get_file_info(place).type
-    if kind == fs.FileType.Directory:
-        with suppress(FileNotFoundError):  # Google's client looks for an object of the folder at last
-            filesystem.delete_dir(place)
-    elif kind == fs.FileType.File:
-        filesystem.delete_file(place)
+    kind = _info(path).type
+    with connected(path):
+        if kind == fs.FileType.Directory:
+            with suppress(FileNotFoundError):  # Google's client looks for an object of the folder at last
+                filesystem.delete_dir(place)
+        elif kind == fs.FileType.File:
+            filesystem.delete_file(place)

@@ -196,7 +196,7 @@ def _endpoint() -> str:
 
 
 def _surroundings() -> tuple[tuple[str, str], ...]:
-    heeded = ("AWS_", "AZURE_", "GOOGLE_", "CLOUDSDK_")
+    heeded = ("AWS_", "AZURE_", "GOOGLE_", "CLOUDSDK_", "CLOUD_STORAGE_")
     return tuple(sorted(pair for pair in os.environ.items() if pair[0].startswith(heeded)))
 
 

@@ -242,7 +242,11 @@ def test_a_store_out_of_reach_is_told_from_what_is_not_there(monkeypatch: pytest
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setattr(stores, "ATTEMPTS", 1)
-    for act in (storage.exists, storage.read_bytes, storage.list_files):
+
+    def write(path: str) -> None:
+        storage.write_atomic(path, b"")
+
+    for act in (storage.exists, storage.read_bytes, storage.list_files, storage.sizes, storage.remove, write):
         with pytest.raises(Unreachable, match="run the same command again") as caught:
             act("s3://away/x")
         assert unavailable_in(caught.value) is not None
