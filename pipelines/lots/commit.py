@@ -170,7 +170,7 @@ def _number(
     columns = ["name", "sha256", "versions", "captions", PHASH, DESCRIPTOR]
     whole = pa.concat_tables([storage.read_table(path, columns) for path in read.values()])
     count, readable = len(whole), whole.filter(pc.not_equal(whole["sha256"], ""))
-    is_known = pc.is_in(readable["sha256"], value_set=pa.array(sorted(release.earlier()), pa.string()))
+    is_known = pc.is_in(readable["sha256"], value_set=pa.array(sorted(release.earlier), pa.string()))
     new = readable.filter(pc.invert(is_known))
     copies, fresh = len(new), len(new)
     if elsewhere is not None:
@@ -220,7 +220,7 @@ def read_albums(path: str) -> dict[str, str]:
     """The albums of a table with the columns ``name`` and ``album``.
 
     Raises:
-        UserError: it cannot be read, or has other columns.
+        UserError: it cannot be read, has other columns, or lacks an album.
     """
     try:
         rows = csv.DictReader(io.StringIO(storage.read_bytes(path).decode("utf-8-sig")))
@@ -228,6 +228,11 @@ def read_albums(path: str) -> dict[str, str]:
             raise UserError(
                 f"{path} has the columns {', '.join(rows.fieldnames or ()) or 'none'}; name and album are needed"
             )
-        return {row["name"]: row["album"] for row in rows}
-    except (OSError, UnicodeDecodeError) as error:
+        albums: dict[str, str] = {}
+        for row in rows:
+            if row["album"] is None:
+                raise UserError(f"line {rows.line_num} of {path} has no album; write name and album, with a comma")
+            albums[row["name"]] = row["album"]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"--albums {path} cannot be read ({error})") from error
+    return albums

@@ -61,11 +61,10 @@ class _Part:
     @cached_property
     def _known(self) -> tuple[dict[str, _Fate], set[str]]:
         release, table = self.release, self.release.images(self.item.name)
-        earlier = release.earlier() if release.number > 1 else set()
         numbers = np.asarray(pc.fill_null(pc.index_in(table["sha256"], value_set=release.digests), -1)).tolist()
         fates, elsewhere, drawn = {}, set(), release.draw
         for row, unit in zip(table.to_pylist(), numbers, strict=True):
-            if row["sha256"] in earlier:
+            if row["sha256"] in release.earlier:
                 elsewhere.add(row["name"])
             elif unit >= 0:
                 coins = int(drawn.version[unit]), int(drawn.caption[unit])

@@ -26,7 +26,7 @@ import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import chain
+from itertools import chain, count, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -113,10 +113,8 @@ class Lot:
 
     def releases(self) -> list[Release]:
         """All releases, the first one first; the last may not be committed or drawn."""
-        root = f"{self.path}/{VAULT}/"
-        names = {path.removeprefix(root).split("/")[0] for path in storage.list_files(root.rstrip("/"))}
-        numbers = sorted(int(name.removeprefix("release-")) for name in names if name.startswith("release-"))
-        return [Release(self, number) for number in numbers]
+        numbered = (Release(self, number) for number in count(1))
+        return list(takewhile(lambda release: storage.exists(release.path), numbered))
 
     def new_release(self) -> Release:
         """The release that is being made, or the next one."""
@@ -145,6 +143,7 @@ class Release:
         """The folder of the images that are not published."""
         return f"{self.path}/held-back"
 
+    @cached_property
     def earlier(self) -> set[str]:
         """The pixels of all images of the releases before this one."""
         return set(
