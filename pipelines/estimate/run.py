@@ -10,7 +10,7 @@ import math
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -175,7 +175,8 @@ def _scratch(folder: RunFolder) -> Iterator[str]:
     finally:
         storage.remove(place)
         for parent in made:
-            parent.rmdir()
+            with suppress(OSError):  # it was never made, or somebody else uses it by now
+                parent.rmdir()
 
 
 def _role_sizes(data: DataConfig, folder: SeedFolder, samples: Samples) -> RoleSizes:

@@ -332,6 +332,12 @@ def test_yes_spends_and_is_asked_once(local_ray: None, tmp_path: Path, monkeypat
     assert "estimates" not in storage.read_json(f"{folder.path}/manifest.json")
 
 
+def test_a_fault_before_anything_is_timed_is_told(tmp_path: Path) -> None:
+    """The folders above the run may not be there yet."""
+    with pytest.raises(UserError, match="no weights"), estimate_run._scratch(RunFolder(f"{tmp_path}/runs/small")):
+        raise UserError("no weights")
+
+
 def test_money_without_prices_is_refused() -> None:
     with pytest.raises(UserError, match=r"budget.money = 5, but prices are missing"):
         config_with(budget={"money": 5})
