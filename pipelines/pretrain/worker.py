@@ -147,8 +147,10 @@ def _train(job: TrainingJob, threads: int, board: Any, device: torch.device, *, 
         keeper.save()
         progress.leave()
         return False
-    if log is not None:
-        log.close()
+    finally:
+        if log is not None:
+            log.close()
+    if is_chief:
         keeper.finish(templated)
         progress.leave()
     return True
@@ -274,8 +276,9 @@ class _Log:
             storage.write_atomic(f"{self.folder}/{path.name}", path.read_bytes())
 
     def close(self) -> None:
-        """Copy all and tidy up."""
-        with storage.naming(self.scratch):
-            self.writer.close()
-        self.upload()
-        shutil.rmtree(self.scratch)
+        """Tidy up; the last epoch is always kept, and its curves with it."""
+        try:
+            with storage.naming(self.scratch):
+                self.writer.close()
+        finally:
+            shutil.rmtree(self.scratch)
