@@ -131,8 +131,10 @@ def _check_reference(config: RunConfig, place: str, attack: AttackConfig) -> Non
     if attack.shadows is not None and attack.shadows > len(shadows):
         raise ValueError(f"{given} has {len(shadows)} encoders, not shadows = {attack.shadows}; raise its halves")
     if halves and len(shadows) < attack.method().least_shadows:
-        needed = f"{attack.attack} needs at least {attack.method().least_shadows}"
-        raise ValueError(f"{given} with shadows = {attack.shadows}, but {needed}; raise it")
+        least, limit = attack.method().least_shadows, "its halves" if attack.shadows is None else "shadows"
+        raise ValueError(
+            f"{given} with shadows = {len(shadows)}, but {attack.attack} needs at least {least}; raise {limit}"
+        )
     if halves and any(set(config.encoders[name].train_on) != set(audited_roles(config)) for name in shadows):
         raise ValueError(f"{given}: train its encoders on {list(audited_roles(config))}")
     unfit = [role for name in shadows for role in member_roles(config, name) if not halves and not of_members(role)]

@@ -42,8 +42,8 @@ def forget(
         JSON values: ``found`` as `mi_core.validity.sets.forgetting.Forgetting.as_json`, and what it rests on.
 
     Raises:
-        UserError: a folder holds no finished run, the runs differ in images, attack, queries or seeds, the encoders
-            two of the encoders are the same, or there is no encoder that never saw the images.
+        UserError: a folder holds no finished run; the runs differ in images, attack, queries or seeds; two of the
+            encoders are the same; or there is no encoder that never saw the images.
         ConfigError: tolerance or kept is out of range.
     """
     words = [before, after, *([] if retrained is None else [retrained])]
@@ -226,8 +226,7 @@ def _check_different(words: Sequence[str], sides: Sequence[_Side]) -> None:
         for fingerprint in side.fingerprints:
             if fingerprint in seen:
                 raise UserError(
-                    f"{seen[fingerprint]} and {word} are the same weights; give three encoders: before and after "
-                    "unlearning, and one that never saw the images"
+                    f"{seen[fingerprint]} and {word} are the same weights; give another encoder for one of them"
                 )
         seen |= dict.fromkeys(side.fingerprints, word)
 

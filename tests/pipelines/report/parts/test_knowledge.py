@@ -180,7 +180,10 @@ def test_a_sweep_over_shadows_trains_nothing_anew() -> None:
     [
         ({"attacks.0.shadows": 5}, "'half' has 4 encoders, not shadows = 5; raise its halves"),
         ({"attacks.1": {"attack": "encodermi-t", "shadows": 1}}, "'shadow' is not made by halves; leave shadows out"),
-        ({"attacks.0": {"attack": "sslmem", "reference": "half", "shadows": 1}}, "sslmem needs at least 2; raise it"),
+        (
+            {"attacks.0": {"attack": "sslmem", "reference": "half", "shadows": 1}},
+            "shadows = 1, but sslmem needs at least 2; raise shadows",
+        ),
         ({"attacks.0.reference": "shadow"}, "rmia needs several encoders with halves: N"),
         ({"data.roles.known-nonmember": None}, "attacks.0 needs the role 'known-nonmember'"),
         ({"data.roles.known-nonmember.count": 18}, "rmia needs 19 known non-members with its fpr, not 18"),
