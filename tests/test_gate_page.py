@@ -46,7 +46,7 @@ def test_the_commands_of_a_recipe_are_understood(lines: list[str], tmp_path: Pat
     assert second[:3] == ["encoder-audit", "audit", "quickstart"] and second[2] in shipped()
     context = get_command(cli.app).commands["audit"].make_context("audit", second[2:])  # type: ignore[attr-defined]
     given: dict[str, Any] = context.params
-    Gate.of_options(given["fail_on"], given["max_auc"], given["worse_than"])
+    Gate.from_options(given["fail_on"], given["max_auc"], given["worse_than"])
     kept = [*GITLAB["leak"]["artifacts"]["paths"], *GITHUB["jobs"]["leak"]["steps"][-1]["with"]["path"].split()]
     assert all(path.startswith(given["out"]) for path in kept if path != given["junit"])
     assert GITLAB["leak"]["artifacts"]["reports"]["junit"] == given["junit"] and given["junit"] in kept

@@ -17,12 +17,12 @@ CANARY_IN, CANARY_OUT = COINS = ("canary-in", "canary-out")  # how the coins fel
 BANK_ROLE, TEST_ROLE = "downstream-train", "downstream-test"
 
 
-def of_members(role: str) -> bool:
+def are_members(role: str) -> bool:
     """Whether the name of a role says that its samples are members."""
     return role.endswith("-member")
 
 
-def of_nonmembers(role: str) -> bool:
+def are_nonmembers(role: str) -> bool:
     """Whether the name of a role says that its samples are no members."""
     return role.endswith("nonmember")
 

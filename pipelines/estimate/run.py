@@ -102,7 +102,7 @@ def estimate(runs: Sequence[Run], seconds: float = SECONDS) -> Estimate:
     trained = measure.time_trainings(planned.trainings, config.resources, seconds)
     encoders = {name: _images_and_queries(planned, name) for of_run, _ in runs for name in of_run.encoders}
     endpoints = {name: one for name, one in config.encoders.items() if isinstance(one, EndpointConfig)}
-    remote = [of_endpoint(name, one, encoders[name]["queries"].value) for name, one in endpoints.items()]
+    remote = [endpoint_costs(name, one, encoders[name]["queries"].value) for name, one in endpoints.items()]
     encoding = total(
         timed[one.kind].per_image(one.job.source, len(one.job.query.epochs), shares) * one.images
         for order in orders
@@ -253,7 +253,7 @@ def extract_times(encoding: Range, reading: Range, resources: ResourcesConfig, a
     }
 
 
-def of_endpoint(name: str, encoder: EndpointConfig, queries: float) -> tuple[float, str]:
+def endpoint_costs(name: str, encoder: EndpointConfig, queries: float) -> tuple[float, str]:
     """The least hours that an API needs at its rate (0: unknown), and facts about it; it is not asked."""
     stated = encoder.parameters()
     requests = math.ceil(queries / stated.images_per_request)

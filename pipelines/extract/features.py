@@ -81,10 +81,10 @@ def _measured(folder: SeedFolder, reading: Reading, splits: Splits, whole: Split
         for name, column in features.values.items()
     }
     features = Features(features.ids, values)
-    return features if samples.fold == "all" else of_fold(features, reading, whole)
+    return features if samples.fold == "all" else take_fold(features, reading, whole)
 
 
-def of_fold(features: Features, reading: Reading, splits: Splits) -> Features:
+def take_fold(features: Features, reading: Reading, splits: Splits) -> Features:
     """The samples of a reading in the fold that a search judges."""
     samples = reading.samples
     return features.take(

@@ -132,17 +132,10 @@ def listing(folder: str, *, recursive: bool = True) -> Listing:
     """
     if not is_uri(folder):
         return _local_listing(absolute(folder), recursive)
-    filesystem, place = _resolve(folder)
-    selector = fs.FileSelector(place, recursive=recursive, allow_not_found=True)
     root = absolute(folder)
-    files = []
-    with connected(folder):
-        found = filesystem.get_file_info(selector)
-    for info in found:
-        relative = info.path.removeprefix(place).lstrip("/")
-        if info.type == fs.FileType.File and not any(part.startswith(".") for part in relative.split("/")):
-            files.append(f"{root}/{relative}")
-    return Listing(tuple(sorted(files)), {})
+    paths = [path for path, _ in _files_in(folder, recursive=recursive)]
+    hidden = {path for path in paths if "/." in path.removeprefix(root)}
+    return Listing(tuple(sorted(set(paths) - hidden)), {})
 
 
 def _local_listing(root: str, recursive: bool) -> Listing:
@@ -189,15 +182,15 @@ def _kind(entry: os.DirEntry[str]) -> str:
 
 def sizes(folder: str) -> dict[str, int]:
     """Bytes of the files that stand in a folder itself, by path; empty when the folder is not there."""
-    return {path: info.size for path, info in _standing_in(folder)}
+    return {path: info.size for path, info in _files_in(folder)}
 
 
 def stamps(folder: str, *, recursive: bool = False) -> dict[str, str]:
     """As `stamp`, by path, of the files that stand in a folder itself, or below it; empty when it is not there."""
-    return {path: _stamp(info) for path, info in _standing_in(folder, recursive=recursive)}
+    return {path: _stamp(info) for path, info in _files_in(folder, recursive=recursive)}
 
 
-def _standing_in(folder: str, *, recursive: bool = False) -> Iterator[tuple[str, Any]]:
+def _files_in(folder: str, *, recursive: bool = False) -> Iterator[tuple[str, Any]]:
     filesystem, place = _resolve(folder)
     root = absolute(folder)
     with connected(folder):

@@ -27,8 +27,8 @@ from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.lots.elsewhere import seen_in
 from pipelines.lots.vault import COMMITMENTS, IMAGES, UNITS, Lot, Release
-from pipelines.lots.versions import ANY_SIZE, Wanted, caption_beside, file_digest, versions_of
-from pipelines.run.parts import Mapped
+from pipelines.lots.versions import ANY_SIZE, Wanted, bytes_digest, caption_beside, versions_of
+from pipelines.run.parts import TaskMap
 
 _SOURCES = ("imagefolder", "shards")
 
@@ -41,7 +41,7 @@ def commit(
     beacon: str,
     albums: Mapping[str, str] | None,
     elsewhere: SourceConfig | None = None,
-    each: Mapped,
+    each: TaskMap,
 ) -> Release | None:
     """Fix the next release of a lot; the same call goes on where an earlier one ended.
 
@@ -71,7 +71,7 @@ def commit(
     storage.write_json(f"{release.path}/source.json", source.model_dump(mode="json", exclude_defaults=True))
     items = Source(source).items()
     key = release.secret["key"]
-    each(_read_part, [(source, item, release.path, wanted, key) for item in items], "reading images")
+    each(_read_part, [(source, item, release.path, wanted, key) for item in items], title="reading images")
     if not _number(release, items, wanted, albums, elsewhere):
         storage.remove(release.path)
         return None
@@ -134,7 +134,7 @@ def _read_part(source: SourceConfig, item: Item, folder: str, wanted: Wanted, ke
             {
                 "name": sample.key,
                 "sha256": sha,
-                "file": file_digest(sample.image),
+                "file": bytes_digest(sample.image),
                 PHASH: marks[PHASH],
                 DESCRIPTOR: marks[DESCRIPTOR],
                 "versions": both.pixels() if len(both.images) > 1 else [sha],

@@ -51,7 +51,7 @@ class Versions:
 
     def files(self) -> list[str]:
         """What tells whether the bytes are those that were committed."""
-        return [file_digest(data) for data in self.images]
+        return [bytes_digest(data) for data in self.images]
 
     def image(self, coin: int) -> bytes:
         """The version that a coin chooses; an image that is not marked has but one."""
@@ -89,6 +89,6 @@ def caption_path(path: str) -> str:
     return f"{folder}{slash}{stem if dot else name}.{SUFFIXES[0]}"
 
 
-def file_digest(data: bytes) -> str:
+def bytes_digest(data: bytes) -> str:
     """What tells whether bytes are those that were committed."""
     return hashlib.blake2b(data, digest_size=16).hexdigest()

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from mi_core.checks import check_choice
 from mi_core.objectives import OBJECTIVES
 from mi_core.objectives.momentum import MomentumObjective
-from pipelines.config.roles import ANCHOR_ROLE, of_members, of_nonmembers
+from pipelines.config.roles import ANCHOR_ROLE, are_members, are_nonmembers
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.attacks import AUDITED, SAMPLES, SHADOW, SHADOWS, AttackConfig
 from pipelines.config.sections.data import DataConfig
@@ -137,7 +137,7 @@ def _check_reference(config: RunConfig, place: str, attack: AttackConfig) -> Non
         )
     if halves and any(set(config.encoders[name].train_on) != set(audited_roles(config)) for name in shadows):
         raise ValueError(f"{given}: train its encoders on {list(audited_roles(config))}")
-    unfit = [role for name in shadows for role in member_roles(config, name) if not halves and not of_members(role)]
+    unfit = [role for name in shadows for role in member_roles(config, name) if not halves and not are_members(role)]
     if unfit:
         raise ValueError(f"{given} was trained on {unfit[0]!r}: call it x-member, and give x-nonmember")
     crafter = crafter_of(config, attack)
@@ -169,7 +169,7 @@ def _check_nonmembers(config: RunConfig, place: str, attack: AttackConfig, sizes
     if attack.reference == AUDITED or (_by_halves(config, attack) and not population_roles(attack)):
         return  # it knows none
     roles = population_roles(attack) or reference_roles(config, attack)
-    known = [sizes[role] for role in roles if of_nonmembers(role)]
+    known = [sizes[role] for role in roles if are_nonmembers(role)]
     most = attack.reference_count or math.inf
     there = sum(math.inf if count is None else min(count, most) for count in known)
     needed = attack.method()(attack.parameters()).needed_nonmembers

@@ -17,7 +17,7 @@ from mi_core.features.sequential import SequentialSimilarity
 from mi_core.objectives import OBJECTIVES
 from mi_core.querying.precision import precision_on
 from mi_core.validity.verdict import CHOICE, CLASSIFIED
-from pipelines.config.roles import ANCHOR_ROLE, CALIBRATION_ROLE, COINS, POPULATION_ROLE, of_nonmembers
+from pipelines.config.roles import ANCHOR_ROLE, CALIBRATION_ROLE, COINS, POPULATION_ROLE, are_nonmembers
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.attacks import AUDITED, AttackConfig
 from pipelines.config.sections.encoders import DefendedConfig, TrainedConfig
@@ -256,7 +256,7 @@ class _Resolver:
             return Fit(attack, self.seed, (reading,), self._roles(self.audited[:1]), audited=True)
         roles = reference_roles(config, attack)
         reading = self._of_attack(attack, models[0] if models else name, checkpoint, roles)
-        members = self._roles(role for role in roles if not of_nonmembers(role))
+        members = self._roles(role for role in roles if not are_nonmembers(role))
         return Fit(attack, self.seed, (reading,), members)
 
     def _judges(self) -> Iterator[Judge]:

@@ -62,7 +62,7 @@ class Gate:
     baseline: Report | None = None
 
     @classmethod
-    def of_options(cls, fail_on: str | None, max_auc: float | None, worse_than: str | None) -> Gate:
+    def from_options(cls, fail_on: str | None, max_auc: float | None, worse_than: str | None) -> Gate:
         """The gate that options of a command describe, with the report of the baseline.
 
         Args:

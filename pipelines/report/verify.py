@@ -107,7 +107,7 @@ def verify(file: str, run: str) -> list[Check]:
     with reading(file):
         if _is_other(predicate, folder):
             raise UserError(f"{run} is not the run of {file}: its report, its config and all its encoders are others")
-        checks = [*consistency(stated, folder), *_of_roles(predicate, folder)]
+        checks = [*consistency(stated, folder), *_check_roles(predicate, folder)]
     checks += [_uncovered(predicate, folder), _signed(signatures)]
     return sorted(checks, key=lambda check: ORDER.index(check.about))
 
@@ -116,12 +116,12 @@ def consistency(stated: Part, folder: RunFolder) -> list[Check]:
     """All checks but of the roles, which are counted anew where a statement is made."""
     predicate = stated["predicate"]
     return [
-        *_of_encoders(stated, folder),
-        *_of_registrations(predicate, folder),
-        *_of_config(predicate, folder),
-        *_of_report(predicate, folder),
+        *_check_encoders(stated, folder),
+        *_check_registrations(predicate, folder),
+        *_check_config(predicate, folder),
+        *_check_report(predicate, folder),
         *_check_results(predicate, folder),
-        *_of_verdict(predicate, folder),
+        *_check_verdict(predicate, folder),
     ]
 
 
@@ -135,7 +135,7 @@ def _faults_of_files(files: Iterable[Part], folder: RunFolder) -> list[str]:
     return [fault for file in files if (fault := fault_of_file(file, folder))]
 
 
-def _of_encoders(stated: Part, folder: RunFolder) -> list[Check]:
+def _check_encoders(stated: Part, folder: RunFolder) -> list[Check]:
     encoders, primary = stated["predicate"]["encoders"], stated["predicate"]["primary"]
     files = [file for encoder in encoders for file in encoder["files"]]
     faults = _faults_of_files(files, folder) or _guarded(
@@ -193,7 +193,7 @@ def _faults_of_subjects(given: list[Part], encoders: list[Part], primary: Mappin
     return faults
 
 
-def _of_roles(predicate: Part, folder: RunFolder) -> list[Check]:
+def _check_roles(predicate: Part, folder: RunFolder) -> list[Check]:
     files = [file for entry in predicate["roles"] for file in (*entry["files"], *entry["folders"])]
     faults = _faults_of_files({file["name"]: file for file in files}.values(), folder)
     if not faults:
@@ -218,7 +218,7 @@ def _faults_of_roles(entry: Part, folder: RunFolder) -> list[str]:
     return _guarded(faults, place)
 
 
-def _of_registrations(predicate: Part, folder: RunFolder) -> list[Check]:
+def _check_registrations(predicate: Part, folder: RunFolder) -> list[Check]:
     given = predicate["registrations"]
     faults = faults_of(given) + _guarded(lambda: _changed_registrations(given, folder), FILE)
     plans = [line for line in given if line["event"] == PLAN]
@@ -266,7 +266,7 @@ def _binds(plan: Mapping[str, Any], predicate: Part) -> bool:
     )
 
 
-def _of_config(predicate: Part, folder: RunFolder) -> list[Check]:
+def _check_config(predicate: Part, folder: RunFolder) -> list[Check]:
     def values() -> list[str]:
         found = digest(yaml.safe_load(storage.read_bytes(f"{folder.path}/{CONFIG}")))
         same = found == predicate["run"]["config_sha256"]
@@ -276,7 +276,7 @@ def _of_config(predicate: Part, folder: RunFolder) -> list[Check]:
     return _lines("config", [fault] if fault else _guarded(values, CONFIG), f"{CONFIG} is as stated")
 
 
-def _of_report(predicate: Part, folder: RunFolder) -> list[Check]:
+def _check_report(predicate: Part, folder: RunFolder) -> list[Check]:
     given = predicate["report"]
     fault = fault_of_file(given | {"name": REPORT}, folder)
 
@@ -347,7 +347,7 @@ def _some(names: list[str]) -> str:
     return ", ".join(names[:_MOST]) + more or "none"
 
 
-def _of_verdict(predicate: Part, folder: RunFolder) -> list[Check]:
+def _check_verdict(predicate: Part, folder: RunFolder) -> list[Check]:
     given, said = predicate["verdict"], predicate["verdict"]["verdict"]
     stated = rule(given.get("factor"))
     faults = [] if predicate["rule"] == stated else ["the statement's rule is not the rule of this version"]

@@ -44,7 +44,7 @@ def flagged_ids(folder: SeedFolder) -> list[str]:
     return [row["id"] for row in csv.DictReader(io.StringIO(listed))]
 
 
-def of_samples(task: Task, test: SeedTest, fdr: float) -> SampleAnswers:
+def answer_candidates(task: Task, test: SeedTest, fdr: float) -> SampleAnswers:
     """Compute p-value, q-value and posterior of every candidate, write and summarise them.
 
     Of very many samples these follow from those that metrics are computed of; see `pipelines.attack.scores.judged`.

@@ -30,11 +30,12 @@ from pipelines.data.read.sources import Source
 from pipelines.data.scan.glimpses import Keeping, glimpses_path, most_of_shard
 from pipelines.data.scan.losses import Reading, Rejection, Tally, rejections
 from pipelines.data.scan.repeated import repeated_keys
-from pipelines.data.tasks import TaskMap, one_by_one
+from pipelines.data.tasks import one_by_one
 from pipelines.errors import Unavailable
 from pipelines.files import storage
 from pipelines.files.digest import digest
 from pipelines.files.stores import may_pass
+from pipelines.run.parts import TaskMap
 
 LISTED = 100  # unusable samples of an item that are listed one by one, at most
 LISTED_OF_SOURCE = 10_000  # the same of all items of a source; one of each item is listed in any case

@@ -48,7 +48,6 @@ class ShardJob:
         selection: its samples that the pass asks for.
         chunk: images per chunk.
         decoder: from files to pixels.
-        alone: whether no other job may share its chunks.
         data: tells captions and classes; None if the pass needs neither.
         skip: chunks that are done.
         attempts: at a chunk in this session, at most.
@@ -66,7 +65,6 @@ class ShardJob:
     selection: Selection
     chunk: int
     decoder: Decoder
-    alone: bool = False
     data: DataConfig | None = None
     skip: frozenset[int] = frozenset()
     attempts: int = ATTEMPTS
@@ -143,7 +141,7 @@ class ShardJob:
     @property
     def company(self) -> tuple[object, ...]:
         """Equal for jobs that may share chunks of images: the same samples, read and decoded in the same way."""
-        own = (self.query.tag,) if self.alone else ()
+        own = (self.query.tag,) if self.query.is_alone else ()
         plan, data = self.query.plan(), self.data
         told = "" if data is None else repr((data.meaning_of(data.label), data.model_dump(mode="json")["captions"]))
         samples = (self.folder.seed, self.selection.digest, self.chunk, self.decoder)
@@ -179,7 +177,6 @@ def jobs_of(query: Pass, data: DataConfig, folder: SeedFolder, places: Iterable[
     splits, decoder, plan = Splits.load(folder.path), data.decoder(), query.plan()
     drawn = storage.stamp(f"{splits.folder}/splits/{ROLES}")
     first = None if query.count is None else Firsts.from_splits(splits, query.roles, query.count, folder.seed)
-    alone = query.remote or plan.searches or query.crafter is not None
     told = data if plan.captioned or plan.labelled else None
     for source, model, item in places:
         count = splits.size(source, item.name, query.roles, query.without)
@@ -193,7 +190,7 @@ def jobs_of(query: Pass, data: DataConfig, folder: SeedFolder, places: Iterable[
             some = {key: label for key, label in classes.items() if key in asked}
             selection = Selection.given_as(some, splits.folder, drawn)
         if selection.count:
-            yield ShardJob(folder, query, source, model, item, selection, query.chunk, decoder, alone, told)
+            yield ShardJob(folder, query, source, model, item, selection, query.chunk, decoder, told)
 
 
 def looked_up(jobs: Sequence[ShardJob]) -> list[ShardJob]:

@@ -125,9 +125,14 @@ class Pass:
         return QueryPlan(self.measures, self.outputs, max(1, self.views), self.batch_views, self.precision)
 
     @property
+    def is_alone(self) -> bool:
+        """Whether no other pass may share its chunks: its queries are paid for, or depend on answers."""
+        return self.remote or self.crafter is not None or self.plan().searches
+
+    @property
     def shares_images(self) -> bool:
-        """Whether it can share decoded images with others: none of its queries depends on answers."""
-        return not (self.remote or self.crafter or self.plan().searches or self.count is not None)
+        """Whether it can share decoded images with other passes over the same roles."""
+        return not self.is_alone and self.count is None
 
     def record(self, run: str) -> None:
         """Write the pass down. ``run``: the folder of the run that pays for it."""

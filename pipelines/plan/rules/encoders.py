@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mi_core.checks import check_choice
-from pipelines.config.roles import of_members, without_canaries
+from pipelines.config.roles import are_members, without_canaries
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.attacks import AttackConfig
 from pipelines.config.sections.encoders import ForeignConfig, TrainedConfig
@@ -35,7 +35,7 @@ def member_roles(config: RunConfig, name: str) -> tuple[str, ...]:
     A classifier may be built with other data on an encoder: then the roles of that encoder.
     """
     trained = [without_canaries(config.encoders[step].train_on) for step in training_chain(config, name)]
-    return next((roles for roles in trained if all(map(of_members, roles))), trained[-1])
+    return next((roles for roles in trained if all(map(are_members, roles))), trained[-1])
 
 
 def attacked_epochs(config: RunConfig, encoder: str) -> tuple[int, ...]:

@@ -19,7 +19,7 @@ from mi_core.report.model.evidence import Evidence, SampleAnswers, TopSample
 from mi_core.report.model.judgement import VerdictPart
 from mi_core.report.pooling import class_rows
 from mi_core.validity.verdict import LOT, Validity, judge
-from pipelines.attack.answers.candidates import flagged_ids, forget_samples, of_samples
+from pipelines.attack.answers.candidates import answer_candidates, flagged_ids, forget_samples
 from pipelines.attack.blind import blind_path, telling_path
 from pipelines.attack.results import Task, result_of, settings_of
 from pipelines.attack.score import ONE_PART
@@ -131,7 +131,7 @@ def evidence(run: FinishedRun, judged_part: VerdictPart) -> Evidence | None:
             forget_samples(folder)
     single = build.single_tests(shown, [test for _, test in tests])
     fdr = run.config.validity.fdr
-    return replace(shown, samples=tuple(of_samples(task, test, fdr) for task, test in tests if test in single))
+    return replace(shown, samples=tuple(answer_candidates(task, test, fdr) for task, test in tests if test in single))
 
 
 def _tests(run: FinishedRun) -> Iterator[tuple[Task, SeedTest]]:

@@ -248,7 +248,7 @@ def test_chunks_of_every_source_are_scaled_by_its_own_images_and_checkpoints() -
 def test_the_time_of_an_api_follows_its_rate_or_is_unknown(rate: float | None) -> None:
     limits = {"url": "http://127.0.0.1:1/", "requests_per_second": rate, "batch": 40, "price_per_request": 0.01}
     config = EndpointConfig.model_validate({"endpoint": {**limits, "adapter": "json", "outputs": ["backbone"]}})
-    hours, told = estimate_run.of_endpoint("target", config, 8001)
+    hours, told = estimate_run.endpoint_costs("target", config, 8001)
     assert hours == (0.0 if rate is None else 201 / 2 / 3600)
     assert ("is unknown" in told) == (rate is None)
     assert "at its own prices they cost 2.01," in told
