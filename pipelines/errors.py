@@ -13,7 +13,7 @@ _OF_STORAGE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCE
 
 
 class UserError(ValueError):
-    """What the user gave is wrong; the message is one line that names the place and the remedy."""
+    """A fault in what the user gave; the message is one line that names the place and the remedy."""
 
 
 class Unavailable(RuntimeError):

@@ -114,7 +114,7 @@ class Outcome:
 
     @property
     def right(self) -> bool:
-        """Whether the verdict is as planted."""
+        """Tell whether the verdict is as planted."""
         return self.verdict in _CASES[self.name][1]
 
     def as_json(self) -> dict[str, Any]:
@@ -199,7 +199,7 @@ def lot_outcomes(
 
 
 def claim_outcome(name: str, found: Claim) -> Outcome:
-    """What a claim says of an encoder."""
+    """The outcome of a claim on an encoder."""
     result = found.result
     figures = {"p_value": result.p_value, "lot_auc": result.designs[0].auc.as_json()}
     return Outcome(name, drawn.verdict_of(found), figures, found.path, STATEMENT)
@@ -224,7 +224,7 @@ def verdict_outcome(name: str, folder: RunFolder) -> Outcome:
 
 
 def forgetting_outcome(name: str, folder: RunFolder, before: str, after: str) -> Outcome:
-    """Whether an encoder of a finished run forgot what another one knew, but for a tenth of the images at most.
+    """Tell whether an encoder of a finished run forgot what another one knew, but for a tenth of the images at most.
 
     A few hundred images cannot rule out less.
     """
@@ -234,7 +234,7 @@ def forgetting_outcome(name: str, folder: RunFolder, before: str, after: str) ->
 
 
 def copies_outcome(folder: RunFolder) -> Outcome:
-    """Whether images that stand in training more often are memorised more, and the mean is clearly above 0."""
+    """Tell whether images that stand in training more often are memorised more, and the mean is clearly above 0."""
     entries = storage.read_json(f"{folder.path}/report.json")["memorisation"]  # one per seed
     by_copies: dict[int, list[float]] = {copies: [] for copies in planted.COPIES}
     for entry in entries:
@@ -248,7 +248,7 @@ def copies_outcome(folder: RunFolder) -> Outcome:
 
 
 def promise_outcome(name: str, folder: RunFolder, defense: str) -> Outcome:
-    """What the canaries of a finished run say of the promise of a defense."""
+    """The outcome of a defense's promise, by the canaries of a finished run."""
     entries = storage.read_json(f"{folder.path}/report.json")["dp_audit"]
     (entry,) = (entry for entry in entries if entry["target"] == f"target+{defense}")
     figures = {"promised": entry["promised"]["epsilon"]} | {name: entry[name] for name in ("epsilon", "p_value")}

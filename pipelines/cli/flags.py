@@ -72,7 +72,7 @@ class Flags:
 
     @property
     def names_encoder(self) -> bool:
-        """Whether an encoder is named by a flag."""
+        """Tell whether an encoder is named by a flag."""
         return self.encoder is not None or self.url is not None
 
     def settings(self) -> dict[str, Any]:
@@ -108,7 +108,7 @@ class Flags:
         )
 
     def _published_decoding(self) -> tuple[bool, dict[str, Any]]:
-        """Whether the encoder learned from captions, and how images come to it; empty where its name says that."""
+        """Tell whether the encoder learned from captions, and how images come to it; empty where its name says that."""
         from mi_core.adoption.builders import usual_settings
         from mi_core.checks import ConfigError
         from pipelines.files.storage import file_or_none

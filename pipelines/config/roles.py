@@ -18,12 +18,12 @@ BANK_ROLE, TEST_ROLE = "downstream-train", "downstream-test"
 
 
 def are_members(role: str) -> bool:
-    """Whether the name of a role says that its samples are members."""
+    """Tell whether the name of a role says that its samples are members."""
     return role.endswith("-member")
 
 
 def are_nonmembers(role: str) -> bool:
-    """Whether the name of a role says that its samples are no members."""
+    """Tell whether the name of a role says that its samples are no members."""
     return role.endswith("nonmember")
 
 

@@ -33,7 +33,7 @@ class Coded:
         return cls(coded.dictionary.to_pylist(), np.asarray(coded.indices))
 
     def among(self, wanted: Collection[str]) -> npt.NDArray[np.bool_]:
-        """Which of the texts are wanted."""
+        """Mark the texts that are wanted."""
         return np.array([value in wanted for value in self.values], dtype=bool)
 
 

@@ -33,7 +33,7 @@ UNFINISHED = ".tmp-"  # how names of files begin that are being written
 
 
 def is_uri(path: str) -> bool:
-    """Whether a path names an object store instead of a file on this machine."""
+    """Tell whether a path names an object store instead of a file on this machine."""
     return "://" in path and not path.startswith("file://")
 
 
@@ -81,12 +81,12 @@ def _info(path: str) -> Any:
 
 
 def exists(path: str) -> bool:
-    """Whether a file or folder is there."""
+    """Tell whether a file or folder is there."""
     return bool(_info(path).type != fs.FileType.NotFound)
 
 
 def existing(paths: Iterable[str]) -> set[str]:
-    """Which of some files exist; every folder is listed once."""
+    """The files among some that exist; every folder is listed once."""
     folders = {path.rpartition("/")[0] for path in paths}
     return {path for folder in folders for path in list_files(folder, recursive=False)}
 
@@ -101,7 +101,7 @@ def _stamp(info: Any) -> str:
 
 
 def is_folder(path: str) -> bool:
-    """Whether a folder is there."""
+    """Tell whether a folder is there."""
     return bool(_info(path).type == fs.FileType.Directory)
 
 
@@ -334,7 +334,7 @@ def read_table(path: str, columns: Sequence[str] | None = None) -> pa.Table:
 
 
 def read_columns(path: str, columns: Sequence[str]) -> pa.Table:
-    """Those of some columns that a Parquet file has."""
+    """Read the columns among some that a Parquet file has."""
     file = pq.ParquetFile(io.BytesIO(read_bytes(path)))
     return file.read([name for name in columns if name in file.schema_arrow.names])
 

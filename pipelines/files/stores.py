@@ -99,7 +99,7 @@ def store_of(address: str) -> tuple[Any, str]:
 
 
 def may_pass(fault: str) -> bool:
-    """Whether the words of an error are those of a store that is busy or does not answer, not of a damaged object."""
+    """Tell whether the words of an error are of a store that is busy or does not answer, not of a damaged object."""
     return _PASSING.search(fault) is not None
 
 

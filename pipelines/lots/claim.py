@@ -176,7 +176,7 @@ class _Described:
 
 
 def _described(asking: Asking, releases: Sequence[Release]) -> _Described:
-    """What the user gave."""
+    """Look at the encoder that the user gave."""
     question = question_of(asking.model, **asking.settings)
     target = model_of(asking.model, question.how)
     if question.output not in target.encoder.outputs:
@@ -195,7 +195,7 @@ def _described(asking: Asking, releases: Sequence[Release]) -> _Described:
 
 @torch.inference_mode()
 def _answers(encoder: Encoder, question: Question, release: Release) -> npt.NDArray[np.float32]:
-    """What a function, of which nothing but its name is known, answers to a few images of the lot, to four digits."""
+    """Answers of a function, of which only its name is known, to a few images of the lot, to four digits."""
     name = release.parts()[0]
     keys = [row["name"] for row in release.images(name, _ASKED).to_pylist() if row["sha256"]]
     held = dict.fromkeys(keys, False)

@@ -147,7 +147,7 @@ def _read_part(source: SourceConfig, item: Item, folder: str, wanted: Wanted, ke
 
 
 def _stamp(item: Item, wanted: Wanted) -> bytes:
-    """What tells whether the files of a part are those that were read, and read for the same."""
+    """A digest that tells whether the files of a part are those that were read, and read for the same."""
     paths = [f"{item.path}/{name}" for name in item.files] or [item.path]
     lines = [f"{path} {storage.stamp(path)}" for path in paths] + [repr((wanted.twins, wanted.captions))]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest().encode()

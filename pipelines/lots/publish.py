@@ -31,7 +31,7 @@ _PUBLISHED, _HELD_BACK, _OTHER = "published", "held_back", "other"
 
 @dataclass(frozen=True)
 class _Fate:
-    """What becomes of one image.
+    """The fate of one image.
 
     Args:
         row: of `IMAGES`: what was committed of it.
@@ -47,7 +47,7 @@ class _Fate:
 
 @dataclass(frozen=True)
 class _Part:
-    """What becomes of the images of a part.
+    """The fates of the images of a part.
 
     Args:
         source, item: where they are.

@@ -38,7 +38,7 @@ SCORES, CAPTION_SCORES = ("score-0", "score-1"), ("caption-0", "caption-1")
 
 @dataclass(frozen=True)
 class Asked:
-    """What was asked and answered.
+    """Questions and answers.
 
     Args:
         order: (M,) numbers of the units over all releases, in the order of asking.
@@ -105,7 +105,7 @@ _OPENED = pa.schema(
 
 
 def is_claim(file: str) -> bool:
-    """Whether a file is the statement of a claim."""
+    """Tell whether a file is the statement of a claim."""
     try:
         content = storage.read_json(file)
     except (OSError, ValueError):
@@ -195,7 +195,7 @@ def _check_drawings(entries: Sequence[Mapping[str, Any]], headers: Sequence[Head
 
 
 def _check_result(stated: Mapping[str, Any], headers: Sequence[Header], table: pa.Table) -> Iterator[Check]:
-    """Whether all was asked that had to be, and whether the answers give the stated result."""
+    """Tell whether all was asked that had to be, and whether the answers give the stated result."""
     registered, result = stated["registered"], stated["result"]
     sizes = [sum(header.design.sizes) for header in headers]
     starts = np.cumsum([0, *sizes])

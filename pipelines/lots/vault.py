@@ -1,4 +1,4 @@
-"""What the owner of a lot keeps, and where.
+"""The files of the owner of a lot.
 
     LOT/
       published/            what may be shown: names, bytes and metadata as they were
@@ -157,17 +157,17 @@ class Release:
 
     @property
     def is_committed(self) -> bool:
-        """Whether its commitment is made."""
+        """Tell whether its commitment is made."""
         return storage.exists(f"{self.path}/header.json")
 
     @property
     def is_drawn(self) -> bool:
-        """Whether its coins are drawn."""
+        """Tell whether its coins are drawn."""
         return storage.exists(f"{self.path}/draw.json")
 
     @property
     def is_written(self) -> bool:
-        """Whether all of it is published or held back."""
+        """Tell whether all of it is published or held back."""
         parts = [storage.list_files(f"{self.path}/{name}") for name in ("images", "done")]
         return self.is_drawn and len(parts[0]) == len(parts[1])
 
@@ -251,7 +251,7 @@ class Release:
 
 
 def contents_of(units: pa.Table) -> Iterator[Unit]:
-    """What the leaves of some units bind, in their order."""
+    """The contents that the leaves of some units bind, in their order."""
     for batch in units.select(["versions", "captions"]).to_batches(max_chunksize=10_000):
         for row in batch.to_pylist():
             yield Unit(tuple(row["versions"]), tuple(map(text_digest, row["captions"])))

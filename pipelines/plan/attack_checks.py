@@ -63,7 +63,7 @@ def _check_before(config: RunConfig, place: str, attack: AttackConfig, before: s
 
 
 def _reads_anchors(attack: AttackConfig) -> bool:
-    """Whether an attack compares samples with images of the role ``anchor``."""
+    """Tell whether an attack compares samples with images of the role ``anchor``."""
     return attack.method().anchored or attack.bank_size > 0
 
 
@@ -113,7 +113,7 @@ def _check_weights(config: RunConfig, place: str, attack: AttackConfig) -> None:
 
 
 def _by_halves(config: RunConfig, attack: AttackConfig) -> bool:
-    """Whether an attack is fitted on encoders that were each trained on a half of the audited images."""
+    """Tell whether an attack is fitted on encoders that were each trained on a half of the audited images."""
     return bool(shadows_of(config, attack)) and attack.reference not in config.encoders
 
 

@@ -195,7 +195,7 @@ def _members(job: TrainingJob, seed: int, threads: int, device: torch.device) ->
 
 
 def exceed(data: DataConfig, images: int, size: int) -> bool:
-    """Whether the pixels of some images are more than so many bytes; those of members are then read every epoch."""
+    """Tell whether the pixels of some images are more than so many bytes; members are then read every epoch."""
     return images * data.channels * data.image_size**2 > size
 
 

@@ -114,7 +114,7 @@ class _Side:
 
     @classmethod
     def read(cls, words: str) -> _Side:
-        """What ``RUN`` or ``RUN:ENCODER`` stands for."""
+        """The audit that ``RUN`` or ``RUN:ENCODER`` stands for."""
         run, _ = _parted(words)
         with reading(run):
             return cls._read(words)
@@ -173,12 +173,12 @@ class _Side:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """Which encoder of which run this is."""
+        """Run, name and fingerprint of the encoder."""
         return {"run": self.run, "encoder": self.encoder, "fingerprint": self.encoder_entry["fingerprint"]}
 
     @property
     def conditions(self) -> dict[str, Any]:
-        """What scores depend on besides the encoder, by the words for it."""
+        """The conditions that scores depend on besides the encoder, by the words for them."""
         return {
             "seeds": self.config.seeds,
             "attack": self.tasks[0].judge.attack.model_copy(update={"target": "", "reference": ""}),

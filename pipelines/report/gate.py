@@ -83,7 +83,7 @@ class Gate:
         return cls(named, max_auc, worse_than, None if worse_than is None else read_report(worse_than))
 
     def judge(self, run: str) -> list[Condition]:
-        """What the report of a run says of each condition.
+        """Judge each condition by the report of a run.
 
         Args:
             run: its folder, or its report.json.

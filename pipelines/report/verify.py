@@ -60,7 +60,7 @@ from pipelines.run.registration import (
 )
 
 ORDER = ("weights", "roles", "registration", "config", "report", "results", "verdict", "coverage", "signature")
-"""What is checked, in the order of the lines."""
+"""The subjects of the checks, in the order of the lines."""
 HOLDS, FAILS, OPEN, NOTE = "holds", "FAILS", "open", "note"
 NEAR = 1e-6  # share by which numbers that are computed anew may differ, on a machine with other libraries
 _MOST = 6  # fields that one line names
@@ -256,7 +256,7 @@ def _changed_registrations(given: list[Part], folder: RunFolder) -> list[str]:
 
 
 def _binds(plan: Mapping[str, Any], predicate: Part) -> bool:
-    """Whether a registered plan is the one that the statement's verdict follows."""
+    """Tell whether a registered plan is the one that the statement's verdict follows."""
     primary, attack, told = predicate["primary"], plan["primary_attack"], predicate["verdict"]
     same = (attack["attack"], attack["target"], plan["output"]) == tuple(
         primary[name] for name in ("attack", "target", "output")
@@ -313,7 +313,7 @@ def _seeds(predicate: Part) -> list[int]:
 
 
 def _uncovered(predicate: Part, folder: RunFolder) -> Check:
-    """What of a run no digest binds."""
+    """The files of a run that no digest binds."""
     roles = [file for entry in predicate["roles"] for file in (*entry["files"], *entry["folders"])]
     files = [*roles, *predicate["results"], *(file for one in predicate["encoders"] for file in one["files"])]
     bound = {follow(folder.path, file["name"]) for file in files}
@@ -382,6 +382,6 @@ def _signed(signatures: int | None) -> Check:
 
 
 def _is_other(predicate: Part, folder: RunFolder) -> bool:
-    """Whether a folder holds another run: no file of the stated one is there but, perhaps, its roles."""
+    """Tell whether a folder holds another run: no file of the stated one is there but, perhaps, its roles."""
     files = [file for encoder in predicate["encoders"] for file in encoder["files"]]
     return all(fault_of_file(file, folder) for file in (predicate["report"], predicate["config"], *files))

@@ -101,7 +101,7 @@ class _ByScore:
 
 @dataclass(frozen=True)
 class _Written:
-    """What was written of some parts: candidates, those flagged, and the answers of the highest scores in order."""
+    """The outcome of writing some parts: numbers of candidates and flagged ones, and the highest scores in order."""
 
     candidates: int
     flagged: int

@@ -59,7 +59,7 @@ class Role(Section):
 
     @property
     def is_drawn(self) -> bool:
-        """Whether the role is drawn; otherwise the user gives its samples."""
+        """Tell whether the role is drawn; otherwise the user gives its samples."""
         return self.count is not None or self.fraction is not None
 
     @property
@@ -69,12 +69,12 @@ class Role(Section):
 
     @property
     def is_listed(self) -> bool:
-        """Whether a list of keys gives the role."""
+        """Tell whether a list of keys gives the role."""
         return self.keys is not None
 
     @property
     def whole(self) -> bool:
-        """Whether the role is a whole source."""
+        """Tell whether the role is a whole source."""
         return not self.is_drawn and not self.is_listed
 
 
@@ -250,12 +250,12 @@ class DataConfig(Section):
 
     @property
     def by_shard(self) -> bool:
-        """Whether shards are drawn whose samples may be alike."""
+        """Tell whether shards are drawn whose samples may be alike."""
         return self.shards is not None and not self.shuffled and self.group_by is None
 
     @property
     def grouped(self) -> bool:
-        """Whether some samples count as one in intervals and tests."""
+        """Tell whether some samples count as one in intervals and tests."""
         return self.group_by is not None or self.by_shard
 
     def decoder(self) -> Decoder:

@@ -62,7 +62,7 @@ class DefenseConfig(Section):
         return self.label or self.defense
 
     def covers(self, encoder: str) -> bool:
-        """Whether it defends an attacked encoder."""
+        """Tell whether it defends an attacked encoder."""
         return not self.of or encoder in self.of
 
     def on(self, encoder: str) -> str:
@@ -131,7 +131,7 @@ def _on_others(entries: Sequence[Mapping[str, Any]], made: Collection[str]) -> l
 
 
 def _is_defensible(settings: Mapping[str, Any]) -> bool:
-    """Whether an entry can defend an encoder: one that is trained here, without halves and without a defense."""
+    """Tell whether an entry can defend an encoder: one that is trained here, without halves and without a defense."""
     return kind_of(settings) is TrainedConfig and settings.get("half") is None
 
 

@@ -111,7 +111,7 @@ def draw(
 
 @dataclass(frozen=True)
 class Decision:
-    """What `decide` found.
+    """The outcome of `decide`.
 
     Args:
         takers: by the source or role that they draw from.

@@ -139,7 +139,7 @@ def _likely(schema: pa.Schema) -> list[str]:
 
 
 def _remedy_for(kind: pa.DataType, name: str) -> str:
-    """What a column holds where it might hold images, and the remedy; empty: nothing of the kind."""
+    """The content of a column that might hold images, and the remedy; empty: nothing of the kind."""
     kind = _plain(kind)
     inner = _plain(kind.value_type) if _is_list(kind) else kind
     if leaf := _leaf(inner, name):
@@ -246,7 +246,7 @@ def _is_key(kind: pa.DataType) -> bool:
 
 
 def _is_plain(kind: pa.DataType) -> bool:
-    """Whether values become JSON; lists, such as embeddings, are left out."""
+    """Tell whether values become JSON; lists, such as embeddings, are left out."""
     kind = _plain(kind)
     if pa.types.is_struct(kind):
         return all(_is_plain(field.type) for field in kind)

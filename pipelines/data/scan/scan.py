@@ -45,7 +45,7 @@ Look = Callable[[Sequence[Item]], Sequence[Item]]
 
 @dataclass(frozen=True)
 class ScannedShard:
-    """What a scan kept of one item.
+    """The kept samples of one item.
 
     Args:
         source, item: the name of its source, and its own.
@@ -62,7 +62,7 @@ class ScannedShard:
 
 @dataclass(frozen=True)
 class Scan:
-    """What was read of all sources, kept shard by shard, and the tally of unusable samples.
+    """The samples of all sources, kept shard by shard, and the tally of unusable samples.
 
     Args:
         folder: of the files.
@@ -168,7 +168,7 @@ class _Work:
         return f"{self.place}.json"
 
     def shard(self, rows: int) -> ScannedShard:
-        """What was kept."""
+        """The kept samples."""
         return ScannedShard(self.source, self.item.name, f"{self.place}.parquet", rows)
 
 
@@ -182,7 +182,7 @@ class Receipt:
 
     @property
     def whole(self) -> bool:
-        """Whether the item was read to its end."""
+        """Tell whether the item was read to its end."""
         return not any(isinstance(problem, Damage) for problem in self.problems)
 
     def as_json(self) -> dict[str, Any]:

@@ -289,7 +289,7 @@ def _unique(key: str, used: set[str]) -> str:
 
 
 def _others(sample: Sample) -> dict[str, bytes]:
-    """What is kept of a sample beside its image and class: no other image."""
+    """The parts of a sample that are kept beside its image and class: no other image."""
     return {name: content for name, content in sample.others.items() if not is_image(name)}
 
 

@@ -126,7 +126,7 @@ class Attempt:
 
     @property
     def careful(self) -> bool:
-        """Whether samples are queried one by one."""
+        """Tell whether samples are queried one by one."""
         return self.deaths is not None and self.deaths >= CARELESS
 
     def paid(self) -> Attempt:
@@ -149,7 +149,7 @@ class Attempt:
             storage.remove_file(self.marker)
 
     def refuses(self, key: str) -> bool:
-        """Whether a sample is refused; in careful mode a sample is noted before it is touched."""
+        """Tell whether a sample is refused; in careful mode a sample is noted before it is touched."""
         if self.deaths is None or key in self.killers:
             return True
         if self.careful:

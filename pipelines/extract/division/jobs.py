@@ -85,7 +85,7 @@ class ShardJob:
 
     @property
     def is_left(self) -> bool:
-        """Whether chunks are not done."""
+        """Tell whether chunks are not done."""
         return len(self.skip) < self.chunks
 
     @property
@@ -118,7 +118,7 @@ class ShardJob:
 
     @property
     def place(self) -> tuple[str, str, str]:
-        """Which shard this is."""
+        """The name of its shard."""
         return place_name((self.source, self.reader, self.item))
 
     @property
@@ -162,7 +162,7 @@ def unpacked(data: bytes) -> ShardJob:
 
 
 def place_name(place: Place) -> tuple[str, str, str]:
-    """Which shard of which source a place is."""
+    """The name of a place: its source, how that is read, and the shard."""
     source, reader, item = place
     return source, reader.model_dump_json(), item.name
 
@@ -234,7 +234,7 @@ def shared(jobs: Iterable[ShardJob]) -> Iterator[list[list[ShardJob]]]:
 
 
 def _share(jobs: Sequence[ShardJob]) -> Share:
-    """What some jobs read together."""
+    """The share of a shard that some jobs read together."""
     first, plan = jobs[0], jobs[0].query.plan()
     return Share(
         tuple(job.packed() for job in jobs),

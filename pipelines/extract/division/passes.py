@@ -126,12 +126,12 @@ class Pass:
 
     @property
     def is_alone(self) -> bool:
-        """Whether no other pass may share its chunks: its queries are paid for, or depend on answers."""
+        """Tell whether no other pass may share its chunks: its queries are paid for, or depend on answers."""
         return self.remote or self.crafter is not None or self.plan().searches
 
     @property
     def shares_images(self) -> bool:
-        """Whether it can share decoded images with other passes over the same roles."""
+        """Tell whether it can share decoded images with other passes over the same roles."""
         return not self.is_alone and self.count is None
 
     def record(self, run: str) -> None:

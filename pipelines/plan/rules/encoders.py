@@ -1,4 +1,4 @@
-"""Which encoders there are: what each was trained on, its checkpoints, and the shadows of an attack."""
+"""The encoders of a run: what each was trained on, its checkpoints, and the shadows of an attack."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def shadows_of(config: RunConfig, attack: AttackConfig) -> tuple[str, ...]:
 
 
 def is_trained(config: RunConfig, name: str) -> bool:
-    """Whether an encoder has learned anything: an untrained reference shows little of what others see."""
+    """Tell whether an encoder has learned anything: an untrained reference shows little of what others see."""
     first = config.encoders[training_chain(config, name)[-1]]
     return not (isinstance(first, ForeignConfig) and first.saw_nothing) or len(training_chain(config, name)) > 1
 

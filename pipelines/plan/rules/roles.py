@@ -1,4 +1,4 @@
-"""Which images: those that are audited, and those that an attack is fitted on or compares them with."""
+"""The images of a run: those that are audited, and those that an attack is fitted on or compares them with."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def audited_roles(config: RunConfig) -> tuple[str, str]:
 
 
 def is_membership_unknown(config: RunConfig) -> bool:
-    """Whether candidates are audited: nobody knows which are members, so only the AUC means something."""
+    """Tell whether candidates are audited: nobody knows which are members, so only the AUC means something."""
     return audited_roles(config) == CANDIDATE_ROLES
 
 

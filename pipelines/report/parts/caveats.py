@@ -1,4 +1,4 @@
-"""What a report warns of, and what it says was not tested."""
+"""The warnings of a report, and the attacks and outputs that were not tested."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from pipelines.report.parts.verdict import shard_effect
 
 
 def remarks(run: FinishedRun) -> tuple[Remark, ...]:
-    """What was done to images on the way from file to pixels, and to how many, by source."""
+    """The changes of images on the way from file to pixels, and how many they are of, by source."""
     noted = [one for one in Splits.load(run.first.path).rejected if one.noted and one.key == IMAGES]
     return tuple(Remark(source=one.source, remark=one.reason, n=one.lost) for one in noted)
 
 
 def caveats(run: FinishedRun) -> list[str]:
-    """What a reader of the report should know; the most serious first."""
+    """The warnings to a reader of the report; the most serious first."""
     told = [
         "Intervals cover the choice of audited images. Only the spread over seeds shows how much another training run "
         "of the same encoder would differ.",
