@@ -207,9 +207,7 @@ def _stored(planned: Outline, timed: Mapping[str, QueryCost]) -> Range:
 def training_seconds(one: Training, cost: TrainingCost, samples: Samples, resources: ResourcesConfig) -> Range:
     """Seconds on the clock to train an encoder."""
     data, each = one.data, cost.per_image * (1 / resources.train_workers)
-    if exceed(
-        one.data, round(one.images.value), resources.resident_mb * 2**20
-    ):  # read and decoded anew every epoch, while the workers train
+    if exceed(data, round(one.images.value), resources.resident_mb * 2**20):  # read anew every epoch, during training
         threads = max(1, int(resources.train_cpus)) * resources.train_workers
         named = {data.roles[role].source_name for role in one.settings.train_on}
         origins = {data.roles[name].source_name if name in data.roles else name for name in named}

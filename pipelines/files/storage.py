@@ -365,20 +365,6 @@ def table_bytes(table: pa.Table) -> bytes:
     return buffer.getvalue()
 
 
-def remove_file(path: str) -> None:
-    """Remove a file; nothing happens when it is not there. Object stores see one request.
-
-    Raises:
-        UserError: the path leads out of its folder.
-    """
-    refuse_climbing(path)
-    if is_uri(path):
-        with suppress(ValueError):
-            if Conditional(path).remove():
-                return
-    remove(path)
-
-
 def remove(path: str) -> None:
     """Remove a file, or a folder with all it holds; nothing happens when it is not there.
 

@@ -105,7 +105,7 @@ def _same(release: Release, wanted: Wanted, beacon: str) -> Release:
 def _tell(release: Release, header: Header) -> None:
     """Write the line of a release where it is missing."""
     path = f"{release.lot.path}/{COMMITMENTS}"
-    told = storage.read_bytes(path).decode() if storage.exists(path) else ""
+    told = (storage.file_or_none(path) or b"").decode()
     if header.commitment not in told:
         line = f"release {release.number}  {now()}  {header.commitment}  beacon: {header.beacon or 'none'}\n"
         storage.write_atomic(path, (told + line).encode())

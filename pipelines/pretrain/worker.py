@@ -31,7 +31,7 @@ from pipelines.files import storage
 from pipelines.pretrain.stream import StreamedImages
 from pipelines.run.board import Reporter
 
-_FAULTS = (ConfigError, NumericError, ShapeError, UserError)  # of what the user gave
+FAULTS = (ConfigError, NumericError, ShapeError, UserError)  # of what the user gave
 TURN_SECONDS = 0.2  # between two looks for the next training
 SAVE_SECONDS = 60.0  # without save_every, at most this much training is lost with a worker
 
@@ -67,7 +67,7 @@ def train_alone(job: TrainingJob, threads: int, board: Any) -> str | None:
     try:
         if not job.is_done():
             _train(job, threads, board, device, is_chief=True)
-    except _FAULTS as error:
+    except FAULTS as error:
         return str(error)
     return None
 
@@ -86,7 +86,7 @@ def train_worker(settings: dict[str, Any]) -> None:
     for job in _turns(settings):
         try:
             finished = job.is_done() or _train(job, threads, board, ray.train.torch.get_device(), is_chief=is_chief)
-        except _FAULTS as error:
+        except FAULTS as error:
             ray.get(board.accuse.remote(job.label, str(error)))
             return
         if not finished:

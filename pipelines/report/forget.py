@@ -190,25 +190,10 @@ class _Side:
 
 def _name(task: Task, attacks: Sequence[AttackConfig]) -> str:
     """An attack and its output, apart from the others on the same encoder."""
-    alike = [
-        one
-        for one in attacks
-        if (one.attack, one.target) == (task.judge.attack.attack, task.judge.attack.target)
-        and one.reference != task.judge.attack.reference
-    ]
-    reference = f"against {task.judge.attack.reference}" if alike else ""
-    return " ".join(
-        filter(
-            None,
-            (
-                task.judge.attack.attack,
-                settings_of(task.judge.attack, attacks),
-                reference,
-                "on",
-                task.judge.output,
-            ),
-        )
-    )
+    attack = task.judge.attack
+    others = [one.reference for one in attacks if (one.attack, one.target) == (attack.attack, attack.target)]
+    reference = f"against {attack.reference}" if set(others) - {attack.reference} else ""
+    return " ".join(filter(None, (attack.attack, settings_of(attack, attacks), reference, "on", task.judge.output)))
 
 
 def _parted(words: str) -> tuple[str, str]:

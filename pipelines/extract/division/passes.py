@@ -289,18 +289,19 @@ def _spread(queries: Sequence[Query]) -> Iterator[_Placed]:
             tuple(sorted(epochs[same])),
         )
 
+    def joined(query: Query) -> tuple[object, ...]:
+        return (*family(query), _way(query) or first.get(family(query), ()))
+
     for query in queries:
         if _way(query) and query.stopping is None:
             first.setdefault(family(query), _way(query))
     by_role: dict[object, dict[str, set[str]]] = {}
     for query in queries:
-        way = (*family(query), _way(query) or first.get(family(query), ()))
-        for role in query.samples.roles:
-            by_role.setdefault(way, {}).setdefault(role.key, set()).add(query.measure.name)
-    for query in queries:
-        way = (*family(query), _way(query) or first.get(family(query), ()))
         (role,) = query.samples.roles
-        yield _Placed((way, frozenset(by_role[way][role.key])), query)
+        by_role.setdefault(joined(query), {}).setdefault(role.key, set()).add(query.measure.name)
+    for query in queries:
+        (role,) = query.samples.roles
+        yield _Placed((joined(query), frozenset(by_role[joined(query)][role.key])), query)
 
 
 def _together(query: Query) -> tuple[object, ...]:

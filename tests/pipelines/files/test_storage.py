@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from pipelines.errors import Unreachable, UserError, fault_of_user, storage_fault, unavailable_in
-from pipelines.files import storage, stores
+from pipelines.files import many, storage, stores
 from pipelines.files.lock import lock
 from tests.conftest import S3_REQUESTS
 
@@ -45,11 +45,11 @@ def test_a_file_is_created_once_and_removed(place: str) -> None:
     assert storage.create(f"{place}/m/1", b"first")
     assert not storage.create(f"{place}/m/1", b"second")
     assert storage.read_bytes(f"{place}/m/1") == b"first"
-    storage.remove_file(f"{place}/m/1")
-    storage.remove_file(f"{place}/m/1")
+    many.remove_files([f"{place}/m/1"])
+    many.remove_files([f"{place}/m/1"])
     assert not storage.exists(f"{place}/m/1")
     assert storage.create(f"{place}/m/1", b"third")
-    for climbing in (storage.remove_file, lambda path: storage.create(path, b"")):
+    for climbing in (lambda path: many.remove_files([path]), lambda path: storage.create(path, b"")):
         with pytest.raises(UserError, match="leads out of its folder"):
             climbing(f"{place}/../m")
 
@@ -60,7 +60,7 @@ def test_an_object_store_sees_one_request(s3: str) -> None:
         (lambda: storage.write_atomic(f"{s3}/counted/1", b"x" * 2**20), ["PUT /bucket/counted/1"]),
         (lambda: storage.create(f"{s3}/counted/2", b"x"), ["PUT /bucket/counted/2"]),
         (lambda: storage.create(f"{s3}/counted/2", b"x"), ["PUT /bucket/counted/2"]),
-        (lambda: storage.remove_file(f"{s3}/counted/2"), ["POST /bucket"]),
+        (lambda: many.remove_files([f"{s3}/counted/2"]), ["POST /bucket"]),
         (lambda: storage.read_bytes(f"{s3}/counted/1"), ["HEAD /bucket/counted/1", "GET /bucket/counted/1"]),
     ):
         S3_REQUESTS.clear()
