@@ -1,4 +1,4 @@
-.PHONY: quality fast test slow smoke docs docs-serve notebooks
+.PHONY: quality fast test slow smoke docs docs-serve notebooks gallery
 
 PYTHON ?= python
 
@@ -27,3 +27,6 @@ docs-serve:
 
 notebooks:
 	$(PYTHON) tests/notebooks.py
+
+gallery:
+	$(PYTHON) tests/gallery.py

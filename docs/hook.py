@@ -69,7 +69,14 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         return f"]({match[1].rstrip('/')}/README.md{match[2] or ''})" if (ROOT / path).is_dir() else match[0]
 
     modules = _modules()
-    return LINK.sub(pointed, markdown)
+    return LINK.sub(pointed, markdown) + _frames(markdown)
+
+
+def _frames(markdown: str) -> str:
+    """The reports that a page links to, side by side."""
+    shown = re.findall(r"\[([^\]]+)\]\((gallery/[^)]+)\)", markdown)
+    frames = "".join(f'<iframe title="{title}" src="{place}" loading="lazy"></iframe>' for title, place in shown)
+    return f'\n\n<div class="gallery">{frames}</div>\n' if frames else ""
 
 
 def _linked(uri: str) -> Iterator[Path]:

@@ -1,4 +1,4 @@
-"""What secrets look like in a text. What looks like none may still be one."""
+"""Patterns of secrets in a text. A text that matches none may still hold one."""
 
 from __future__ import annotations
 
@@ -34,5 +34,5 @@ _LOOKS = {
 
 
 def secret_in(text: bytes) -> str:
-    """What kind of secret a text seems to hold, such as ``a private key``; empty: none."""
+    """The kind of secret that a text seems to hold, such as ``a private key``; empty: none."""
     return next((kind for kind, pattern in _LOOKS.items() if re.search(pattern, text)), "")

@@ -1,4 +1,4 @@
-"""What work will cost: counts times measured rates, each a range from the smallest to the largest that was measured."""
+"""The cost of work: counts times measured rates, each a range from the smallest to the largest that was measured."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Range:
         return Range(min(self.value, most), min(self.low, most), min(self.high, most))
 
     def less(self, other: Range) -> Range:
-        """What is left without a part of it, at least nothing."""
+        """The rest without a part of it, at least nothing."""
         parts = self.value - other.value, self.low - other.high, self.high - other.low
         return Range(*(max(0.0, part) for part in parts))
 

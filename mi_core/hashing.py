@@ -49,7 +49,7 @@ def half_purpose(index: int, nonce: str) -> str:
 
 
 def half_of(ranks: npt.NDArray[np.uint64], index: int, name: str) -> BoolArray:
-    """Which of N samples are in the half with the lower ranks, for an odd ``index`` with the higher ones: (N,).
+    """A mask (N,) of the samples in the half with the lower ranks, for an odd ``index`` with the higher ones.
 
     Args:
         ranks: (N,) equal for samples that stay together; they are cut next to the middle.
@@ -86,7 +86,7 @@ def as_words(digests: Iterable[bytes]) -> npt.NDArray[np.uint32]:
 
 
 def sum_of_digests(words: npt.NDArray[np.uint32]) -> bytes:
-    """Which samples some are: the sum of their digests (N, 8) modulo 2 ** 256, in any order and however divided.
+    """The identity of a set of samples: the sum of their digests (N, 8) modulo 2 ** 256, whatever order and division.
 
     Example:
         >>> digests = sample_digests([b"x", b"y", b"z"], ["a", "b", "c"])

@@ -11,7 +11,7 @@ import io
 import re
 import struct
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
@@ -193,7 +193,7 @@ def load_image(data: bytes, least: int | None = None) -> Loaded:
 
 
 def _opened(data: bytes, finish: Callable[[Image.Image], T]) -> tuple[T, bool]:
-    """What is made of an opened image, and whether of the whole file: of a PNG without metadata that cannot be read."""
+    """The result for an opened image, and whether it is that of the whole file: not of a PNG with damaged metadata."""
     kind = format_of(data[:HEAD])
     if kind == "JXL":
         _check_size(*_jxl_size(data))  # its package decodes what it opens
@@ -226,13 +226,16 @@ def _tried(data: bytes, finish: Callable[[Image.Image], T]) -> T:
 
 def _without_metadata(png: bytes) -> bytes:
     """A PNG without texts, profiles and all else that its pixels do not depend on."""
-    place, kept = 8, [png[:8]]
-    while place + 12 <= len(png):
-        end = place + 12 + int.from_bytes(png[place : place + 4])
-        if png[place + 4 : place + 8] in _PNG_KEPT:
-            kept.append(png[place:end])
-        place = end
-    return b"".join(kept)
+    return png[:8] + b"".join(chunk for name, chunk in png_chunks(png) if name in _PNG_KEPT)
+
+
+def png_chunks(png: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """The name and all bytes of each chunk of a PNG."""
+    start = 8
+    while start + 12 <= len(png):
+        end = start + 12 + int.from_bytes(png[start : start + 4])
+        yield png[start + 4 : start + 8], png[start:end]
+        start = end
 
 
 def orientation_of(image: Image.Image) -> int | None:
@@ -249,7 +252,7 @@ def suffix_of(kind: str) -> str:
 
 
 def has_more_frames(data: bytes) -> bool:
-    """Whether an image that decodes is an animation or has several pages, of which only the first is used."""
+    """True if an image that decodes is an animation or has several pages, of which only the first is used."""
     kind = format_of(data[:HEAD])
     if kind not in _MANY_FRAMES or (kind == "PNG" and b"acTL" not in data[: data.find(b"IDAT")]):
         return False  # a PNG says before its pixels that it is an animation

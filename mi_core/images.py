@@ -326,7 +326,7 @@ def _scaled_to_8_bits(values: npt.NDArray[np.int64], depth: int, remarks: list[s
 
 
 def _depth_in_words(highest: int, *, scalable: bool) -> str:
-    """What becomes of values of 16 bits, by the highest of an image."""
+    """The treatment of values of 16 bits in words, by the highest of an image."""
     used = next(depth for depth in DEPTHS if highest < 1 << depth)
     if used == 16:
         return "read with 8 of 16 bits"

@@ -1,4 +1,4 @@
-"""What other packages add to our tables, as entry points of these groups.
+"""Entries that other packages add to our tables, as entry points of these groups.
 
 A package names its class, or its row of a table, in its ``pyproject.toml``::
 

@@ -21,7 +21,7 @@ ALL_CALLED = -float(np.finfo(np.float64).max)
 
 
 def among(ids: Iterable[str], wanted: Container[str]) -> BoolArray:
-    """Which of N ids are wanted: (N,) bool."""
+    """A mask (N,) of the ids that are wanted."""
     return np.array([name in wanted for name in ids], dtype=bool)
 
 

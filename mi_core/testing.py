@@ -1,4 +1,4 @@
-"""What every attack keeps to, for our own and for those of other packages: `check_attack` in one line of a test.
+"""The contract of attacks, our own and those of other packages: `check_attack` in one line of a test.
 
 A planted leak is found with the right sign, and no leak gives AUC .5. Scores follow the samples, depend on the seed
 alone, and change nothing. Mistakes are named.
@@ -90,7 +90,7 @@ def plant(
 def logits_at(
     level: np.ndarray, labels: np.ndarray, needs: tuple[Measure, ...], generator: np.random.Generator
 ) -> dict[str, np.ndarray]:
-    """What a classifier could return: right and sure of samples that stand high, wrong of those that stand low."""
+    """Possible logits of a classifier: right and sure of samples that stand high, wrong of those that stand low."""
     count, values = len(level), {}
     for need in needs:
         shape = need.shape(VIEWS, WIDTH)
@@ -104,7 +104,7 @@ def logits_at(
 
 
 def values_at(level: np.ndarray, needs: tuple[Measure, ...], generator: np.random.Generator) -> dict[str, np.ndarray]:
-    """What an encoder could return of samples that stand at these levels."""
+    """Possible answers of an encoder for samples that stand at these levels."""
     count, values = len(level), {}
     if CaptionEmbedding() in needs and CaptionSimilarity() not in needs:
         return pairs_at(level, generator)
@@ -140,7 +140,7 @@ def pairs_at(level: np.ndarray, generator: np.random.Generator) -> dict[str, np.
 def reference_and_target(
     method: type[Attack], counts: tuple[int, int], leak: float, seed: int
 ) -> tuple[LabelledFeatures, Features, np.ndarray]:
-    """What an attack is fitted on, and the samples it is judged on with the truth."""
+    """The reference of an attack, and the samples it is judged on with the truth."""
     needs = make(method).needs
     if "shadows" not in method.reference:
         classifies = method.outputs == ("logits",)
@@ -260,7 +260,7 @@ def _mistakes_are_named(method: type[Attack]) -> None:
             attack.fit(LabelledFeatures(Features(features.ids, features.values), member))
         strange = Features(features.ids, features.values, labels=np.full(40, WIDTH))
         if method.name != "label-only":
-            with _refused(ConfigError, f"is given classes up to {WIDTH} for {WIDTH} posteriors"):
+            with _refused(ConfigError, f"is given classes {WIDTH} to {WIDTH} for {WIDTH} posteriors"):
                 attack.fit(LabelledFeatures(strange, member))
     broken = {need: np.full_like(values, np.nan) for need, values in features.values.items()}
     with _refused(NumericError, "pool/0"):

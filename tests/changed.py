@@ -10,10 +10,10 @@ ALWAYS = ("tests/test_architecture.py",)
 
 
 def mirrored(path: Path) -> list[Path]:
-    """The test files of a changed file, from the root: itself, that of its name, or those of its folder."""
+    """The test files of a changed file, from the root: itself, that of its name, those of its folder, or of pages."""
     tests = ROOT / "tests"
     if path.suffix != ".py":
-        return []
+        return [Path("tests/test_pages.py")] if path.suffix == ".md" else []
     if path.parts[0] == "tests":
         return [path] if path.name.startswith("test_") and (ROOT / path).exists() else []
     folder, name = tests / path.parent, path.stem

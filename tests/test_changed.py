@@ -16,7 +16,8 @@ from tests.changed import ROOT, mirrored
         ("tests/mi_core/attacks/test_lpla.py", ["tests/mi_core/attacks/test_lpla.py"]),
         ("tests/pipelines/staged.py", []),
         ("tests/mi_core/attacks/test_gone.py", []),
-        ("README.md", []),
+        ("README.md", ["tests/test_pages.py"]),
+        ("mkdocs.yml", []),
     ],
 )
 def test_a_file_has_the_mirrored_its_name(path: str, tests: list[str]) -> None:

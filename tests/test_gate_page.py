@@ -10,16 +10,15 @@ from typing import Any
 
 import pytest
 import yaml
-from typer.main import get_command
 
-from pipelines.cli import app as cli
 from pipelines.config.reading.shipped import shipped
-from pipelines.report.gate import EXIT_CODES, Gate
+from pipelines.report.gate import EXIT_CODES
 from tests.mi_core.report.model.test_as_json import full
 from tests.mi_core.report.words.test_bound import BROKEN, KEPT
+from tests.pages import blocks, understood
 
 PAGE = (Path(__file__).parents[1] / "configs" / "gate.md").read_text(encoding="utf-8")
-GITHUB, GITLAB = (yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL))
+GITHUB, GITLAB = (yaml.safe_load(one.text) for one in blocks("configs/gate.md") if one.language == "yaml")
 RUN = [step["run"] for step in GITHUB["jobs"]["leak"]["steps"] if "run" in step]
 SCRIPT = GITLAB["leak"]["script"]
 
@@ -44,9 +43,7 @@ def test_the_commands_of_a_recipe_are_understood(lines: list[str], tmp_path: Pat
     first, second = commands(lines)
     assert first == ["pip", "install", "."]
     assert second[:3] == ["encoder-audit", "audit", "quickstart"] and second[2] in shipped()
-    context = get_command(cli.app).commands["audit"].make_context("audit", second[2:])  # type: ignore[attr-defined]
-    given: dict[str, Any] = context.params
-    Gate.from_options(given["fail_on"], given["max_auc"], given["worse_than"])
+    given = understood(second[1:])
     kept = [*GITLAB["leak"]["artifacts"]["paths"], *GITHUB["jobs"]["leak"]["steps"][-1]["with"]["path"].split()]
     assert all(path.startswith(given["out"]) for path in kept if path != given["junit"])
     assert GITLAB["leak"]["artifacts"]["reports"]["junit"] == given["junit"] and given["junit"] in kept

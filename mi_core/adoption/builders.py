@@ -14,7 +14,7 @@ from torch import nn
 
 from mi_core.adoption.clip_weights import activation_note, convert_open_clip
 from mi_core.adoption.layouts.heads import State
-from mi_core.adoption.model_folder import Definition, folder_kind, json_of, unpacked
+from mi_core.adoption.model_folder import Definition, Read, folder_kind, json_of, unpacked
 from mi_core.adoption.published import (
     PUBLISHED,
     Preprocessing,
@@ -26,7 +26,7 @@ from mi_core.adoption.published import (
     torchvision_weights,
 )
 from mi_core.adoption.transformers_models import is_of_captions, preprocessing_of, split_model, weights_of
-from mi_core.adoption.weight_sources import Read, definition_of
+from mi_core.adoption.weight_sources import definition_of
 from mi_core.checks import ConfigError
 from mi_core.encoders import build_backbone
 from mi_core.encoders.clip import split_tower
@@ -215,12 +215,12 @@ def folder_preprocessing(kind: str, files: Definition) -> Preprocessing:
 
 
 def of_captions(load: str, files: Definition) -> bool:
-    """Whether a named encoder was trained on images and their captions, as CLIP and SigLIP are."""
+    """True if a named encoder was trained on images and their captions, as CLIP and SigLIP are."""
     return load.startswith("open_clip:") or (load.startswith("transformers:") and is_of_captions(files))
 
 
 def usual_settings(load: str, weights: str | None, size: int | None, read: Read) -> tuple[bool, dict[str, Any]]:
-    """Whether an encoder learned from captions, and how images reach it, as the data section of a config says that.
+    """Training by captions (bool), and the way of images to an encoder, as the data section of a config has it.
 
     Args:
         load: ``kind:name``; anything else: the encoder has no name.

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import torch
-
+from mi_core.adoption.layouts.heads import State
 from mi_core.adoption.published import open_clip_tags
 from mi_core.checks import ConfigError
 from mi_core.encoders.clip import OpenCLIPText, SplitTower, import_open_clip
 
-State = dict[str, torch.Tensor]
 _OPENAI = ("input_resolution", "context_length", "vocab_size")  # numbers beside the weights in OpenAI's own files
 _QUICK = "-quickgelu"
 
@@ -45,7 +43,7 @@ def _text_weights(state: State, text: OpenCLIPText) -> State:
 
 
 def activation_note(name: str, tag: str) -> str:
-    """Whether the file's activation can be told; empty where it is known or makes no difference.
+    """A remark that the file's activation cannot be told; empty where it is known or makes no difference.
 
     Raises:
         ConfigError: the published weights of this tag have the other activation; the architecture to write is named.

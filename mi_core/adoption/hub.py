@@ -37,7 +37,7 @@ class HubFile:
 
 
 def is_hub(path: str) -> bool:
-    """Whether a path names a file of the Hub."""
+    """True if a path names a file of the Hub."""
     return path.startswith("hf://")
 
 
@@ -179,7 +179,7 @@ def _package(asked: str) -> Any:
 
 
 def _cached(place: Repository) -> bool:
-    """Whether the local cache has a config of a repository at a revision."""
+    """True if the local cache has a config of a repository at a revision."""
     found = _package(place.name).try_to_load_from_cache
     names = {names.config for names in CONTENTS.values()}
     return any(isinstance(found(place.name, one, revision=place.revision), str) for one in names)

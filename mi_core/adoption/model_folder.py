@@ -25,7 +25,7 @@ from mi_core.adoption.vision_towers import TOWERS, Tower
 from mi_core.checks import ConfigError
 
 Read = Callable[[str], bytes | None]
-"""The content of a file of a folder by its name; None: there is none."""
+"""The content of a file by its path, or by its name in a folder; None: there is no such file."""
 Definition = Mapping[str, bytes]
 """The small files of a folder by name."""
 

@@ -161,7 +161,7 @@ def check_file(load: str, data: bytes) -> None:
 
 
 def _differs(first: Any, second: Any) -> bool:
-    """Whether two of torchvision's transforms make different images."""
+    """True if two of torchvision's transforms make different images."""
     parts = ("crop_size", "resize_size", "interpolation", "mean")
     return any(getattr(first, part) != getattr(second, part) for part in parts)
 

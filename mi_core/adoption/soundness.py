@@ -26,7 +26,7 @@ QUERIES = 2 * 2 + 1 + _NOISES
 
 @dataclass(frozen=True)
 class Answers:
-    """What the answers of an encoder are like.
+    """Findings on the answers of an encoder.
 
     Args:
         noise: of `noise_of`.
@@ -38,11 +38,11 @@ class Answers:
 
     @property
     def noisy(self) -> bool:
-        """Whether the encoder answers the same images differently when asked again."""
+        """True if the encoder answers the same images differently when asked again."""
         return self.noise.get("largest", 0.0) > NOISY
 
     def words(self) -> str:
-        """What has to be said; empty: nothing."""
+        """The remarks on the answers; empty: none."""
         return "; ".join((*self.notes, *((f"it {noise_in_words(self.noise)}",) if self.noisy else ())))
 
 
@@ -172,7 +172,7 @@ def noise_of(first: Mapping[str, torch.Tensor], again: Mapping[str, torch.Tensor
 
 
 def noise_in_words(noise: Mapping[str, float]) -> str:
-    """Whether an encoder gives the same answer again, as a predicate."""
+    """The repeatability of an encoder's answers in words, as a predicate."""
     sent = f"{noise['n']} images sent twice"
     if noise["largest"] <= NOISY:
         return f"gives the same answer again ({sent})"
@@ -183,7 +183,7 @@ def noise_in_words(noise: Mapping[str, float]) -> str:
 
 
 def noise_caveat(name: str, noise: Mapping[str, float]) -> str:
-    """What readers of a report should know of an encoder that is noisy."""
+    """A caveat for readers of a report on a noisy encoder."""
     return (
         f"The encoder {name} {noise_in_words(noise)}. Noise hides differences, and another audit of it gives other "
         "scores."

@@ -189,7 +189,7 @@ def import_transformers() -> Any:
 
 
 def is_of_captions(files: Definition) -> bool:
-    """Whether a model was trained on images and their captions."""
+    """True if a model was trained on images and their captions."""
     return _family(files)[0].captions
 
 
@@ -201,7 +201,7 @@ def split_model(files: Definition) -> Parts:
     """
     family, config = _family(files)
     with _quiet(), unpacked(files):
-        model = _class(family)(config, **_own(family))
+        model = _class(family)(config, **_class_arguments(family))
     return _split(model, family, files)
 
 
@@ -221,7 +221,7 @@ def weights_of(files: Definition, state: State) -> State:
             output_loading_info=True,
             ignore_mismatched_sizes=True,
             dtype=torch.float32,
-            **_own(family),
+            **_class_arguments(family),
         )
     wrong = [f"{name} {tuple(have)} instead of {tuple(want)}" for name, have, want in told["mismatched_keys"]]
     missing = sorted(told["missing_keys"])
@@ -296,10 +296,10 @@ def _resized(known: Mapping[str, Any]) -> tuple[int | None, str | None]:
 
 def _side(size: Any) -> int:
     """The side of square images."""
-    sides = {size} if isinstance(size, int) else set(size.values()) if isinstance(size, Mapping) else set(size)
-    if len(sides) != 1:
-        raise ConfigError(f"it takes images of {' x '.join(map(str, size))} px; only square images are queried")
-    return int(sides.pop())
+    sides = [size] if isinstance(size, int) else list(size.values() if isinstance(size, Mapping) else size)
+    if len(set(sides)) != 1:
+        raise ConfigError(f"it takes images of {' x '.join(map(str, sides))} px; only square images are queried")
+    return int(sides[0])
 
 
 def _family(files: Definition) -> tuple[_Family, Any]:
@@ -330,7 +330,7 @@ def _class(family: _Family) -> Any:
     return getattr(import_module(f"transformers.{module}") if module else transformers, name)
 
 
-def _own(family: _Family) -> dict[str, Any]:
+def _class_arguments(family: _Family) -> dict[str, Any]:
     """Arguments of the model's class: no second layer behind ViT's embedding, which pre-training does not have."""
     return {"add_pooling_layer": False} if family.model == "ViTModel" else {}
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from mi_core.adoption import hub
-from mi_core.adoption.model_folder import Definition, definition, folder_kind, packed
+from mi_core.adoption.model_folder import Definition, Read, definition, folder_kind, packed
 from mi_core.checks import ConfigError
-
-Read = Callable[[str], bytes | None]
-"""The content of a file by its path; None: there is no such file."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +55,7 @@ def read_weights_of(
 
 
 def _folder_of(folder: str, read: Read) -> str:
-    """What a path that is no file is, by the files below it, and the remedy."""
+    """A description of a path that is no file, by the files below it, and the remedy."""
     known = {
         ".metadata": "a folder of torch.distributed.checkpoint; write python -m "
         "torch.distributed.checkpoint.format_utils dcp_to_torch FOLDER weights.pt, and give that file",

@@ -67,7 +67,7 @@ ATTACKS |= plugged_in("attacks", ATTACKS, Attack)
 def left_out(
     tried: Collection[str], outputs: Collection[str], *, text: bool, weights: bool = True
 ) -> tuple[list[str], list[str]]:
-    """What a report says of attacks that were not tried: of those that could run, and of those that do not apply.
+    """Sentences of a report on attacks that were not tried: some could run, others do not apply.
 
     Args:
         tried: names of attacks.

@@ -70,7 +70,7 @@ class AttributeInferenceParameters(HiddenParameters):
 
 @dataclass(frozen=True)
 class Inferred:
-    """What an attacker told right of N samples.
+    """The N samples of an inference, and the ones told right.
 
     Args:
         right: (N,) bool.

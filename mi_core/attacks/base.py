@@ -1,4 +1,4 @@
-"""What every attack is: fitted on features of known membership, then it scores features and never sees an encoder."""
+"""The base of attacks: fitted on features of known membership, then it scores features and never sees an encoder."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ State = dict[str, npt.NDArray[Any]]
 
 
 class NotApplicable(NumericError):
-    """What the encoder returns carries nothing that this attack could read; the message says what to leave out."""
+    """The encoder's answers carry nothing that this attack could read; the message says what to leave out."""
 
 
 class Attack(ABC):
@@ -49,7 +49,8 @@ class Attack(ABC):
     reference: ClassVar[frozenset[str]]
     """What it may be fitted on: ``shadow`` (an encoder of the attacker's own), ``shadows`` (several, each trained on a
     half of the audited samples), ``known`` (members and non-members of the target), ``nonmembers`` (some known
-    non-members of the target), ``audited`` (the samples that are judged, each by what others taught)."""
+    non-members of the target), ``unlabelled`` (some known non-members, and images of unknown membership), ``audited``
+    (the samples that are judged, each by what others taught)."""
     least_shadows: ClassVar[int] = 1
     """How many encoders that were trained on halves of the audited samples it takes, at least."""
     outputs: ClassVar[tuple[str, ...] | None] = None
@@ -145,7 +146,7 @@ class Attack(ABC):
         raise ConfigError(f"{self.name} asks for all views")
 
     def state(self) -> State:
-        """What the fit learned, as arrays by name.
+        """The result of the fit, as arrays by name.
 
         Raises:
             ConfigError: the attack is not fitted.

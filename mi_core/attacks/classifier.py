@@ -1,4 +1,4 @@
-"""What attacks on a classifier share: they see its posteriors, and know the true class of every sample.
+"""The base of attacks on a classifier: they see its posteriors, and know the true class of every sample.
 
 A classifier is an encoder with the output ``logits``: trained with labels, or a linear layer on a frozen encoder.
 """
@@ -31,7 +31,8 @@ class ClassifierAttack(Attack):
     def _labels(self, features: Features, classes: int) -> npt.NDArray[np.int64]:
         assert features.labels is not None
         if len(features) and not (features.labels.min() >= 0 and features.labels.max() < classes):
-            raise ConfigError(f"{self.name} is given classes up to {features.labels.max()} for {classes} posteriors")
+            given = f"{features.labels.min()} to {features.labels.max()}"
+            raise ConfigError(f"{self.name} is given classes {given} for {classes} posteriors, 0 to {classes - 1}")
         return features.labels
 
 

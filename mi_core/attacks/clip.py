@@ -31,7 +31,7 @@ from torch import nn
 from mi_core import mlp
 from mi_core.attacks.base import Scores, State, directions
 from mi_core.attacks.network import NetworkAttack, TrainingParameters
-from mi_core.attacks.threshold import ConformalAttack, conformal_threshold
+from mi_core.attacks.threshold import ConformalAttack, ConformalParameters, conformal_threshold
 from mi_core.checks import NumericError, check_range
 from mi_core.features.caption_similarity import CaptionEmbedding, CaptionSimilarity
 from mi_core.features.embedding import Embedding
@@ -39,20 +39,6 @@ from mi_core.records import Features
 
 _WIDTHS = (512, 256, 128)
 _AT_ONCE = 4096  # pairs that are compared with the bank together
-
-
-@dataclass(frozen=True)
-class CaptionCosineParameters:
-    """Settings of CSA.
-
-    Args:
-        fpr: share of non-members that may be called members, in (0, 1]; .05 takes 19 known ones, .01 takes 99.
-    """
-
-    fpr: float = 0.05
-
-    def __post_init__(self) -> None:
-        check_range("fpr", self.fpr, 0, 1, open_low=True)
 
 
 class CaptionCosine(ConformalAttack):
@@ -66,7 +52,7 @@ class CaptionCosine(ConformalAttack):
     threat_model = "embeddings of an image and of its caption; some known non-members"
     source = "Ko et al. (ICCV 2023), section 4, cosine-similarity attack; conformal threshold"
     outputs = ("projection",)
-    Parameters = CaptionCosineParameters
+    Parameters = ConformalParameters
     needs = (CaptionSimilarity(),)
 
     def statistic(self, features: Features) -> Scores:

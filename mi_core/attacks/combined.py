@@ -95,7 +95,7 @@ class Combined(RegressionAttack):
 
 
 def _read_off(measure: Measure, features: Features) -> Iterator[Scores]:
-    """What is read off one feature, (N,) each."""
+    """The numbers read off one feature, (N,) each."""
     values = np.asarray(features[measure], dtype=np.float64)
     match measure:
         case PairwiseSimilarity() | CenterSimilarity():

@@ -67,7 +67,7 @@ class NetworkParameters(PairwiseParameters):
 
     @property
     def released(self) -> bool:
-        """Whether the released scripts are followed instead of the paper."""
+        """True if the released scripts are followed instead of the paper."""
         return self.variant == "released"
 
     def training(self, default_rate: float = 1e-4) -> mlp.Training:

@@ -100,7 +100,7 @@ class LiRA(ShadowsAttack):
         return state
 
     def _side(self, values: Scores, sample_of: npt.NDArray[np.intp], size: int) -> _Side:
-        """What the shadows on one side give."""
+        """Statistics of the shadows on one side."""
         count = np.bincount(sample_of, minlength=size)
         least = np.maximum(count, 1)
         means = np.bincount(sample_of, values, size) / least
@@ -141,7 +141,7 @@ class LiRA(ShadowsAttack):
 
 @dataclass(frozen=True)
 class _Side:
-    """What the shadows on one side give for n samples.
+    """Statistics of the shadows on one side for n samples.
 
     Args:
         location: (n,) of a sample's values; meaningless where ``count`` is 0.

@@ -70,7 +70,7 @@ class MemorisationAttack(Attack):
 
     @property
     def memorisation(self) -> Memorisation | None:
-        """What the shadows memorise of each sample, in the order of ``state()["names"]``; None with one pair of them.
+        """The memorisation of each sample, in the order of ``state()["names"]``; None with one pair of shadows.
 
         Raises:
             ConfigError: the attack is not fitted.
@@ -104,7 +104,7 @@ class MemorisationAttack(Attack):
         within = np.where(inside, alignment, 0.0).sum(axis=0) / inside.sum(axis=0)
         threshold = np.array((within - outside).mean() / 2)
         state: State = {"names": rows.names, "outside": outside, "threshold": threshold}
-        return state | _found(alignment, inside)
+        return state | _memorised(alignment, inside)
 
     def _by_shadow(self, features: Features, rows: Rows) -> Scores:
         """(K N,) the alignment of each row, by the shadow it belongs to."""
@@ -133,8 +133,8 @@ class MemorisationAttack(Attack):
         return np.asarray(self.statistic(features) - state["outside"][place])
 
 
-def _found(alignment: Scores, inside: BoolArray) -> State:
-    """What the shadows memorise, as arrays; empty where they are too few for an interval."""
+def _memorised(alignment: Scores, inside: BoolArray) -> State:
+    """The memorisation by the shadows, as arrays; empty where they are too few for an interval."""
     if len(pairs_of(inside)) < LEAST_PAIRS:
         return {}
     found = memorisation(alignment, inside)

@@ -107,7 +107,7 @@ class MetricConfidence(_Metric):
     name = "metric-conf"
 
     def _metric(self, probabilities: Posteriors, labels: _Labels) -> Scores:
-        return _own(probabilities, labels)
+        return _true_class_posteriors(probabilities, labels)
 
 
 class MetricLoss(_Metric):
@@ -121,7 +121,7 @@ class MetricLoss(_Metric):
     source = "Yeom et al. (CSF 2018), section 3; histograms of ContrastiveLeaks (CCS 2021), figure 3"
 
     def _metric(self, probabilities: Posteriors, labels: _Labels) -> Scores:
-        return _log(_own(probabilities, labels))
+        return _log(_true_class_posteriors(probabilities, labels))
 
 
 class MetricEntropy(_Metric):
@@ -146,10 +146,10 @@ class MetricModifiedEntropy(_Metric):
     name = "metric-ment"
 
     def _metric(self, probabilities: Posteriors, labels: _Labels) -> Scores:
-        own = _own(probabilities, labels)
+        of_class = _true_class_posteriors(probabilities, labels)
         others = probabilities * _log(1 - probabilities)
         others[np.arange(len(labels)), labels] = 0
-        return np.asarray((1 - own) * _log(own) + others.sum(axis=1))
+        return np.asarray((1 - of_class) * _log(of_class) + others.sum(axis=1))
 
 
 def best_balanced_threshold(values: Scores, member: npt.NDArray[np.bool_]) -> float:
@@ -172,7 +172,7 @@ def best_balanced_threshold(values: Scores, member: npt.NDArray[np.bool_]) -> fl
     return float(candidates[np.argmax(true_positive_rates + true_negative_rates)])
 
 
-def _own(probabilities: Posteriors, labels: _Labels) -> Scores:
+def _true_class_posteriors(probabilities: Posteriors, labels: _Labels) -> Scores:
     return np.asarray(probabilities[np.arange(len(labels)), labels])
 
 

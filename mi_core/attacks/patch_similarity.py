@@ -69,5 +69,5 @@ def patches_of(grid: str) -> CenterSimilarity:
     """
     rows, _, columns = grid.partition("x")
     if not (rows.isdigit() and columns.isdigit()):
-        raise ConfigError(f"patches = {grid!r}, allowed: rows x columns such as 3x3")
+        raise ConfigError(f"grid = {grid!r}, allowed: rows x columns such as 3x3")
     return CenterSimilarity(int(rows), int(columns))

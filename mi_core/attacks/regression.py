@@ -1,4 +1,4 @@
-"""What attacks share that weigh several numbers of a sample by a regularised logistic regression.
+"""The base of attacks that weigh several numbers of a sample by a regularised logistic regression.
 
 The squared distance of the weights from a prior is penalised: some weight on the first number, the one that is known to
 tell members, and none on the others. So the regression departs from that number only as far as the samples support it.

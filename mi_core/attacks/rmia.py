@@ -168,7 +168,7 @@ class RMIA(ShadowsAttack):
 
 
 class _Seen(NamedTuple):
-    """What shadows give for samples: a row per shadow and sample, ``inside`` where the shadow was trained on it."""
+    """Answers of shadows for samples: a row per shadow and sample, ``inside`` where the shadow was trained on it."""
 
     level: Scores  # (N,) u
     sample: Places  # (N,)

@@ -19,7 +19,7 @@ from torch import nn
 
 from mi_core import mlp
 from mi_core.attacks.base import Attack, Scores, State
-from mi_core.checks import ConfigError, check_choice, check_range
+from mi_core.checks import VARIANTS, ConfigError, check_choice, check_range
 from mi_core.features.embedding import Embedding
 from mi_core.records import Features
 
@@ -48,16 +48,19 @@ class SDMIParameters:
     batch_size: int = 128
 
     def __post_init__(self) -> None:
-        check_choice("variant", self.variant, ("paper", "released"))
+        check_choice("variant", self.variant, VARIANTS)
         if self.anchors is not None:
             check_range("anchors", self.anchors, 1)
         self.training()
 
     def training(self) -> mlp.Training:
         """Optimizer and schedule of the variant."""
-        if self.variant == "released":
-            return mlp.Training(0.1, self.epochs or (5000 if self.selector else 30000), 0, "sgd", halve_every=2000)
-        return mlp.Training(self.learning_rate, self.epochs or 200, self.batch_size)
+        released = self.variant == "released"
+        usual = (5000 if self.selector else 30000) if released else 200
+        epochs = usual if self.epochs is None else self.epochs
+        if released:
+            return mlp.Training(0.1, epochs, 0, "sgd", halve_every=2000)
+        return mlp.Training(self.learning_rate, epochs, self.batch_size)
 
 
 class _WeightedDistances(nn.Module):

@@ -1,4 +1,4 @@
-"""What attacks share that are fitted on several shadow encoders, each trained on a half of the audited samples.
+"""The base of attacks on several shadow encoders, each trained on a half of the audited samples.
 
 They read one number per sample and encoder that is about Gaussian: Fisher's z, atanh of the mean cosine of a sample's
 views, or the logarithm of its embedding's norm.

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from mi_core.attacks.base import Attack, Scores, State
-from mi_core.checks import NumericError
+from mi_core.checks import NumericError, check_range
 from mi_core.records import ALL_CALLED, Features
 
 
@@ -25,6 +26,20 @@ class ThresholdAttack(Attack):
 
     def _score(self, features: Features, state: State) -> Scores:
         return self.statistic(features)
+
+
+@dataclass(frozen=True)
+class ConformalParameters:
+    """Settings of an attack whose threshold is conformal.
+
+    Args:
+        fpr: share of non-members that may be called members, in (0, 1]; .05 takes 19 known ones, .01 takes 99.
+    """
+
+    fpr: float = 0.05
+
+    def __post_init__(self) -> None:
+        check_range("fpr", self.fpr, 0, 1, open_low=True)
 
 
 class ConformalAttack(ThresholdAttack):

@@ -1,4 +1,4 @@
-"""What changed at an update: the similarity of an image's views beside that by an earlier version of the encoder.
+"""The change at an update: the similarity of an image's views beside that by an earlier version of the encoder.
 
 Some images have similar views under any encoder. An earlier version, or the public base of a fine-tuned encoder, shows
 how similar they were before the update. Known non-members tell how the one follows from the other, by a line of least
@@ -16,34 +16,19 @@ images serves as well (`configs/results/README.md`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 
 from mi_core.attacks.base import Attack, Scores, State, fisher_z
-from mi_core.attacks.threshold import conformal_threshold, least_nonmembers
-from mi_core.checks import NumericError, check_range
+from mi_core.attacks.threshold import ConformalParameters, conformal_threshold, least_nonmembers
+from mi_core.checks import NumericError
 from mi_core.features.pairwise_similarity import PairwiseSimilarity
 from mi_core.records import Features
 
 _LEAST = 3  # known non-members: a line goes through any two
 _ROUNDING = 1e-10  # squares below this are rounding
-
-
-@dataclass(frozen=True)
-class UpdateParameters:
-    """Settings of the attack.
-
-    Args:
-        fpr: share of non-members that may be called members, in (0, 1]; .05 takes 19 known ones, .01 takes 99.
-    """
-
-    fpr: float = 0.05
-
-    def __post_init__(self) -> None:
-        check_range("fpr", self.fpr, 0, 1, open_low=True)
 
 
 class Update(Attack):
@@ -60,7 +45,7 @@ class Update(Attack):
     source = "ours, after difficulty calibration (ICLR 2022)"
     reference = frozenset({"nonmembers"})
     updated = True
-    Parameters = UpdateParameters
+    Parameters = ConformalParameters
     needs = (PairwiseSimilarity(),)
 
     @property
@@ -77,11 +62,11 @@ class Update(Attack):
         square = ((before - centre) ** 2).sum()
         slope = ((before - centre) * after).sum() / square if square > _ROUNDING else 0.0
         line = np.array([slope, after.mean() - slope * centre])
-        residuals = _beyond(after, before, line)
+        residuals = _distance_above(after, before, line)
         return {"line": line, "threshold": np.array(conformal_threshold(residuals, self.parameters.fpr, self.name))}
 
     def _score(self, features: Features, state: State) -> Scores:
-        return _beyond(*_versions(features), state["line"])
+        return _distance_above(*_versions(features), state["line"])
 
 
 def _versions(features: Features) -> tuple[Scores, Scores]:
@@ -91,6 +76,6 @@ def _versions(features: Features) -> tuple[Scores, Scores]:
     return after, before
 
 
-def _beyond(after: Scores, before: Scores, line: Scores) -> Scores:
+def _distance_above(after: Scores, before: Scores, line: Scores) -> Scores:
     """(N,) how far they lie above a line, given by its slope and its height at 0."""
     return np.asarray(after - line[0] * before - line[1])

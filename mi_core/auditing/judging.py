@@ -109,9 +109,9 @@ def _losses(measured: Measured) -> Iterator[str]:
     samples = measured.samples
     if samples.rejected:
         first = samples.rejected[0]
-        yield f"{len(samples.rejected)} images cannot be used; first {first.source}/{first.key}: {first.reason}."
+        yield f"Images that cannot be used: {len(samples.rejected)}; first {first.source}/{first.key}: {first.reason}."
     if left := samples.copies + samples.near_copies:
-        yield f"{left} images were left out because they are copies or near-copies of others."
+        yield f"Images left out as copies or near-copies of others: {left}."
 
 
 def _evidence(measured: Measured, verdict: VerdictPart) -> tuple[Evidence, CandidateAnswers | None]:

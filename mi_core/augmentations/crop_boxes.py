@@ -52,12 +52,12 @@ def crop_boxes(
     fits = (wide > 0) & (wide <= width) & (tall > 0) & (tall <= height)
     first = fits.int().argmax(dim=1, keepdim=True)
     wide, tall = wide.gather(1, first)[:, 0], tall.gather(1, first)[:, 0]
-    down, across = _place(top, height - tall), _place(left, width - wide)
+    down, across = _offset(top, height - tall), _offset(left, width - wide)
     drawn = torch.stack([down, across, tall, wide], dim=1).float()
     return torch.where(fits.any(dim=1, keepdim=True), drawn, drawn.new_tensor(_centre(height, width, ratio)))
 
 
-def _place(number: torch.Tensor, most: torch.Tensor) -> torch.Tensor:
+def _offset(number: torch.Tensor, most: torch.Tensor) -> torch.Tensor:
     """A whole number from 0 to ``most``, each equally likely."""
     return (number.double() * (most + 1)).floor()
 

@@ -48,7 +48,7 @@ READY_VIEWS = 640  # that the bare encoder is given again and again
 
 @dataclass(frozen=True)
 class ExtractionCase:
-    """What is queried: backbone, side of the images, precision of all ways but the published one, encoders.
+    """A case of queries: backbone, side of the images, precision of all ways but the published one, encoders.
 
     Several encoders are all asked for every image.
     """
@@ -72,13 +72,12 @@ EXTRACTION_CASES = {
 
 @dataclass(frozen=True)
 class Setting:
-    """One process of a way: the case, the shards it reads, its threads and device."""
+    """One process of a way: the case, the shards it reads, its threads, the views per call of an encoder."""
 
     way: str
     case: ExtractionCase
     shards: tuple[str, ...]
     threads: int
-    device: str
     batch_views: int
 
 
@@ -97,14 +96,14 @@ class Layout:
 class Crew:
     """The processes of one way in one layout, waiting for their turns."""
 
-    def __init__(self, way: str, case: ExtractionCase, shards: Sequence[str], layout: Layout, device: str) -> None:
+    def __init__(self, way: str, case: ExtractionCase, shards: Sequence[str], layout: Layout) -> None:
         self.layout = layout
         self.rates: list[float] = []
         context = multiprocessing.get_context("spawn")
         self.members: list[tuple[SpawnProcess, Connection]] = []
         for number in range(layout.processes):
             mine = tuple(shards[number :: layout.processes]) or tuple(shards)
-            setting = Setting(way, case, mine, layout.threads, device, layout.batch_views)
+            setting = Setting(way, case, mine, layout.threads, layout.batch_views)
             ours, theirs = context.Pipe()
             process = context.Process(target=_member, args=(setting, theirs), daemon=True)
             process.start()
@@ -153,14 +152,13 @@ def _member(setting: Setting, pipe: Connection) -> None:
 
 
 @contextmanager
-def crews(case: str, shards: Sequence[str], *, threads: int, device: str = "cpu") -> Iterator[dict[str, Crew]]:
+def crews(case: str, shards: Sequence[str], *, threads: int) -> Iterator[dict[str, Crew]]:
     """One crew per way in its fastest layout, ready for turns.
 
     Args:
         case: key of `EXTRACTION_CASES`.
         shards: paths of tars with ``.jpg`` or ``.png`` members.
         threads: cores to use, by every way.
-        device: where the network is.
 
     Raises:
         ConfigError: no such case, or a way failed.
@@ -169,7 +167,7 @@ def crews(case: str, shards: Sequence[str], *, threads: int, device: str = "cpu"
     found: dict[str, Crew] = {}
     try:
         for way in WAYS:
-            found[way] = _best_layout(way, chosen, shards, threads=threads, device=device)
+            found[way] = _best_layout(way, chosen, shards, threads)
         yield found
     finally:
         for crew in found.values():
@@ -181,11 +179,11 @@ def figures(found: Mapping[str, Crew]) -> dict[str, Any]:
     return {way: {"images_per_second": spread(crew.rates), "layout": str(crew.layout)} for way, crew in found.items()}
 
 
-def _best_layout(way: str, case: ExtractionCase, shards: Sequence[str], *, threads: int, device: str) -> Crew:
+def _best_layout(way: str, case: ExtractionCase, shards: Sequence[str], threads: int) -> Crew:
     """The processes of a way in its fastest layout, found by one short turn of each."""
     best: Crew | None = None
-    for layout in _layouts(way, threads, device):
-        crew = Crew(way, case, shards, layout, device)
+    for layout in _layouts(way, threads):
+        crew = Crew(way, case, shards, layout)
         crew.turn(LAYOUT_SECONDS)
         if best is None or crew.rates[-1] > best.rates[-1]:
             best, crew = crew, best
@@ -196,10 +194,10 @@ def _best_layout(way: str, case: ExtractionCase, shards: Sequence[str], *, threa
     return best
 
 
-def _layouts(way: str, threads: int, device: str) -> Iterator[Layout]:
-    batches = [1] if way == "naive" else [64, 128, 256] if device == "cpu" else [640, 2560]
+def _layouts(way: str, threads: int) -> Iterator[Layout]:
+    batches = [1] if way == "naive" else [64, 128, 256]
     spread_out = [(1, threads)]
-    if threads > 1 and device == "cpu":
+    if threads > 1:
         spread_out.append((1, 1) if way == "loop" else (threads, 1))
     for (processes, each), batch in itertools.product(spread_out, batches):
         yield Layout(processes, each, batch)
@@ -232,12 +230,12 @@ def _naive(setting: Setting) -> Iterator[int]:
     from torchvision import transforms
 
     view = transforms.Compose(torchvision_view(setting.case.image_size))
-    models = [model.to(setting.device) for model in build(setting.case)]
+    models = build(setting.case)
     results = []
     with torch.no_grad():
         for _, data in _images(setting.shards):
             image = load_image(data).image.convert("RGB")
-            views = [view(image)[None].to(setting.device) for _ in range(VIEWS)]
+            views = [view(image)[None] for _ in range(VIEWS)]
             similarities = []
             for model in models:
                 embeddings = [model(each)["backbone"][0] for each in views]
@@ -253,7 +251,7 @@ def _loop(setting: Setting) -> Iterator[int]:
     """Batches: each image decoded once, its views as one tensor operation, one call of an encoder for many."""
     decoder = Decoder(setting.case.image_size)
     plan = QueryPlan(NEEDS, ("backbone",), VIEWS, setting.batch_views, setting.case.precision)
-    device = torch.device(setting.device)
+    device = torch.device("cpu")
     models = {str(number): for_queries(model, device) for number, model in enumerate(build(setting.case))}
     extract = Extractor(models, plan, SimCLRAugmentation(**RECIPE), device)
     images = _images(setting.shards)
@@ -266,18 +264,16 @@ def _loop(setting: Setting) -> Iterator[int]:
 
 @torch.inference_mode()
 def _encoder_only(setting: Setting) -> Iterator[int]:
-    """The forward pass alone, on views that are ready on the device."""
-    models = [for_queries(model, setting.device) for model in build(setting.case)]
+    """The forward pass alone, on views that are ready."""
+    models = [for_queries(model, "cpu") for model in build(setting.case)]
     size = setting.case.image_size
-    views = torch.rand(READY_VIEWS, 3, size, size, device=setting.device).contiguous(memory_format=torch.channels_last)
+    views = torch.rand(READY_VIEWS, 3, size, size).contiguous(memory_format=torch.channels_last)
     half = setting.case.precision == "bfloat16"
     while True:
-        with torch.autocast(setting.device, torch.bfloat16, enabled=half):
+        with torch.autocast("cpu", torch.bfloat16, enabled=half):
             for model in models:
                 for batch in views.split(setting.batch_views):
                     model(batch)
-        if setting.device == "cuda":
-            torch.cuda.synchronize()
         yield READY_VIEWS // VIEWS
 
 

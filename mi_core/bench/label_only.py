@@ -35,7 +35,7 @@ _BISECTIONS = 16
 
 @dataclass(frozen=True)
 class LabelOnlyCase:
-    """What is searched: backbone, images per turn, rounds, images per call of the classifier in our way."""
+    """A case of searches: backbone, images per turn, rounds, images per call of the classifier in our way."""
 
     backbone: str
     images: int

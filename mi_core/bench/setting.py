@@ -1,4 +1,4 @@
-"""What the benchmarks have in common: how images are augmented, and how a rate is told."""
+"""Common parts of the benchmarks: how images are augmented, and how a rate is told."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ WARM_STEPS = 2
 
 @dataclass(frozen=True)
 class TrainingCase:
-    """What is trained: backbone, images per batch, batches per timed turn, rounds."""
+    """A case of training: backbone, images per batch, batches per timed turn, rounds."""
 
     backbone: str
     batch_size: int

@@ -13,7 +13,6 @@ and the position alone. Two scales never share their noise, as two such releases
 
 from __future__ import annotations
 
-import copy
 from abc import abstractmethod
 from dataclasses import dataclass
 from functools import partial
@@ -28,7 +27,7 @@ from torch import nn
 from mi_core.checks import ConfigError, NumericError, check_choice, check_range
 from mi_core.defenses.base import PreparedDefense, ProviderData, Spread, State
 from mi_core.defenses.convex_head import UnitLinear, sensitivity_bound, solve_head
-from mi_core.defenses.head import HEAD, HeadDefense, head_inputs, head_state, trained_head
+from mi_core.defenses.head import HeadDefense, head_inputs, head_state, trained_head
 from mi_core.defenses.privacy import (
     NORMS,
     RULES,
@@ -103,6 +102,7 @@ class NoiseParameters:
     def __post_init__(self) -> None:
         check_range("scale", self.scale, 0)
         check_range("epsilon", self.epsilon, 0)
+        check_range("delta", self.delta, 0, 1, open_low=True, open_high=True)
         check_choice("rule", self.rule, RULES)
         check_range("pairs", self.pairs, 0)
         check_choice("adjacency", self.adjacency, ADJACENCIES)
@@ -135,7 +135,7 @@ class AdditiveNoise(HeadDefense, PreparedDefense):
 
     @property
     def adjacencies(self) -> tuple[str, ...]:
-        """That of the pairs that are sampled. Of a convex head the proved bound holds for both.
+        """The adjacency of the pairs that are sampled. Of a convex head the proved bound holds for both.
 
         A scale that is calibrated by a sampled sensitivity shows something of the images: see `NoiseParameters`.
 
@@ -148,20 +148,14 @@ class AdditiveNoise(HeadDefense, PreparedDefense):
             return (self.parameters.adjacency,)
         return ADJACENCIES[:1] if self.parameters.epsilon else ADJACENCIES
 
-    def defended(self, encoder: Encoder, state: State) -> Encoder:
-        """The encoder with the weights of the state in its head; see `HeadDefense.defended`."""
-        if self.parameters.head == CONVEX:
-            unit = _unit_head(trained_head(encoder))
-            encoder = Encoder(
-                encoder.backbone,
-                {name: unit if name == HEAD else part for name, part in encoder.heads.items()},
-                encoder.mean,
-                encoder.std,
-                size=encoder.size,
-                interpolation=encoder.interpolation,
-                text=encoder.text,
-            ).train(encoder.training)
-        return super().defended(encoder, state)
+    def _served_head(self, encoder: Encoder) -> nn.Module:
+        """The trained head, or a convex one of its shape, without biases."""
+        head = super()._served_head(encoder)
+        if self.parameters.head != CONVEX:
+            return head
+        assert isinstance(head, nn.Linear)
+        unit = UnitLinear(head.in_features, head.out_features, bias=False, device=head.weight.device)
+        return unit.train(head.training)
 
     @staticmethod
     @abstractmethod
@@ -226,9 +220,7 @@ class AdditiveNoise(HeadDefense, PreparedDefense):
             ConfigError: the encoder is no classifier, or its head is not of weights alone.
             NumericError: weights and noise are too large for the weights' dtype.
         """
-        head = copy.deepcopy(trained_head(encoder))
-        if self.parameters.head == CONVEX:
-            head = _unit_head(head)
+        head = self._served_head(encoder)
         report = self._guarantee(prepared)
         with torch.no_grad():
             for name, weight in head.named_parameters():
@@ -291,12 +283,6 @@ def _of_samples(pairs: int) -> dict[str, float]:
 def _solved(inputs: Array, labels: Array, present: npt.NDArray[np.bool_], *, classes: int, penalty: float) -> Noise:
     """The weights (C D,) of a convex head."""
     return solve_head(inputs[present], labels[present], classes=classes, penalty=penalty).ravel()
-
-
-def _unit_head(head: nn.Module) -> UnitLinear:
-    """A convex head of the layout of a linear one, without biases."""
-    assert isinstance(head, nn.Linear)
-    return UnitLinear(head.in_features, head.out_features, bias=False)
 
 
 class AdditiveLogistic(AdditiveNoise):

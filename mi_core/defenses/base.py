@@ -1,4 +1,4 @@
-"""What every defense of a trained encoder is: fitted once by the provider, then a part of the encoder that he serves.
+"""The base of defenses: fitted once by the provider of a trained encoder, then a part of the encoder that he serves.
 
 A defense sees the encoder, what it was trained on and further images of the provider, and leaves a state: plain arrays,
 from which `Defense.defended` makes the encoder that others query. Defenses that change the training itself are
@@ -156,5 +156,5 @@ class PreparedDefense(Defense):
 
 
 def numbers(state: State) -> dict[str, float]:
-    """What a report shows of a fitted defense: the entries ``report.*`` of its state, without the prefix."""
+    """The numbers of a fitted defense for a report: the entries ``report.*`` of its state, without the prefix."""
     return {key.removeprefix("report."): float(np.asarray(state[key])) for key in state if key.startswith("report.")}

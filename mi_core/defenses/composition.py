@@ -1,4 +1,4 @@
-"""What several releases that were trained on the same data promise together.
+"""The promise of several releases together that were trained on the same data.
 
 Each release is (epsilon, delta)-differentially private, with noise of its own. Together they promise less. Basic
 composition adds the epsilons and the deltas (Dwork and Roth, "The algorithmic foundations of differential privacy",
@@ -73,7 +73,7 @@ class SampledGaussian:
 
 @dataclass(frozen=True)
 class Release:
-    """What one release promises.
+    """The promise of one release.
 
     Args:
         epsilon: 0 or above, finite.
@@ -110,7 +110,7 @@ class Release:
 
 @dataclass(frozen=True)
 class Composed:
-    """What several releases promise together.
+    """The promise of several releases together.
 
     Args:
         epsilon: infinite where nothing is promised: the deltas, or the gammas, add up to 1.

@@ -100,7 +100,7 @@ def searching(device: torch.device) -> Iterator[None]:
 
 @torch.no_grad()
 def answers(encoder: Encoder, images: torch.Tensor, output: str) -> torch.Tensor:
-    """What an encoder answers of a provider's own images.
+    """The answers of an encoder to a provider's own images.
 
     Args:
         images: (N, C, H, W) uint8, on any device.

@@ -80,7 +80,7 @@ class DpSgd(HeadDefense):
 
     @property
     def adjacencies(self) -> tuple[str, ...]:
-        """One image is there or not."""
+        """The pairs of the guarantee: an image is there or not."""
         return ("leave-one-out",)
 
     def fit(self, encoder: Encoder, members: ProviderData, outside: ProviderData | None = None) -> State:

@@ -1,4 +1,4 @@
-"""What defenses of a classifier's last layer share: the head ``logits``, what it reads, and its other weights."""
+"""The base of defenses of a classifier's last layer: the head ``logits``, its inputs, and its other weights."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch import nn
 
 from mi_core.checks import ConfigError, check_shape
 from mi_core.defenses.base import Defense, ProviderData, State
+from mi_core.defenses.defended import answers
 from mi_core.encoders.checkpoint import Encoder, load_tensors
 
 HEAD = "logits"
@@ -34,12 +35,17 @@ class HeadDefense(Defense):
         Raises:
             ConfigError: the state is of another layout.
         """
+        head = self._served_head(encoder)
         parts = {id(part): part for name, part in encoder.named_children() if name != HEAD}
-        defended = copy.deepcopy(encoder, parts)
+        defended = copy.deepcopy(encoder, parts | {id(encoder.heads[HEAD]): head})
         prefix = f"{HEAD}."
         weights = {key.removeprefix(prefix): state[key] for key in state if key.startswith(prefix)}
-        load_tensors(defended.heads[HEAD], {name: torch.tensor(array) for name, array in weights.items()})
+        load_tensors(head, {name: torch.tensor(array) for name, array in weights.items()})
         return defended
+
+    def _served_head(self, encoder: Encoder) -> nn.Module:
+        """A fresh head for the weights of the state: a copy of the trained one."""
+        return copy.deepcopy(trained_head(encoder))
 
 
 def head_state(weights: Mapping[str, torch.Tensor]) -> dict[str, npt.NDArray[Any]]:
@@ -76,9 +82,6 @@ def head_labels(members: ProviderData, classes: int) -> torch.Tensor:
     return labels
 
 
-@torch.no_grad()
 def head_inputs(encoder: Encoder, images: torch.Tensor) -> torch.Tensor:
-    """What the head reads of images (N, C, H, W) uint8: (N, D) float32 on the CPU."""
-    before = encoder.outputs[encoder.outputs.index(HEAD) - 1]
-    blocks = (block.to(encoder.mean.device).float() / 255 for block in images.split(256))
-    return torch.cat([encoder(block)[before].float().cpu() for block in blocks])
+    """The embeddings (N, D) float32 of images (N, C, H, W) uint8 that the head reads, on the CPU."""
+    return answers(encoder, images, encoder.outputs[encoder.outputs.index(HEAD) - 1])

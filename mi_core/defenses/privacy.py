@@ -1,4 +1,4 @@
-"""What noise on released weights guarantees.
+"""The guarantee of noise on released weights.
 
 A randomised training M is (epsilon, delta)-differentially private if P[M(D) in R] <= e^epsilon P[M(D') in R] + delta
 for all adjacent data sets D, D' and all sets R of outcomes (Dwork and Roth, "The algorithmic foundations of
@@ -36,7 +36,7 @@ _LARGEST = sys.float_info.max
 
 @dataclass(frozen=True)
 class Guarantee:
-    """What noise guarantees.
+    """The guarantee of noise.
 
     Args:
         scale: s of Logistic(0, s), b of Laplace(0, b), sigma of the Gaussian.
@@ -52,7 +52,7 @@ class Guarantee:
 def guarantee(
     mechanism: str, scale: float, sensitivity: float, *, delta: float = 1e-5, rule: str = "analytic"
 ) -> Guarantee:
-    """What noise of a scale guarantees.
+    """The guarantee of noise of a scale.
 
     Logistic and Laplace noise of scale s: epsilon = sensitivity / s (Yang, Gohari, Topcu, "Additive logistic mechanism
     for privacy-preserving self-supervised learning", 2022, proposition 4.1; Dwork and Roth, theorem 3.6). No smaller

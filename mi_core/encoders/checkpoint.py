@@ -79,7 +79,7 @@ class Encoder(nn.Module):
 
     @property
     def rebuilds(self) -> str:
-        """What its decoder rebuilds of hidden patches, ``pixels`` or ``states``; empty: it has none."""
+        """The target of its decoder for hidden patches, ``pixels`` or ``states``; empty: it has no decoder."""
         return "" if self.decoder is None else self.decoder.rebuilds
 
     def forward(self, images: torch.Tensor) -> dict[str, torch.Tensor]:

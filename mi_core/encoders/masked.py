@@ -54,7 +54,7 @@ class PatchDecoder(nn.Module):
         self.numbers = nn.Linear(decoder_width, numbers)
 
     def forward(self, states: torch.Tensor, visible: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
-        """What it tells (B, H, numbers) of hidden patches.
+        """The prediction (B, H, numbers) of hidden patches.
 
         Args:
             states: (B, T + K, D) of the class token, if there is one, and of the visible patches.
@@ -115,7 +115,7 @@ def masked_errors(
 
 
 def visible_states(backbone: Any, images: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
-    """What a backbone tells (B, T + K, D) of its class tokens and of visible patches, when it sees no other.
+    """The states (B, T + K, D) of a backbone's class tokens and visible patches, when it sees no other.
 
     Args:
         backbone: of `transformer`.

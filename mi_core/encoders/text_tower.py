@@ -14,7 +14,7 @@ class TextTower(nn.Module, ABC):
 
     @abstractmethod
     def tokens(self, captions: Sequence[str]) -> torch.Tensor:
-        """What `embed` takes of B texts: (B, ...), on the device of the weights."""
+        """The input of `embed` for B texts: (B, ...), on the device of the weights."""
 
     @abstractmethod
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""What a classifier says of images crafted on another one: one per class, by targeted projected gradient descent."""
+"""Answers of a classifier to images crafted on another: one per class, by targeted projected gradient descent."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class AdversarialLogits(Measure):
         check_range("classes", self.classes, 2)
 
     def query_count(self, views: int) -> int:
-        """One per class."""
+        """A query per class."""
         return self.classes
 
     def shape(self, views: int, width: int) -> tuple[int, ...]:

@@ -56,7 +56,7 @@ class _Search:
         self.generators = [torch.Generator(images.device).manual_seed(int(stream)) for stream in streams.tolist()]
 
     def other(self, rows: torch.Tensor, points: torch.Tensor) -> torch.Tensor:
-        """Whether points (R, E, C, H, W) of R images are of another class: (R, E) bool."""
+        """True if points (R, E, C, H, W) of R images are of another class: (R, E) bool."""
         each = points.shape[1]
         whole = points.flatten(0, 1)
         even = math.ceil(len(whole) / math.ceil(len(whole) / self.batch))  # a small rest would cost as much as a batch

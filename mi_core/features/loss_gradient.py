@@ -42,11 +42,11 @@ class LossGradient(Measure):
 
     @property
     def both(self) -> bool:
-        """Whether the gradient is that of the text tower's weights too."""
+        """True if the gradient is that of the text tower's weights too."""
         return False
 
     def query_count(self, views: int) -> int:
-        """One per view of its own."""
+        """A query per view of its own."""
         return self.views
 
     def shape(self, views: int, width: int) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""What every membership feature is: a frozen dataclass that says what it asks an encoder for and how it is computed.
+"""The base of membership features: a frozen dataclass that says what it asks an encoder for and how it is computed.
 
 N images, V augmented views, D width of an embedding, A images of a bank.
 """
@@ -116,7 +116,7 @@ class Measure:
 
     @property
     def momentum(self) -> bool:
-        """Whether it takes the weights of the encoder's momentum copy too."""
+        """True if it takes the weights of the encoder's momentum copy too."""
         return False
 
     @property
@@ -151,7 +151,7 @@ class Measure:
         return ()
 
     def first_views(self, values: np.ndarray, drawn: int, used: int) -> np.ndarray:
-        """What its rows would be if only the first ``used`` of ``drawn`` views had been queried.
+        """Its rows as if only the first ``used`` of ``drawn`` views had been queried.
 
         Args:
             values: (N, F), as a feature file holds them.
@@ -169,7 +169,7 @@ class Measure:
         return clean(batch.images) if self.consumes == "image" else None
 
     def answers(self, oracle: Oracle, sent: torch.Tensor | None) -> Mapping[str, torch.Tensor]:
-        """What an encoder answers, by output: the embeddings of what is sent, or rows."""
+        """The answers of an encoder, by output: the embeddings of what is sent, or rows."""
         assert sent is not None
         return oracle.embed(sent)
 

@@ -39,7 +39,7 @@ class CenterSimilarity(Measure):
         even = self.rows % 2 == 0 or self.columns % 2 == 0
         if even or min(self.rows, self.columns) < 1 or self.rows * self.columns < 3:
             raise ConfigError(
-                f"patches = '{self.rows}x{self.columns}', allowed: odd numbers, at least 3 of them, such as 3x3 or 3x1"
+                f"grid = '{self.rows}x{self.columns}', allowed: odd numbers, at least 3 of them, such as 3x3 or 3x1"
             )
 
     @property
@@ -48,7 +48,7 @@ class CenterSimilarity(Measure):
         return f"{self.kind}:{self.rows}x{self.columns}"
 
     def query_count(self, views: int) -> int:
-        """One per patch."""
+        """A query per patch."""
         return self.rows * self.columns
 
     def shape(self, views: int, width: int) -> tuple[int, ...]:
@@ -81,7 +81,9 @@ def patches(images: torch.Tensor, grid: tuple[int, int], *, size: int | None = N
     """
     _, _, height, width = check_shape("images", images, "N C H W")
     if grid[0] > height or grid[1] > width:
-        raise ConfigError(f"patches = {grid[0]}x{grid[1]} for images of {height} x {width} pixels")
+        raise ConfigError(
+            f"grid = {grid[0]}x{grid[1]} for images of {height} x {width} pixels; a patch needs 1 pixel, so lower it"
+        )
     target = (height, width) if size is None else (size, size)
     rows = [round(row * height / grid[0]) for row in range(grid[0] + 1)]
     columns = [round(column * width / grid[1]) for column in range(grid[1] + 1)]

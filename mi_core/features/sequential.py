@@ -127,7 +127,7 @@ def by_views(cosines: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
 
 
 def stopped(statistics: npt.NDArray[np.float64], rule: StoppingRule) -> npt.NDArray[np.float64]:
-    """What a rule asks of images and sees of them, told from all their views.
+    """The views that a rule asks for and sees of images, told from all their views.
 
     Args:
         statistics: (N, V - 1), from `by_views`.

@@ -1,4 +1,4 @@
-"""What binds a lot before it is drawn: one number of 64 characters, to be posted, time-stamped or mailed.
+"""A commitment to a lot before it is drawn: one number of 64 characters, to be posted, time-stamped or mailed.
 
 It is the SHA-256 of a *header*, which tells the design, the SHA-256 of the salt, which public number will be taken as
 beacon, and the Merkle root over the images. With the salt and the images bound, the coins are bound, too: they are a
@@ -25,7 +25,7 @@ ALONE = ""
 
 @dataclass(frozen=True)
 class Unit:
-    """What a leaf binds of one image.
+    """The facts on one image that a leaf binds.
 
     Args:
         versions: SHA-256 (hex) of the pixels at full size, of one version or of two in the order of the coin.
@@ -36,7 +36,7 @@ class Unit:
     captions: tuple[str, ...] = ()
 
     def content(self, blind: bytes) -> bytes:
-        """What is hashed as a leaf, with a number of 32 bytes that nobody can guess."""
+        """The bytes that are hashed as a leaf, with a number of 32 bytes that nobody can guess."""
         return blind + "|".join((",".join(self.versions), ",".join(self.captions))).encode()
 
     def leaf(self, blind: bytes) -> bytes:
@@ -46,7 +46,7 @@ class Unit:
 
 @dataclass(frozen=True)
 class Header:
-    """What the commitment is the digest of; nothing in it tells an image or a coin.
+    """The entries whose digest is the commitment; nothing in it tells an image or a coin.
 
     Args:
         design: with N units.
@@ -68,7 +68,7 @@ class Header:
 
     @classmethod
     def from_json(cls, entry: Any) -> Header:
-        """What `as_json` wrote.
+        """Read the output of `as_json`.
 
         Raises:
             ConfigError: it is no header of this version.

@@ -140,7 +140,7 @@ def held_back_bets(
     sizes: npt.ArrayLike,
     left_back: npt.ArrayLike,
 ) -> _Float64:
-    """What a gambler gains with every coin of N units that were asked about, as logarithms (N, J).
+    """The gains of a gambler with every coin of N units that were asked about, as logarithms (N, J).
 
     Sums over the units are logarithms of his wealth with each alternative; `wealth` mixes them.
 
@@ -279,7 +279,7 @@ def _tilt(normal: _Float64, share: float, shift: float) -> _Float64:
 
 
 def _offset(share: float, shift: float, usual: float) -> float:
-    """What makes the chances of an alternative right on average over all scores."""
+    """The offset that makes the chances of an alternative right on average over all scores."""
     grid = ndtri((np.arange(256) + 0.5) / 256)
     tilt = _tilt(grid, share, shift)
     low, high = float(tilt.min()), float(tilt.max())

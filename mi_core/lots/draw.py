@@ -30,7 +30,7 @@ SMALL = "small albums together"
 
 @dataclass(frozen=True)
 class Design:
-    """What is drawn.
+    """The parts of a draw: the units held back, and the versions and captions that coins choose.
 
     Args:
         sizes: (S,) units of each stratum. Units are numbered from 0, those of a stratum one after the other.
@@ -58,7 +58,7 @@ class Design:
 
     @property
     def designs(self) -> tuple[str, ...]:
-        """Those of `DESIGNS` that are drawn."""
+        """The members of `DESIGNS` that are drawn."""
         asked = (self.share > 0, self.twins, self.captions)
         return tuple(name for name, is_asked in zip(DESIGNS, asked, strict=True) if is_asked)
 

@@ -36,7 +36,7 @@ from PIL import Image
 from PIL.JpegImagePlugin import JpegImageFile, get_sampling
 
 from mi_core.checks import ShapeError, check_choice, check_range, check_shape
-from mi_core.image_files import HEAD, format_of, has_more_frames, load_image
+from mi_core.image_files import HEAD, format_of, has_more_frames, load_image, png_chunks
 from mi_core.images import Pixels
 
 COLOUR, WARP, PATTERN = "colour", "warp", "pattern"
@@ -378,19 +378,10 @@ def _with_chunks_of(source: bytes, new: bytes) -> bytes:
     """A PNG with the metadata of another one, before the pixels and behind them as they stood."""
     same_layout, before, behind = source[24:26] == new[24:26], list[bytes](), list[bytes]()
     side = before
-    for name, chunk in _chunks(source):
+    for name, chunk in png_chunks(source):
         side = behind if name == b"IDAT" else side
         # a small last letter says that a chunk does not depend on the pixels (PNG, section 5.4)
         if name in _KEPT or (name in _OF_THE_LAYOUT and same_layout) or (name[3:].islower() and name[:1].islower()):
             side.append(chunk)
-    header, *own, end = (chunk for _, chunk in _chunks(new))
+    header, *own, end = (chunk for _, chunk in png_chunks(new))
     return b"".join((new[:8], header, *before, *own, *behind, end))
-
-
-def _chunks(png: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """The name and all bytes of each chunk."""
-    place = 8
-    while place + 12 <= len(png):
-        end = place + 12 + int.from_bytes(png[place : place + 4])
-        yield png[place + 4 : place + 8], png[place:end]
-        place = end

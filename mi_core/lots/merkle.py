@@ -34,7 +34,7 @@ def root_of(leaves: Sequence[bytes]) -> bytes:
 
 
 def proof_of(leaves: Sequence[bytes], opened: Sequence[int]) -> list[bytes]:
-    """What `root_from` needs beside the opened leaves: nodes of 32 bytes, level by level, from left to right.
+    """The nodes that `root_from` needs beside the opened leaves: 32 bytes each, level by level, from left to right.
 
     Args:
         leaves: all N digests.

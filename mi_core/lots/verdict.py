@@ -1,4 +1,4 @@
-"""What a claim says: whether an encoder used what a lot published, which albums, and how much of it.
+"""The result of a claim: whether an encoder used what a lot published, which albums, and how much of it.
 
 *Verdict*: ``used`` if the p-value is at most the level, else ``not shown``. A claim on all images has the exact p-value
 of the draw. One that stops when it is decided has the p-value that holds at any time. Which of the two counts is fixed
@@ -53,7 +53,7 @@ ALL, UNTIL_DECIDED = "all", "until-decided"
 
 @dataclass(frozen=True)
 class DesignResult:
-    """What one design shows.
+    """The result of one design.
 
     Args:
         design: its name.
@@ -74,7 +74,7 @@ class DesignResult:
 
 @dataclass(frozen=True)
 class AlbumResult:
-    """What one album shows.
+    """The result of one album.
 
     Args:
         album: its name.
@@ -94,7 +94,7 @@ class AlbumResult:
 
 @dataclass(frozen=True)
 class ClaimResult:
-    """What a claim says.
+    """The result of a claim.
 
     Args:
         verdict: `USED` or `NOT_SHOWN`.
@@ -133,7 +133,7 @@ class ClaimResult:
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """What a claim would be without images that were seen elsewhere: their numbers, and the p-value of the others."""
+    """A claim without images that were seen elsewhere: their numbers, and the p-value of the others."""
 
     published: int
     held_back: int

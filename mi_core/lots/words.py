@@ -1,4 +1,4 @@
-"""What a claim says, in plain words."""
+"""The result of a claim in plain words."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def headline(result: ClaimResult) -> str:
 def lines(
     result: ClaimResult, drawn_by: Sequence[Mapping[str, Any]], lost: int, elsewhere: Elsewhere | None = None
 ) -> list[str]:
-    """What stands below the headline.
+    """The lines below the headline.
 
     Args:
         result: of the claim.

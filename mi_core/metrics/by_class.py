@@ -21,7 +21,7 @@ FEWEST = 5  # samples of either side; with fewer an interval says nothing
 
 @dataclass(frozen=True)
 class ClassResult:
-    """What an attack reached on the samples of one class; rates at the threshold of the whole attack."""
+    """The result of an attack on the samples of one class; rates at the threshold of the whole attack."""
 
     n_member: int
     n_nonmember: int

@@ -134,7 +134,7 @@ def auc(scores: FloatArray, member: BoolArray, groups: _Integers | None = None, 
     if groups is None:
         return _auc(*placed, tail)
     grouped = Groups.from_codes(groups, member)
-    return clustered_auc(float(placed[0].mean()), _influence(*placed, grouped), grouped.sizes, tail)
+    return _clustered_auc(float(placed[0].mean()), _influence(*placed, grouped), grouped.sizes, tail)
 
 
 def design_effect(scores: FloatArray, member: BoolArray, groups: _Integers) -> float:
@@ -158,19 +158,10 @@ def design_effect(scores: FloatArray, member: BoolArray, groups: _Integers) -> f
     placed = placements(scores, member)
     grouped = Groups.from_codes(groups, member)
     alone = sum(float(row.var(ddof=1)) / len(row) for row in placed)
-    return ratio_of_variances(_influence(*placed, grouped), grouped.sizes, alone)
-
-
-def ratio_of_variances(influence: _Float64, sizes: GroupSizes, alone: float) -> float:
-    """The variance of an AUC by groups over that of independent samples, ``alone``; 1 where there is none.
-
-    Args:
-        influence, sizes: as `clustered_auc`.
-        alone: 0 or above.
-    """
     if alone <= 1e-28:
         return 1.0
-    return float(sizes.covariance(influence[:1], influence[1:], careful=False)[0, 0]) / alone
+    inside, outside = _influence(*placed, grouped)
+    return float(grouped.sizes.covariance(inside[None], outside[None], careful=False)[0, 0]) / alone
 
 
 def auc_difference(
@@ -230,7 +221,7 @@ def auc_contrasts(
         grouped = Groups.from_codes(groups, member)
         influences = [_influence(*one, grouped) for one in placed]
         values = [float(inside.mean()) for inside, _ in placed]
-        aucs = [clustered_auc(value, own, grouped.sizes) for value, own in zip(values, influences, strict=True)]
+        aucs = [_clustered_auc(value, own, grouped.sizes) for value, own in zip(values, influences, strict=True)]
         inside, outside = (np.stack([own[row] for own in influences]) for row in (0, 1))
         covariance = grouped.sizes.covariance(inside, outside)
     correlations = _correlations(np.atleast_2d(covariance))
@@ -247,11 +238,6 @@ def _contrast(aucs: Sequence[Estimate], weights: _Float64, correlations: _Float6
         reach = weights * side
         reaches.append(math.sqrt(max(float(reach @ correlations @ reach), 0.0)))
     return Estimate(value, value - reaches[0], value + reaches[1], aucs[0].n)
-
-
-def difference_of_aucs(a: Estimate, b: Estimate, correlation: float) -> Estimate:
-    """``a`` minus ``b``, two AUCs of the same samples, in [-1, 1], from their intervals and their correlation."""
-    return _contrast([a, b], np.array([1.0, -1.0]), np.array([[1.0, correlation], [correlation, 1.0]]))
 
 
 def _share_below(values: _Float64, others: _Float64) -> _Float64:
@@ -271,10 +257,10 @@ def _share_below(values: _Float64, others: _Float64) -> _Float64:
 def _auc(v10: _Float64, v01: _Float64, tail: float = TAIL) -> Estimate:
     value, n = float(v10.mean()), len(v10) + len(v01)
     error = math.sqrt(v10.var(ddof=1) / len(v10) + v01.var(ddof=1) / len(v01))
-    return interval_on_logits(value, error, float(ndtri(1 - tail)), min(len(v10), len(v01)), n, tail)
+    return _interval_on_logits(value, error, float(ndtri(1 - tail)), min(len(v10), len(v01)), n, tail)
 
 
-def clustered_auc(value: float, influence: _Float64, sizes: GroupSizes, tail: float = TAIL) -> Estimate:
+def _clustered_auc(value: float, influence: _Float64, sizes: GroupSizes, tail: float = TAIL) -> Estimate:
     """An AUC with its interval by groups.
 
     Args:
@@ -289,17 +275,17 @@ def clustered_auc(value: float, influence: _Float64, sizes: GroupSizes, tail: fl
     pairs = min(*sizes.with_class, sizes.number // 2)
     shares = (sizes.counts / sizes.totals[:, None]).sum(axis=0)
     quantile = student_quantile(sizes.degrees(shares, influence.sum(axis=0)), tail) if error > 0 else 0.0
-    return interval_on_logits(value, error, quantile, pairs, round(float(sizes.totals.sum())), tail)
+    return _interval_on_logits(value, error, quantile, pairs, round(float(sizes.totals.sum())), tail)
 
 
 def _influence(v10: _Float64, v01: _Float64, groups: Groups) -> _Float64:
-    """What the members and the non-members of each group (2, G) add to the AUC beyond its mean: over M or K, summed."""
+    """The part (2, G) of members and of non-members of each group in the AUC beyond its mean: sums over M or K."""
     influence = np.empty(len(groups.codes))
     influence[groups.member], influence[~groups.member] = (v10 - v10.mean()) / len(v10), (v01 - v01.mean()) / len(v01)
     return groups.sums(influence)
 
 
-def interval_on_logits(value: float, error: float, quantile: float, pairs: int, n: int, tail: float) -> Estimate:
+def _interval_on_logits(value: float, error: float, quantile: float, pairs: int, n: int, tail: float) -> Estimate:
     """The interval of an AUC from its standard error, or from the number of independent pairs where that is 0.
 
     ``quantile`` is the one that leaves ``tail`` on either side.
@@ -309,11 +295,6 @@ def interval_on_logits(value: float, error: float, quantile: float, pairs: int, 
         return Estimate(value, value * agreement, 1 - (1 - value) * agreement, n)
     reach = quantile * error / (value * (1 - value))
     return Estimate(value, float(expit(logit(value) - reach)), float(expit(logit(value) + reach)), n)
-
-
-def correlation_of(covariance: npt.NDArray[np.floating[Any]]) -> float:
-    """The correlation of two statistics, in [-1, 1], from their covariance (2, 2); 0 if one does not vary."""
-    return float(_correlations(covariance)[0, 1])
 
 
 def _correlations(covariance: npt.NDArray[np.floating[Any]]) -> _Float64:

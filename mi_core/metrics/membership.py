@@ -30,7 +30,7 @@ _Integers = npt.NDArray[np.integer[Any]]
 
 @dataclass(frozen=True)
 class MembershipMetrics:
-    """What one attack reached on one target; ``precision`` is None where no sample was called a member."""
+    """The result of one attack on one target; ``precision`` is None where no sample was called a member."""
 
     n_member: int
     n_nonmember: int
@@ -173,7 +173,7 @@ def allowed_alarms(fpr: float, n_nonmember: int) -> int:
 
 
 def published_tpr(precision: float) -> float | None:
-    """What LpLA's tables print as TPR at 0.1 % FPR: a true-positive rate in percent that only restates the precision.
+    """LpLA's "TPR at 0.1 % FPR" as its tables print it: a rate in percent that only restates the precision.
 
     Every cell of its table 2 equals 0.1 p / (1 - p) within rounding: the rate is read off the ROC curve of hard
     decisions by linear interpolation, so a guess gives 0.1. `tpr_at_fpr` is the rate of the scores themselves.
@@ -217,7 +217,7 @@ def evaluate(
 
 
 def _called(scores: FloatArray, member: BoolArray, threshold: float) -> BoolArray:
-    """Which samples (N,) are called members."""
+    """A mask (N,) of the samples that are called members."""
     split_scores(scores, member)
     if not math.isfinite(threshold):
         raise ConfigError(f"threshold = {threshold}, allowed: a finite number")

@@ -47,7 +47,7 @@ _MOST = 1e6  # degrees of freedom beyond which Student's distribution is the nor
 
 @dataclass(frozen=True)
 class Memorisation:
-    """What was found of N images.
+    """The memorisation of N images.
 
     Args:
         value: (N,) memorisation, in the unit of the alignment; about 0: none.

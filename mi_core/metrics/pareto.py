@@ -1,4 +1,4 @@
-"""What is given up for what: trials of a defense by how much utility they lose and how much still leaks.
+"""The trade-off of a defense: trials by how much utility they lose and how much still leaks.
 
 A search over many trials finds some that look good by chance. So leaks are judged by the upper ends of their
 intervals, the chosen trial is one that keeps within a bound, and it is measured anew on images that the search never
@@ -18,7 +18,7 @@ Array = npt.NDArray[np.float64]
 
 
 def pareto_front(costs: Array) -> npt.NDArray[np.bool_]:
-    """Which trials no other one beats: none is at most as costly in everything and less costly in something.
+    """A mask of the trials that no other beats: none is at most as costly in everything and less costly in something.
 
     Args:
         costs: (T, K), less is better.

@@ -15,14 +15,14 @@ distances are averaged, and n is that of one run.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from mi_core.checks import ShapeError, check_range
 from mi_core.records import Estimate
 
 
 def pool(estimates: Sequence[Estimate], *, overlap: float = 0.0) -> Estimate:
-    """The mean of the runs' values; n and false positives as `together`; one unsupported run makes it unsupported.
+    """The mean of the runs' values; n and false positives as `pooled_count`; one unsupported run makes it unsupported.
 
     Args:
         estimates: at least one.
@@ -51,13 +51,13 @@ def pool(estimates: Sequence[Estimate], *, overlap: float = 0.0) -> Estimate:
         mean,
         mean - below,
         mean + above,
-        together([run.n for run in estimates], overlap),
+        pooled_count([run.n for run in estimates], overlap),
         supported=all(run.supported for run in estimates),
-        false_positives=None if None in alarms else together([alarm or 0 for alarm in alarms], overlap),
+        false_positives=None if None in alarms else pooled_count([alarm or 0 for alarm in alarms], overlap),
     )
 
 
-def together(counts: Sequence[int], overlap: float = 0.0) -> int:
+def pooled_count(counts: Sequence[int], overlap: float = 0.0) -> int:
     """How many samples of their own several runs' samples are worth: their sum, of the same ones the largest number.
 
     In between it is the sum over 1 + (runs - 1) ``overlap``, by which the variance of the mean grows.
@@ -67,7 +67,7 @@ def together(counts: Sequence[int], overlap: float = 0.0) -> int:
         overlap: as `pool`.
 
     Example:
-        >>> together([100, 100, 100]), together([100, 100, 100], 0.5), together([100, 100, 90], 1.0)
+        >>> pooled_count([100, 100, 100]), pooled_count([100, 100, 100], 0.5), pooled_count([100, 100, 90], 1.0)
         (300, 150, 100)
     """
     return max(*counts, math.floor(sum(counts) / (1 + (len(counts) - 1) * overlap)))
@@ -93,16 +93,12 @@ def difference(first: Estimate, second: Estimate) -> Estimate:
         (0.3, 0.159, 0.412)
     """
     value = second.value - first.value
-    below = _root_of_squares((second.value - second.low, first.high - first.value))
-    above = _root_of_squares((second.high - second.value, first.value - first.low))
+    below = math.hypot(second.value - second.low, first.high - first.value)
+    above = math.hypot(second.high - second.value, first.value - first.low)
     return Estimate(value, value - below, value + above, min(first.n, second.n))
 
 
 def _joined(distances: Sequence[float], overlap: float) -> float:
     """The root of the summed squares, and of ``overlap`` times the products of all pairs."""
-    apart, alike = _root_of_squares(distances), math.fsum(distances)
+    apart, alike = math.hypot(*distances), math.fsum(distances)
     return math.hypot(math.sqrt(1 - overlap) * apart, math.sqrt(overlap) * alike)
-
-
-def _root_of_squares(distances: Iterable[float]) -> float:
-    return math.hypot(*distances)

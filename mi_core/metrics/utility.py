@@ -1,4 +1,4 @@
-"""What an encoder is good for: labels of unseen images, read from the embeddings of labelled ones.
+"""The utility of an encoder: labels of unseen images, read from the embeddings of labelled ones.
 
 Both probes train on a bank of M labelled embeddings and are judged on N others; D width. Accuracies carry
 Clopper-Pearson intervals over the N test images.

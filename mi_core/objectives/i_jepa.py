@@ -68,7 +68,7 @@ class IJEPA(MomentumObjective):
 
     @property
     def draws(self) -> int:
-        """Those of the masks."""
+        """The random numbers of the masks."""
         return mask_numbers(self.side)
 
     def forward(self, views: torch.Tensor, targets: torch.Tensor | None = None) -> torch.Tensor:

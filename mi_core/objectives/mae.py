@@ -70,7 +70,7 @@ class MAE(Objective):
 
     @property
     def draws(self) -> int:
-        """One for each patch: those of the lowest numbers are visible."""
+        """A random number for each patch: the patches with the lowest are visible."""
         return self.patches
 
     def forward(self, views: torch.Tensor, targets: torch.Tensor | None = None) -> torch.Tensor:

@@ -96,7 +96,7 @@ class CaptionEncoder(TextTower):
         return without_padding(self.encode(captions)).to(next(self.tower.parameters()).device)
 
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
-        """What `tokens` gives to embeddings (B, E)."""
+        """The output of `tokens` to embeddings (B, E)."""
         embeddings: torch.Tensor = self.tower(tokens)
         return embeddings
 

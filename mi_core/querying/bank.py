@@ -33,7 +33,7 @@ class Bank:
 
 @dataclass
 class BankAnswers:
-    """What encoders answer for a bank; each is asked once for all outputs.
+    """The answers of encoders for a bank; each is asked once for all outputs.
 
     Args:
         bank: None: there is none.

@@ -152,7 +152,7 @@ class Extractor:
 
     @property
     def _may_try(self) -> bool:
-        """Whether the encoders may be asked for noise, in calls of a number that is known before."""
+        """True if the encoders may be asked for noise, in calls of a number that is known before."""
         return all(type(encoder) is Encoder for encoder in self.encoders.values()) and not self.plan.searches
 
     def seconds_per_image(self, shape: tuple[int, int, int]) -> float | None:

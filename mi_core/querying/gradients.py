@@ -45,7 +45,7 @@ Beside = dict[str, torch.Tensor]
 
 @dataclass(frozen=True)
 class BankKeys:
-    """What an encoder answers for a bank: (A, D) keys of one view of each image, and (A, D) of the captions or None."""
+    """Answers of an encoder for a bank: (A, D) keys of one view of each image, and (A, D) of the captions or None."""
 
     keys: torch.Tensor
     texts: torch.Tensor | None = None
@@ -223,7 +223,7 @@ def _rebuilding_error(
 
 
 class _Answers(nn.Module):
-    """What a method of an encoder answers, as that of a module, which `functional_call` needs."""
+    """A method of an encoder as the call of a module, which `functional_call` needs."""
 
     def __init__(self, encoder: Encoder, method: Callable[..., torch.Tensor]) -> None:
         super().__init__()

@@ -48,17 +48,17 @@ class QueryPlan:
 
     @property
     def searches(self) -> bool:
-        """Whether queries depend on the answers to earlier ones."""
+        """True if queries depend on the answers to earlier ones."""
         return any(measure.searches for measure in self.needs)
 
     @property
     def captioned(self) -> bool:
-        """Whether any measure takes captions."""
+        """True if any measure takes captions."""
         return any(measure.captions for measure in self.needs)
 
     @property
     def labelled(self) -> bool:
-        """Whether any measure takes the true class."""
+        """True if any measure takes the true class."""
         return any(measure.labels for measure in self.needs)
 
     @property

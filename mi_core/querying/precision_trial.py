@@ -1,4 +1,4 @@
-"""Whether an encoder answers sooner in bfloat16 on this CPU, found by trying."""
+"""A trial that tells whether an encoder answers sooner in bfloat16 on this CPU."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Tried(NamedTuple):
 
 
 def has_bfloat16() -> bool:
-    """Whether this CPU has instructions for products of bfloat16; False where that cannot be told."""
+    """True if this CPU has instructions for products of bfloat16; False where that cannot be told."""
     try:
         told = Path("/proc/cpuinfo").read_text()
     except OSError:

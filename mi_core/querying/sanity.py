@@ -150,7 +150,7 @@ def view_consistency(
     device: torch.device | str = "cpu",
     fresh: bool = False,
 ) -> dict[str, Any]:
-    """Whether an encoder ranks the views of images better than raw pixels do, and than a network that learned nothing.
+    """Compare how an encoder ranks the views of images with raw pixels, and with a network that learned nothing.
 
     The statistic is the mean of `ranks` over the images. The test is Student's, paired by image and one-sided. It is
     done on the `HARD` views and on the audit's, at half of the level each: an encoder works if on either of them it is
@@ -331,6 +331,6 @@ def agreement(
 
 
 def unit_lengths(embeddings: torch.Tensor) -> bool:
-    """Whether all of N embeddings (N, D) have length 1 within .001: they were normalised, perhaps rounded."""
+    """True if all of N embeddings (N, D) have length 1 within .001: they were normalised, perhaps rounded."""
     check_shape("embeddings", embeddings, "N D")
     return bool(((embeddings.float().norm(dim=1) - 1).abs() <= 1e-3).all())

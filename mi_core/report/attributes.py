@@ -1,4 +1,4 @@
-"""What a report says of attribute inference: the rows it shows, and figures beside what guessing gives."""
+"""Attribute inference in a report: the rows it shows, and figures beside what guessing gives."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def called(row: InferenceRow) -> str:
 
 
 def swept_inferences(sweep: Sweep) -> tuple[list[str], list[tuple[str, dict[str, InferenceRow]]]]:
-    """What a sweep changes of attribute inference: the names of the series, and by point (label, row by name)."""
+    """Attribute inference over a sweep: the names of the series, and by point (label, row by name)."""
     by_point = [
         (point.label, {_name(row, sweep): row for row in final_inferences(point.attribute_inference)})
         for point in sweep.points
@@ -102,7 +102,7 @@ _Series = dict[str, list[tuple[float, InferenceRow]]]
 
 
 def _series(sweep: Sweep) -> _Series:
-    """What is inferred from which encoder to (place, row), where the sweep changes it."""
+    """Names of attribute and encoder to (place, row), where the sweep changes the inference."""
     series: _Series = {}
     for x, point in zip(places_of(sweep), sweep.points, strict=True):
         for row in final_inferences(point.attribute_inference):

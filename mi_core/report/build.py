@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from mi_core.checks import NumericError
 from mi_core.metrics.delong import auc
-from mi_core.metrics.pooled import pool, together
+from mi_core.metrics.pooled import pool, pooled_count
 from mi_core.records import BoolArray, Estimate, FloatArray
 from mi_core.report.model.as_json import part_from_json
 from mi_core.report.model.attacks import AttackResult
@@ -51,7 +51,7 @@ _Groups = npt.NDArray[np.int64] | None
 
 
 def attack_result(entry: Mapping[str, Any], *, asked: bool) -> AttackResult:
-    """What an attack reached in one seed.
+    """The result of an attack in one seed.
 
     Args:
         entry: its plain values.
@@ -108,7 +108,7 @@ class Groups:
 
 @dataclass(frozen=True, kw_only=True)
 class SetTest:
-    """What the scores of one attack in one seed say of the candidates as a set.
+    """The test of the candidates as a set by the scores of one attack in one seed.
 
     Args:
         test: None: all scores are equal.
@@ -171,7 +171,7 @@ class SeedTest:
 
     @property
     def identity(self) -> tuple[str | None, ...]:
-        """What tests of one attack in several seeds have in common."""
+        """The key that tests of one attack in several seeds have in common."""
         return self.attack, self.target, self.output, self.reference, self.settings
 
     @property
@@ -189,7 +189,7 @@ def evidence(
     known_overlap: float = 0.0,
     planned: Mapping[str, int] = {},
 ) -> Evidence:
-    """What the scores say of the candidates beyond the verdict, without answers for single ones.
+    """The evidence of the scores on the candidates beyond the verdict, without answers for single ones.
 
     p-values and shares ask for candidates and controls that are exchangeable. By lot they are; by choice, where a check
     tells them apart, or the verdict is no leak, there are none: they would be read as one. Nor is there a test of an
@@ -335,8 +335,8 @@ def _combined(mine: Sequence[SeedTest], overlap: float, known_overlap: float) ->
         settings=first.settings,
         primary=first.primary,
         seeds=len(mine),
-        n=together([test.candidates + test.controls for test in tests], overlap),
-        groups=together(counted, overlap) if counted else None,
+        n=pooled_count([test.candidates + test.controls for test in tests], overlap),
+        groups=pooled_count(counted, overlap) if counted else None,
         welch_p=welch_p,
         permutation_p=permutation_p,
         permutations=min(of_all([test.permutations for test in tests])) if permuted else None,
@@ -357,7 +357,7 @@ def _groups_of(test: DatasetTest) -> int:
 
 
 def _needed(of_seeds: Sequence[Needed | None]) -> Needed | None:
-    """What the most cautious seed needs; None: some seed cannot tell."""
+    """The need of the most cautious seed; None: some seed cannot tell."""
     there = of_all(of_seeds)
     most = [max(of_all([getattr(needed, part.name) for needed in there]), default=None) for part in fields(Needed)]
     return None if most == [None, None, None] else Needed(*most)

@@ -61,7 +61,7 @@ def card(report: Report, statement: Mapping[str, Any], sha256: str) -> str:
 
 
 def _rows(report: Report, statement: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """What was measured, and by what it is known again."""
+    """The rows of measurements, and of identities to know them again by."""
     predicate = statement["predicate"]
     primary, sides = predicate["primary"], sides_of(report)
     sizes = dict.fromkeys(

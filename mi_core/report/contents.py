@@ -60,7 +60,7 @@ class AttackScores:
 
     @property
     def statistics(self) -> Spread | None:
-        """What the attack reads, where it is one number."""
+        """The number that the attack reads, where it is a single one."""
         return None if self.statistic is None else Spread(self.statistic, self.member)
 
     def __post_init__(self) -> None:
@@ -164,7 +164,7 @@ def schema() -> dict[str, Any]:
 
 
 def fault_of(report: Any) -> str:
-    """What keeps this version from reading a report, in words; empty: nothing.
+    """The reason why this version cannot read a report, in words; empty: it can.
 
     Example:
         >>> fault_of({"schema_version": 1})
@@ -250,7 +250,7 @@ def series_of(row: PooledRow) -> tuple[str, str]:
 
 
 def known_in_words(row: PooledRow) -> str:
-    """What the attack of a row was fitted on; of a shadow encoder's owner, what she does not know of the target."""
+    """The reference of a row's attack in words; of a shadow encoder's owner, what she does not know of the target."""
     if row.knowledge is None:
         words = {"known": "known samples", "nonmembers": "known non-members", "unlabelled": "unlabelled samples"}
         words |= {"audited": "the other candidates and controls"}
@@ -300,12 +300,12 @@ def series_names(pairs: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]
 
 
 def carries(row: PooledRow, alpha: str) -> bool:
-    """Whether a row's images carry the rate at a false-positive rate."""
+    """True if a row's images carry the rate at a false-positive rate."""
     return alpha in row.tpr_at_fpr and row.tpr_at_fpr[alpha].supported
 
 
 def is_numeric(sweep: Sweep) -> bool:
-    """Whether all points of a sweep have a number as their value."""
+    """True if all points of a sweep have a number as their value."""
     return all(point.value is not None for point in sweep.points)
 
 

@@ -1,4 +1,4 @@
-"""What a report says of defenses: utility, membership and attributes of every defended encoder beside the plain one."""
+"""Defenses in a report: utility, membership and attributes of every defended encoder beside the plain one."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _method(row: PooledRow | InferenceRow | AttackPair | AttributePair) -> str:
 
 
 def _utility(clean: EncoderPart, defended: EncoderPart) -> tuple[UtilityPair, ...]:
-    """What both encoders are good for: probes on the embedding, and the accuracy of a classifier on unseen images."""
+    """The utility of both encoders: probes on the embedding, and the accuracy of a classifier on unseen images."""
     after = measures(defended)
     return tuple(
         UtilityPair(
@@ -98,7 +98,7 @@ def _utility(clean: EncoderPart, defended: EncoderPart) -> tuple[UtilityPair, ..
 
 
 def measures(encoder: EncoderPart) -> dict[str, Estimate]:
-    """What an encoder of a report is good for: estimates by probe, before them that of a classifier trained here."""
+    """The utility of an encoder of a report: estimates by probe, before them that of a classifier trained here."""
     trained = {} if encoder.classifier is None else {"classifier": encoder.classifier.test_accuracy}
     return trained | ({} if encoder.utility is None else dict(encoder.utility.probes))
 
@@ -112,7 +112,7 @@ def by_target(report: Report) -> dict[str, list[DefenseRow]]:
 
 
 def undefended(entries: Sequence[DefenseRow]) -> DefenseRow:
-    """What an encoder is without some defenses: the first entry, with every attack that any of them is measured by.
+    """The undefended side of some defenses: the first entry, with every attack that any of them is measured by.
 
     A defense may be measured without an attack (``without``), which counts on the plain encoder all the same.
     """

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from mi_core.metrics.by_class import ClassResult
-from mi_core.metrics.pooled import pool, together
+from mi_core.metrics.pooled import pool, pooled_count
 from mi_core.records import Estimate
 from mi_core.report.model.attacks import AttackResult, ClassRow, InferenceRow, PooledQueries, PooledRow
 
@@ -55,9 +55,9 @@ def pool_seeds(attacks: Iterable[AttackResult], *, overlap: float = 0.0) -> tupl
 
     Returns:
         Rows in the order of their first result. Queries and seconds are sums; n and false positives are sums where no
-        sample recurs, and else fewer (`mi_core.metrics.pooled.together`). An estimate is the mean with its within-run
-        interval (`mi_core.metrics.pooled`) and, from two seeds on, ``sd`` over seeds. An estimate that one seed lacks
-        is left out, and one that a single seed does not support is not supported.
+        sample recurs, and else fewer (`mi_core.metrics.pooled.pooled_count`). An estimate is the mean with its
+        within-run interval (`mi_core.metrics.pooled`) and, from two seeds on, ``sd`` over seeds. An estimate that one
+        seed lacks is left out, and one that a single seed does not support is not supported.
 
     Example:
         >>> alike = {"attack": "lpla", "target": "target", "output": "backbone", "reference": "known",
@@ -75,7 +75,7 @@ def _pooled(results: Sequence[AttackResult], overlap: float) -> PooledRow:
     first, rates = results[0], [result.tpr_at_fpr for result in results]
     told: dict[str, Any] = {name: getattr(first, name) for name in (*IDENTITY, "knowledge")}
     for side in ("n_member", "n_nonmember"):
-        told[side] = together([getattr(result, side) for result in results], overlap)
+        told[side] = pooled_count([getattr(result, side) for result in results], overlap)
     for name in _ESTIMATES:
         if estimates := of_all([getattr(result, name) for result in results]):
             told[name] = pool_estimate(estimates, overlap=overlap)
@@ -163,8 +163,8 @@ def class_rows(
     rows = [
         ClassRow(
             name=names[number] if number < len(names) else str(number),
-            n_member=together([result.n_member for result in results], overlap),
-            n_nonmember=together([result.n_nonmember for result in results], overlap),
+            n_member=pooled_count([result.n_member for result in results], overlap),
+            n_nonmember=pooled_count([result.n_nonmember for result in results], overlap),
             auc=pool([result.auc for result in results], overlap=overlap),
             recall=None if asked else pool([result.recall for result in results], overlap=overlap),
             false_positive_rate=pool([result.false_positive_rate for result in results], overlap=overlap),

@@ -25,7 +25,7 @@ _WRONG = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeErro
 
 @dataclass(frozen=True)
 class Entry:
-    """What a page over many runs shows of one.
+    """The entry of one run on a page over many.
 
     Args:
         folder: of the run, as the page names it.

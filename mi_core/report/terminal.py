@@ -39,7 +39,7 @@ _STYLES = {"leak": "bold red", "confounded": "bold yellow", "no-evidence": "bold
 
 
 def terminal_table(report: Report, *, whole: bool = True) -> RenderableType:
-    """What a run found, for ``rich.console.Console.print``.
+    """The results of a run, for ``rich.console.Console.print``.
 
     Args:
         report: of a run.
@@ -143,35 +143,36 @@ def _conditions(conditions: Sequence[wording.Condition]) -> Table:
     return table
 
 
+def _section(heading: str, lines: Iterable[str]) -> Group:
+    """A heading with sentences below it, and an empty line."""
+    return Group(Text(heading, style="bold"), *(Padding(Text(line), (0, 0, 0, 2)) for line in lines), Text())
+
+
 def _bounds(entries: Sequence[Bound]) -> Group:
-    """What attacks reach at most."""
+    """The bounds of attacks."""
     lines = [f"{entry.target}: {bound.sentence(entry)} {bound.basis(entry)}".rstrip() for entry in entries]
-    shown = [Padding(Text(line), (0, 0, 0, 2)) for line in (*lines, bound.MEANING)]
-    return Group(Text(bound.HEADING, style="bold"), *shown, Text())
+    return _section(bound.HEADING, [*lines, bound.MEANING])
 
 
 def _memorisation(entries: Sequence[Memorisation]) -> Group:
-    """What the shadows memorise."""
+    """Memorisation by the shadows."""
     lines = [
-        f"{memorisation.place(entry)}: {memorisation.mean_sentence(entry)} {memorisation.single_sentence(entry)}"
+        f"{memorisation.measurement(entry)}: {memorisation.mean_sentence(entry)} {memorisation.single_sentence(entry)}"
         for entry in entries
     ]
-    shown = [Padding(Text(line), (0, 0, 0, 2)) for line in (*lines, memorisation.MEANING)]
-    return Group(Text("Memorisation of single images", style="bold"), *shown, Text())
+    return _section("Memorisation of single images", [*lines, memorisation.MEANING])
 
 
 def _dp_audit(entries: Sequence[DpAudit]) -> Group:
-    """What the canaries of each encoder show of its promise."""
+    """The audit of each encoder's promise by its canaries."""
     lines = [f"{entry.target}: {dp_audit.sentence(entry)} {dp_audit.basis(entry)}" for entry in entries]
-    shown = [Padding(Text(line), (0, 0, 0, 2)) for line in (*lines, dp_audit.MEANING)]
-    return Group(Text("Promise of differential privacy", style="bold"), *shown, Text())
+    return _section("Promise of differential privacy", [*lines, dp_audit.MEANING])
 
 
 def _composition(entries: Sequence[Composition]) -> Group:
-    """What encoders promise together."""
+    """The promise of several encoders together."""
     lines = [f"{composition.sentence(entry)} {composition.basis(entry)}" for entry in entries]
-    shown = [Padding(Text(line), (0, 0, 0, 2)) for line in (*lines, composition.MEANING)]
-    return Group(Text("Promises of differential privacy together", style="bold"), *shown, Text())
+    return _section("Promises of differential privacy together", [*lines, composition.MEANING])
 
 
 def _evidence(report: Report, proved: Evidence) -> Group:
@@ -184,8 +185,7 @@ def _evidence(report: Report, proved: Evidence) -> Group:
         lines = [evidence.dataset_sentence(row, sides) for row in proved.tests if row.primary]
         lines += [evidence.samples_sentence(samples, sides) for samples in proved.samples[:1]]
         lines += [power, believed]
-    shown = [Padding(Text(line), (0, 0, 0, 2)) for line in lines if line]
-    return Group(Text(evidence.heading(sides), style="bold"), *shown, Text())
+    return _section(evidence.heading(sides), filter(None, lines))
 
 
 def _attacks(rows: Sequence[PooledRow], sides: Sides) -> list[RenderableType]:

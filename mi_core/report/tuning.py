@@ -1,4 +1,4 @@
-"""What a report says of a search for a defense's parameters: the trials, those that none beats, and the one chosen."""
+"""A search for a defense's parameters in a report: the trials, the ones that none beats, and the one chosen."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def loss_of(trial: Trial | TrialRow) -> float:
 
 
 def sentence(search: Tuning) -> str:
-    """What was chosen, and what it is worth on images that the search never looked at."""
+    """The choice, and its worth on images that the search never looked at."""
     winner, bare = search.winner, search.without.final
     final = winner.final
     within = "" if winner.within else " No trial stayed below it; this one leaks least."
@@ -58,7 +58,7 @@ def sentence(search: Tuning) -> str:
 
 
 def _leak_in_words(search: Tuning, final: Trial, bare: Trial) -> str:
-    """What the strongest attacks reach on images held back, with the defense and without it."""
+    """The result of the strongest attacks on images held back, with the defense and without it."""
     defended, plain = (
         max((row.reached for row in side.attacks), key=lambda reached: reached.high) for side in (final, bare)
     )

@@ -56,7 +56,7 @@ class PretrainingParameters:
 
 
 def emulates_bfloat16() -> bool:
-    """Whether this CPU has no instructions for bfloat16; float32 is many times faster there (16 times, as measured)."""
+    """True if this CPU has no instructions for bfloat16; float32 is many times faster there (16 times, as measured)."""
     return torch.backends.cpu.get_cpu_capability() in ("DEFAULT", "AVX2")
 
 
@@ -177,7 +177,7 @@ class Pretrainer:
         return by_view
 
     def _targets(self, batch: Batch) -> torch.Tensor | None:
-        """What the loss takes of a batch beside its views: its targets, or random numbers after those of the views."""
+        """The loss's input beside a batch's views: its targets, or random numbers after those of the views."""
         if not self.module.draws:
             return batch.targets
         return uniforms(batch.streams, epoch=self.epoch, view=self.module.views, count=self.module.draws)

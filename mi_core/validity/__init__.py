@@ -1,4 +1,4 @@
-"""Whether a result means what it seems to: controls that need no encoder or another one, and the verdict.
+"""Checks that a result means what it seems to: controls that need no encoder or another one, and the verdict.
 
 The root and a drawer that imports nothing of it:
 

@@ -132,8 +132,8 @@ def _out_of_fold(
     return scores
 
 
-def telling(summaries: _Float64, names: Sequence[str], member: BoolArray, *, most: int = 3) -> dict[str, float]:
-    """The summary features that by themselves tell members from non-members best, with the AUC of each, at least .5.
+def telling(summaries: _Float64, names: Sequence[str], member: BoolArray) -> dict[str, float]:
+    """The three features that by themselves tell members from non-members best, with the AUC of each, at least .5.
 
     It describes and proves nothing: the best of many is above .5 where there is no difference at all.
 
@@ -142,4 +142,4 @@ def telling(summaries: _Float64, names: Sequence[str], member: BoolArray, *, mos
     """
     aucs = [auc(column, member).value for column in summaries.T]
     ranked = sorted(((max(value, 1 - value), name) for value, name in zip(aucs, names, strict=True)), reverse=True)
-    return {name: value for value, name in ranked[:most]}
+    return {name: value for value, name in ranked[:3]}

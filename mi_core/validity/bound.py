@@ -55,7 +55,7 @@ def auc_limits(scores: FloatArray, member: BoolArray, groups: npt.NDArray[np.int
 
 
 def outcome(limits: Iterable[tuple[float, float]], bound: float) -> str:
-    """Whether attacks keep within a bound.
+    """The outcome of attacks against a bound.
 
     Args:
         limits: lower and upper limit of each attack, as `auc_limits` has them.

@@ -9,13 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mi_core.records import BoolArray, FloatArray
-from mi_core.validity.conformal import (
-    benjamini_hochberg,
-    conformal_p_values,
-    least_flags,
-    needed_controls,
-    q_values,
-)
+from mi_core.validity.conformal import conformal_p_values, flagged_at, least_flags, needed_controls, q_values
 from mi_core.validity.posterior import posterior
 
 NUMBERS = ("score", "p_value", "q_value", "posterior")
@@ -72,16 +66,17 @@ def answers_of(
             are independent.
 
     Raises:
-        ShapeError, ConfigError, NumericError: as `conformal_p_values`, `benjamini_hochberg` and `posterior`.
+        ShapeError, ConfigError, NumericError: as `conformal_p_values`, `flagged_at` and `posterior`.
     """
     inside, outside = scores[candidate].astype(np.float64), scores[~candidate].astype(np.float64)
     of_controls = None if groups is None else groups[~candidate]
     p_values = conformal_p_values(inside, outside, groups=of_controls, seed=seed)
+    q = q_values(p_values)
     return CandidateAnswers(
         inside,
         p_values,
-        q_values(p_values),
-        benjamini_hochberg(p_values, fdr),
+        q,
+        flagged_at(q, fdr),
         posterior(inside, outside, share, seed=seed),
         len(outside) if of_controls is None else len(np.unique(of_controls)),
         fdr,

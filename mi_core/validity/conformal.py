@@ -1,4 +1,4 @@
-"""Which single candidates were trained on: conformal p-values against control samples, and their false discovery rate.
+"""Single candidates that were trained on: conformal p-values against control samples, and their false discovery rate.
 
 The p-value of a candidate is the share of controls that score at least as high, the candidate itself counted among
 them (Vovk, Gammerman and Shafer, "Algorithmic learning in a random world", 2005, chapter 2). It holds for any attack
@@ -157,25 +157,23 @@ def least_flags(n_control: int, n_candidate: int, fdr: float) -> int:
     return math.ceil(n_candidate / (fdr * (n_control + 1)) * (1 - _ROUNDING))
 
 
-def needed_controls(n_candidate: int, fdr: float, *, flags: int = 1) -> int:
-    """The fewest controls with which as few as ``flags`` candidates can be flagged: the inverse of `least_flags`.
+def needed_controls(n_candidate: int, fdr: float) -> int:
+    """The fewest controls with which a single candidate can be flagged: where `least_flags` is 1.
 
     Args:
         n_candidate: N, at least 1.
         fdr: in (0, 1].
-        flags: 1 to N.
 
     Raises:
-        ConfigError: n_candidate is below 1, or fdr or flags are out of range.
+        ConfigError: n_candidate is below 1, or fdr is out of range.
 
     Example:
-        >>> needed_controls(1000, 0.05), needed_controls(1000, 0.05, flags=200)
-        (19999, 99)
+        >>> needed_controls(1000, 0.05)
+        19999
     """
     check_range("n_candidate", n_candidate, 1)
     check_range("fdr", fdr, 0.0, 1.0, open_low=True)
-    check_range("flags", flags, 1, n_candidate)
-    return max(1, math.ceil(n_candidate / (fdr * flags) * (1 - _ROUNDING)) - 1)
+    return max(1, math.ceil(n_candidate / fdr * (1 - _ROUNDING)) - 1)
 
 
 def _one_per_group(groups: npt.NDArray[np.int64], count: int, seed: int | None) -> npt.NDArray[np.intp]:

@@ -1,4 +1,4 @@
-"""What an image file tells before any encoder is asked: for the blind classifier, and for the reader of the report.
+"""Features of an image file before any encoder is asked: for the blind classifier, and for the reader of the report.
 
 Members and non-members that were saved, resized or photographed in different ways are told apart by these numbers
 alone (Das, Zhang and Tramer, "Blind baselines beat membership inference attacks for foundation models", 2024: dates and
@@ -88,7 +88,7 @@ def pixel_names(channels: int) -> tuple[str, ...]:
 
 
 def pixel_features(image: npt.NDArray[np.uint8]) -> npt.NDArray[np.float64]:
-    """What an image (C, H, W) shows without its content: (4 C + 3,).
+    """Features (4 C + 3,) of an image (C, H, W) without its content.
 
     Per channel mean, standard deviation and the shares of pixels at 0 and at 255; over all channels the logarithm of
     the mean absolute Laplacian, and of how much larger steps between neighbours are at multiples of 8 pixels than

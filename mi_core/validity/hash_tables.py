@@ -124,7 +124,7 @@ class NearTable:
         return np.concatenate(found)
 
     def _owns(self, differing: Hashes) -> BoolArray:
-        """Whether pairs (P,) that differ in these bits, all of free blocks, are in no table before.
+        """True if pairs (P,) that differ in these bits, all of free blocks, are in no table before.
 
         Tables stand in the lexicographic order of their free blocks. The first that has a pair frees the blocks in
         which it differs and the lowest others. So each free block above the lowest agreeing one must differ.

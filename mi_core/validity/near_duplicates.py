@@ -165,7 +165,7 @@ def clusters(count: int, pairs: Pairs) -> npt.NDArray[np.int64]:
 
 
 def descriptors(images: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    """What `confirmed` compares: the area means of 8 x 8 cells of the grey image, 64 bytes an image.
+    """The descriptors that `confirmed` compares: the area means of 8 x 8 cells of the grey image, 64 bytes an image.
 
     Args:
         images: (N, C, H, W), C is 1 or 3.

@@ -64,7 +64,7 @@ class Guesses:
 
 @dataclass(frozen=True)
 class Bound:
-    """What guesses show.
+    """The bound that guesses show.
 
     Args:
         guesses: those that show most.
@@ -302,7 +302,7 @@ def tradeoff_p_value(found: Guesses, inverse: Callable[[float], float]) -> float
 
 
 def _possible(found: Guesses, inverse: Callable[[float], float], chance: float) -> bool:
-    """Whether v or more right guesses may have this chance (Mahloujifar et al., 2024).
+    """True if v or more right guesses may have this chance (Mahloujifar et al., 2024).
 
     ``right`` and ``wrong`` are, over the runs with i or more right guesses, the chance that a canary is guessed right,
     and that it is guessed wrong. A canary's coin turned over makes a right guess wrong. So ``right`` of i + 1 is at

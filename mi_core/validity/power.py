@@ -1,4 +1,4 @@
-"""What a verdict of a given size can find, before anything is spent.
+"""The power of a verdict of a given size, before anything is spent.
 
 The standard error of an AUC A is that of Hanley and McNeil, "The meaning and use of the area under a receiver operating
 characteristic (ROC) curve" (Radiology 143, 1982), equation 1, with Q1 = A / (2 - A) and Q2 = 2 A^2 / (1 + A) of
@@ -121,28 +121,27 @@ def power_as_json(n_candidate: int, n_control: int, *, by: str, factor: float) -
     return [{"used": share} | ({} if auc is None else {"auc": auc}) for share, auc in found]
 
 
-def needed_images(auc: float, *, by: str = CHOICE, factor: float = FACTOR, power: float = POWER) -> int | None:
-    """How many candidates, and as many controls, it takes to say ``leak`` of an AUC with the wanted chance.
+def needed_images(auc: float, *, by: str = CHOICE, factor: float = FACTOR) -> int | None:
+    """How many candidates, and as many controls, it takes to say ``leak`` of an AUC with the chance `POWER`.
 
     Args:
         auc: of all candidates, in (.5, 1].
-        by, factor, power: as `detectable_auc`.
+        by, factor: as `verdict_power`.
 
     Returns:
         two digits that count, rounded up; None where more than 10 ** 9 would be needed.
 
     Raises:
-        ConfigError: as `detectable_auc`.
+        ConfigError: as `verdict_power`.
 
     Example:
         >>> needed_images(0.51), needed_images(0.51, by="lot")
         (140000, 17000)
     """
     check_range("auc", auc, 0.5, 1, open_low=True)
-    check_range("power", power, 0.5, 1, open_high=True)
 
     def enough(number: int) -> bool:
-        return verdict_power(number, number, auc, by=by, factor=factor) >= power
+        return verdict_power(number, number, auc, by=by, factor=factor) >= POWER
 
     if not enough(_MOST):
         return None

@@ -26,7 +26,7 @@ class Scale:
 
     @classmethod
     def fit(cls, scores: FloatArray) -> Scale:
-        """That of some scores; where all are equal the spread counts as 1."""
+        """The scale of some scores; where all are equal the spread counts as 1."""
         return cls(float(scores.mean()), float(scores.std()) or 1.0)
 
 
@@ -60,7 +60,7 @@ class Calibration:
         return cls(float(shifted @ scores) / square if square > 0 else 0.0, centre)
 
     def __call__(self, scores: FloatArray, beside: FloatArray) -> npt.NDArray[np.float64]:
-        """What is left (N,) of scores (N,) when the references' part (N,) is taken out.
+        """The rest (N,) of scores (N,) when the references' part (N,) is taken out.
 
         Example:
             >>> Calibration(2.0, 0.5)(np.array([3.0, 1.0]), np.array([1.5, 0.5])).tolist()

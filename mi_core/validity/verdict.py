@@ -110,7 +110,7 @@ def effect_size(auc: float) -> float:
 
 @dataclass(frozen=True)
 class Validity:
-    """What a verdict rests on: AUCs and paired differences with their 95 % intervals, and how the groups came about.
+    """The grounds of a verdict: AUCs and paired differences with their 95 % intervals, and how the groups came about.
 
     Args:
         attack_auc: of the attack on the target.
@@ -218,7 +218,7 @@ class Validity:
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> Validity:
-        """What `as_json` wrote; other entries are left out."""
+        """Read the output of `as_json`; other entries are left out."""
         values = {field.name: entry[field.name] for field in fields(cls) if field.name in entry}
         estimates = {name: Estimate.from_json(one) for name, one in values.items() if isinstance(one, Mapping)}
         return cls(**{**values, **estimates})

@@ -77,6 +77,8 @@ def read_values(path: str, trail: tuple[str, ...], read: list[str] | None = None
     merged: dict[str, Any] = {}
     for base in every:
         whole = base if not folder or base.startswith("/") or storage.is_uri(base) else f"{folder}/{base}"
+        if not storage.exists(whole):
+            whole = shipped.shipped().get(base.removesuffix(".yaml"), whole)
         merged = _merged(merged, read_values(whole, (*trail, path), read))
     result: dict[str, Any] = _merged(merged, raw)
     return result

@@ -317,7 +317,7 @@ CONTAINER = f"{GROUP}/template/spec/containers/0"
         ("authOptions/mode", "disabled", "no token authentication"),
         (f"{GROUP}/minReplicas", 3, "more at least than at most"),
         (f"{GROUP}/minReplicas", 0, "no GPU at the start"),
-        (f"{CONTAINER}/image", "REGISTRY/encoder-audit:2.60.0-cpu", "a GPU without its image"),
+        (f"{CONTAINER}/image", "REGISTRY/encoder-audit:0.1.0-cpu", "a GPU without its image"),
         (f"{GROUP}/rayStartParams/num-gpus", "2", "as many GPUs for Ray as for the pod"),
         (f"{CONTAINER}/resources/requests/memory", "40Gi", "a request that is no limit"),
         (f"{GROUP}/template/spec/securityContext/runAsNonRoot", False, "root"),

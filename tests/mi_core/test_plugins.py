@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 import tomllib
@@ -12,12 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.pages import blocks
+
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "own-attack.md").read_text()
 
 
 def block(language: str, number: int = 0) -> str:
-    return re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.M | re.S)[number]
+    return [one.text for one in blocks("docs/own-attack.md") if one.language == language][number]
 
 
 def points(number: int) -> str:

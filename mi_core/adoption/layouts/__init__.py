@@ -21,7 +21,6 @@ from mi_core.adoption.layouts.transformers import attention, plain
 from mi_core.checks import ConfigError
 from mi_core.encoders.checkpoint import wrong_shapes
 
-__all__ = ["ACTIVATIONS", "Layout", "State", "head_module", "inner", "listed", "look_at", "recognise"]
 _POSITIONS = "encoder.pos_embedding"
 _NORMALISATION = ("mean", "std")
 
@@ -149,7 +148,7 @@ def inner(
 
 
 def _all_equal(state: State, prefixes: Iterable[str]) -> bool:
-    """Whether a file holds the same weights under all of some prefixes, whatever else stands under them."""
+    """True if a file holds the same weights under all of some prefixes, whatever else stands under them."""
     parts = [{key.removeprefix(start): key for key in state if key.startswith(start)} for start in prefixes]
     first = min(parts, key=len)
     return all(name in part and torch.equal(state[first[name]], state[part[name]]) for name in first for part in parts)

@@ -132,7 +132,7 @@ def _flat(level: Mapping[Any, Any], reasons: dict[str, str]) -> State:
 
 
 def _holds(value: Mapping[Any, Any]) -> bool:
-    """Whether there are weights in a dictionary, at any depth; numbers are none."""
+    """True if there are weights in a dictionary, at any depth; numbers are none."""
     return any(
         bool(entry.ndim) if isinstance(entry, torch.Tensor) else isinstance(entry, Mapping) and _holds(entry)
         for entry in value.values()

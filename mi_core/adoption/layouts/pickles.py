@@ -129,7 +129,7 @@ class _Reader(pickle.Unpickler):
 
 
 def tensors_in(data: bytes) -> Any:
-    """What ``torch.save`` wrote, with its tensors, as dictionaries; other objects are empty or, with tensors, unfolded.
+    """The content of a file by ``torch.save``, as dictionaries; objects without tensors are empty, others unfolded.
 
     A module becomes its state dict.
 
@@ -198,7 +198,7 @@ def _state_dict(module: _Stand, above: tuple[int, ...]) -> dict[str, torch.Tenso
 
 
 def is_torchscript(data: bytes) -> bool:
-    """Whether a file is TorchScript."""
+    """True if a file is TorchScript."""
     if not zipfile.is_zipfile(io.BytesIO(data)):
         return False
     with zipfile.ZipFile(io.BytesIO(data)) as archive:

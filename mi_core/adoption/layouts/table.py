@@ -63,7 +63,7 @@ class Known:
     momentum: Mapping[str, str] = field(default_factory=dict)
 
     def fits(self, keys: Iterable[str]) -> bool:
-        """Whether the backbone's prefix and all marks are there."""
+        """True if the backbone's prefix and all marks are there."""
         keys = list(keys)
         marked = all(any(re.match(mark, key) for key in keys) for mark in self.marks)
         return marked and any(key.startswith(self.prefix) for key in keys)

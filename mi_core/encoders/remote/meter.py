@@ -70,7 +70,7 @@ class Spent:
         return Spent(max(0, requests), max(0, images), max(0.0, self.money - other.money))
 
     def covers(self, other: Spent) -> bool:
-        """Whether it is at least as much in all three."""
+        """True if it is at least as much in all three."""
         enough = self.money * (1 + _EXACT) >= other.money
         return self.requests >= other.requests and self.images >= other.images and enough
 

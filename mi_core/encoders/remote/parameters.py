@@ -109,7 +109,7 @@ class EndpointParameters:
         return Limits(self.requests_per_second, self.price_per_request, self.price_per_image, self.max_spend)
 
     def words(self) -> dict[str, Any]:
-        """What a report says of the encoder before it is tried out, by the fields of its part."""
+        """Entries of a report on the encoder before it is tried out, by the fields of its part."""
         size = f"{self.size} px" if self.size else "any size"
         return {
             "load": self.url if self.model is None else f"{self.url}, model {self.model}",

@@ -96,7 +96,7 @@ def _targets(rows: Sequence[PooledRow], targets: Sequence[str]) -> Drawing:
 
 
 def _against(rows: Sequence[PooledRow], values: Mapping[str, float], x: str, title: str, order: str) -> Drawing:
-    """What attacks reach against a number that each target has."""
+    """Results of attacks against a number that each target has."""
     figure, (panel,) = blank()
     measure, measured = measured_by(rows)
     rows = [row for row in rows if row.target in values]

@@ -71,7 +71,7 @@ def _by_defense(entries: Sequence[DefenseRow]) -> dict[str, list[DefenseRow]]:
 
 
 def strongest(entry: DefenseRow, side: str) -> Estimate:
-    """What the strongest attack reaches on an encoder, plain (``clean``) or ``defended``."""
+    """The result of the strongest attack on an encoder, plain (``clean``) or ``defended``."""
     measure, _ = _measured([entry])
     reached: list[Estimate] = [getattr(getattr(pair, side), measure) for pair in entry.attacks]
     return max(reached, key=lambda estimate: estimate.value)

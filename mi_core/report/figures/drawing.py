@@ -1,4 +1,4 @@
-"""What all figures of a report share: size, colours, axes, and how they become SVG, with values to read on hover.
+"""Common parts of a report's figures: size, colours, axes, and how they become SVG, with values to read on hover.
 
 Colours are those of Okabe and Ito, told apart by every common kind of colour vision; line styles repeat what colours
 say.
@@ -175,11 +175,11 @@ def _tips(figure: Figure) -> Iterator[tuple[str, list[str]]]:
             number += 1
             line.set_gid(f"tip{number}")
             marked = str(line.get_marker()) not in ("None", "none", "", " ")
-            points = [f"{label}{_place(panel, x)}: {rate(y)}" for x, y in np.asarray(line.get_xydata())]
+            points = [f"{label}{_position_in_words(panel, x)}: {rate(y)}" for x, y in np.asarray(line.get_xydata())]
             yield f"tip{number}", points if marked else [str(label)]
 
 
-def _place(panel: Any, x: float) -> str:
+def _position_in_words(panel: Any, x: float) -> str:
     """The place of a point on the horizontal axis, in words."""
     worded = isinstance(panel.xaxis.get_major_formatter(), FixedFormatter | FuncFormatter)
     if worded and isinstance(panel.xaxis.get_major_locator(), FixedLocator):

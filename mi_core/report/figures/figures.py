@@ -254,7 +254,7 @@ class _Histogram:
     same: list[str] = field(default_factory=list)
 
     def shows(self, other: _Histogram) -> bool:
-        """Whether the other one would be the same picture."""
+        """True if the other one would be the same picture."""
         return len(self.runs) == len(other.runs) and all(
             len(mine) == len(theirs) and np.allclose(mine, theirs, rtol=1e-6, atol=0)
             for one, two in zip(self.spreads, other.spreads, strict=True)
@@ -267,7 +267,7 @@ def _scores(runs: Iterable[AttackScores]) -> list[Spread]:
 
 
 def _histograms(series: Mapping[str, Sequence[AttackScores]]) -> list[_Histogram]:
-    """What there is to see of some attacks, each picture once: many attacks read, or score by, the same numbers."""
+    """Pictures of some attacks, each once: many attacks read, or score by, the same numbers."""
     every = [_Histogram("scores", name, runs, _scores(runs)) for name, runs in series.items()]
     for name, runs in series.items():
         read = [run.statistics for run in runs if run.statistics is not None]

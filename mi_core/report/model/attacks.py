@@ -1,4 +1,4 @@
-"""What attacks and inferences reached: by seed, over seeds, by class, and at the points of sweeps."""
+"""Results of attacks and inferences: by seed, over seeds, by class, and at the points of sweeps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mi_core.report.model.encoders import Utility
 
 @dataclass(frozen=True, kw_only=True)
 class Knowledge:
-    """What the owner of the shadow encoder knows of the target."""
+    """Knowledge of the target that the owner of the shadow encoder has."""
 
     distribution: bool
     architecture: bool
@@ -40,7 +40,7 @@ class PooledQueries:
 
 @dataclass(frozen=True, kw_only=True)
 class AttackResult:
-    """What an attack on one output of one checkpoint reached in one seed."""
+    """The result of an attack on one output of one checkpoint in one seed."""
 
     attack: str
     target: str
@@ -107,7 +107,7 @@ class NotApplicable:
 
 @dataclass(frozen=True, kw_only=True)
 class MethodPart:
-    """What an attack sees and where it was published."""
+    """An attack's threat model and its source."""
 
     access: str | None = None
     threat_model: str | None = None

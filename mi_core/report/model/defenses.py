@@ -1,4 +1,4 @@
-"""What defenses leave of everything measured, and searches for their parameters."""
+"""Measurements with and without defenses, and searches for their parameters."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class UtilityPair:
 
 @dataclass(frozen=True, kw_only=True)
 class Membership:
-    """What an attack reaches on one of both encoders."""
+    """The result of an attack on one of both encoders."""
 
     accuracy: Estimate | None = None
     auc: Estimate
@@ -89,7 +89,7 @@ class TrialUtility:
 
 @dataclass(frozen=True, kw_only=True)
 class TrialAttack:
-    """What an attack reached in a trial, by the metric of the search."""
+    """The result of an attack in a trial, by the metric of the search."""
 
     attack: str
     output: str
@@ -109,7 +109,7 @@ class TrialInference:
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """What a trial was measured to be."""
+    """The measurements of a trial."""
 
     utility: TrialUtility
     attacks: tuple[TrialAttack, ...]

@@ -1,4 +1,4 @@
-"""What encoders of a run are, and what they are good for."""
+"""The encoders of a run: their origin and their utility."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class CurvePoint:
 
 @dataclass(frozen=True, kw_only=True)
 class Spend:
-    """What was charged at the address of an encoder, at most."""
+    """The most that was charged at the address of an encoder."""
 
     requests: int
     images: int
@@ -94,5 +94,5 @@ class EncoderPart:
 
     @property
     def fingerprints(self) -> tuple[str, ...]:
-        """That of every seed."""
+        """The fingerprint in every seed."""
         return tuple(of_seed.fingerprint for of_seed in self.per_seed) or (self.fingerprint,)

@@ -1,4 +1,4 @@
-"""What scores say of candidates against controls, as a whole and one by one."""
+"""The evidence of scores on candidates against controls, as a whole and one by one."""
 
 from __future__ import annotations
 

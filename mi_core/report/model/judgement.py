@@ -12,7 +12,7 @@ from mi_core.validity.verdict import Robustness, Validity
 
 @dataclass(frozen=True, kw_only=True)
 class OfSeed:
-    """What stands for one seed."""
+    """The entries of one seed."""
 
     seed: int
 
@@ -39,7 +39,7 @@ class Judged:
 
     @property
     def validity(self) -> Validity | None:
-        """What the verdict rests on; None: there is no AUC of the attack."""
+        """The grounds of the verdict; None: there is no AUC of the attack."""
         if self.attack_auc is None:
             return None
         told = {part.name: getattr(self, part.name) for part in fields(Validity)}
@@ -105,7 +105,7 @@ class Bound:
     registered: bool | None = None
 
     def outcome_of(self, bound: float) -> str:
-        """Whether a bound is kept within, as `mi_core.validity.bound.outcome`."""
+        """The outcome for a bound, as `mi_core.validity.bound.outcome`."""
         return outcome([(each.low, each.high) for each in self.limits], bound)
 
 

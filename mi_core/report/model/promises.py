@@ -1,4 +1,4 @@
-"""What encoders memorise of images, and what their training promises by differential privacy."""
+"""Memorisation of images by encoders, and promises of their training by differential privacy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class MemorisedSample:
 
 @dataclass(frozen=True, kw_only=True)
 class Memorisation:
-    """What shadows memorise of the audited samples, by one attack on one output in one seed."""
+    """Memorisation of the audited samples by shadows, by one attack on one output in one seed."""
 
     attack: str
     shadow: str
@@ -45,7 +45,7 @@ class Guessed:
 
 @dataclass(frozen=True, kw_only=True)
 class Promise:
-    """What is promised of an encoder, and by whom."""
+    """A promise about an encoder, and who makes it."""
 
     epsilon: float
     delta: float
@@ -104,7 +104,7 @@ class ComposedEncoder:
 
 @dataclass(frozen=True, kw_only=True)
 class Composition:
-    """What encoders promise together whose training images overlap."""
+    """The promise of several encoders together whose training images overlap."""
 
     seeds: tuple[int, ...]
     seed: int

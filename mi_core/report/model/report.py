@@ -27,7 +27,7 @@ SCHEMA_VERSION = 1
 
 @dataclass(frozen=True, kw_only=True)
 class Role:
-    """Which samples have a role."""
+    """The samples of a role."""
 
     n: int
     sha256: str
@@ -35,7 +35,7 @@ class Role:
 
 @dataclass(frozen=True, kw_only=True)
 class Remark:
-    """What was done to images of a source on the way from file to pixels, and to how many."""
+    """A treatment of images of a source on the way from file to pixels, and their number."""
 
     source: str
     remark: str
@@ -76,7 +76,7 @@ class DataPart:
 
 @dataclass(frozen=True, kw_only=True)
 class NonceOrigin:
-    """What makes the views unforeseeable beside the pixels, and who drew it."""
+    """The nonce that makes the views unforeseeable beside the pixels, and who drew it."""
 
     origin: str = field(metadata={"key": "from"})
     value: str | None = None
@@ -84,7 +84,7 @@ class NonceOrigin:
 
 @dataclass(frozen=True, kw_only=True)
 class Registration:
-    """What was written down before the target was queried, and how often somebody looked since."""
+    """A registration written down before the target was queried, and how often somebody looked since."""
 
     nonce: NonceOrigin
     time: str | None = None

@@ -1,4 +1,4 @@
-"""What both pages are rendered with: every text is escaped, and a name that a template does not know is an error."""
+"""The renderer of both pages: every text is escaped, and a name that a template does not know is an error."""
 
 from __future__ import annotations
 

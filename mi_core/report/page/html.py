@@ -212,7 +212,7 @@ def _tested(report: Report, lead: PooledRow | None) -> tuple[list[CandidateTest]
 
 
 def _whiskers(report: Report, lead: PooledRow | None) -> list[tuple[str, Estimate]]:
-    """What the verdict compares, as (name, estimate): the attack, then its checks."""
+    """The estimates that the verdict compares, as (name, estimate): the attack, then its checks."""
     judged = report.validity or VerdictPart(verdict="undecided")
     attack = judged.attack_auc or (None if lead is None else lead.auc)
     named = [
@@ -260,7 +260,7 @@ def _matrices(rows: Sequence[PooledRow], lead: PooledRow | None) -> list[dict[st
 
 
 def _compared(table: dict[str, Any]) -> dict[str, Any]:
-    """What can be compared: the attacks that stand in two rows at least."""
+    """The attacks that can be compared: they stand in two rows at least."""
     columns = [one for one in table["columns"] if sum(one in found for *_, found in table["rows"]) > 1]
     rows = [row for row in table["rows"] if any(one in row[-1] for one in columns)]
     return table | {"columns": columns, "rows": rows}
@@ -308,7 +308,7 @@ def _cells(sides: Sides, row: AttackRow, columns: Sequence[str]) -> list[tuple[s
 
 
 def _marked(group: Mapping[str, Any], sides: Sides) -> bool:
-    """Whether a table shows a rate that its images do not carry."""
+    """True if a table shows a rate that its images do not carry."""
     rows = (*group["rows"], *group["seed_rows"], *group["earlier"])
     shown = (entry for row in rows for _, entry in _cells(sides, row, group["columns"]))
     return any(entry is not None and not entry.supported for entry in shown)

@@ -1,4 +1,4 @@
-"""What a report says, and how it says it.
+"""The words of a report.
 
 It draws nothing and knows no page.
 

@@ -1,4 +1,4 @@
-"""What a report answers, by the verdict and its reason: headlines, what follows, and the same with numbers.
+"""The answers of a report, by the verdict and its reason: headlines, what follows, and the same with numbers.
 
 Names in braces are filled in by `mi_core.report.words.wording`.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from mi_core.validity.verdict import CHOICE, LOT
 
 _NO_ANSWER = {
-    "no-checks": "No answer: the attack was not compared with all that a leak takes.",
+    "no-checks": "No answer: a check was not made without which nothing may be called a leak.",
     "untrained-references": "No answer: the attack was compared with untrained encoders only.",
     "after-looking": "No answer: what is judged was chosen after looking.",
     "encoder-broken": "No answer: with these views the encoder does not recognise images.",
@@ -66,6 +66,8 @@ PARTS = {
     "no-checks": (
         ("What was measured", "{pair}"),
         ("What is missing", "{missing}."),
+        (_NEXT, "Run the audit without --quick (in Python without quick=True); in a config name encoders under "
+         "validity.references."),
         (_RESTS, "{based}"),
     ),
     "untrained-references": (

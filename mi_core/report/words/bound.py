@@ -24,14 +24,14 @@ def sentence(entry: Bound) -> str:
 
 
 def _bound(entry: Bound) -> str:
-    """Whether the bound is kept within; empty: there is none."""
+    """A sentence on whether the bound is kept; empty: there is none."""
     if entry.bound is None or entry.outcome is None:
         return ""
     return f" {outcome_sentence(entry, entry.bound, entry.outcome)}"
 
 
 def outcome_sentence(entry: Bound, bound: float, outcome: str) -> str:
-    """What an outcome means.
+    """The meaning of an outcome.
 
     Args:
         entry: with the limits.
@@ -48,7 +48,7 @@ def outcome_sentence(entry: Bound, bound: float, outcome: str) -> str:
 
 
 def basis(entry: Bound) -> str:
-    """What a reader has to know beside it; empty: nothing."""
+    """A caveat for readers; empty: none."""
     said = []
     if entry.planned is not None and entry.planned > entry.attacks:
         said.append(

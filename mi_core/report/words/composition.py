@@ -1,4 +1,4 @@
-"""What several encoders promise together, in words."""
+"""The promise of several encoders together, in words."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MOST_NAMES = 4
 
 
 def sentence(entry: Composition) -> str:
-    """What a set of encoders promises."""
+    """The promise of a set of encoders."""
     names = [f"“{row.encoder}”" for row in entry.encoders]
     if len(names) > _MOST_NAMES:
         named = f"these {count(len(names))} encoders"
@@ -35,7 +35,7 @@ def sentence(entry: Composition) -> str:
 
 
 def basis(entry: Composition) -> str:
-    """What the promise rests on."""
+    """The basis of the promise."""
     told = f"Images in the training of all of them: {count(entry.images)}."
     if entry.epsilon is not None:
         told += f" {_method(entry)} The delta is the sum of the promised ones."
@@ -67,7 +67,7 @@ def basis(entry: Composition) -> str:
 
 
 def pairs(row: ComposedEncoder) -> str:
-    """What the promise of one encoder is about."""
+    """The pairs of data sets that the promise of one encoder is about."""
     return ", or ".join(PAIRS[adjacency] for adjacency in row.adjacencies)
 
 

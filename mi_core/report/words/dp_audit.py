@@ -41,7 +41,7 @@ def sentence(entry: DpAudit) -> str:
 
 
 def basis(entry: DpAudit) -> str:
-    """What the result rests on."""
+    """The basis of the result."""
     told = f"{count(entry.correct)} of {count(entry.guesses)} guesses right, on {count(entry.canaries)} "
     told += f"{'' if entry.kind == 'plain' else entry.kind + ' '}canaries; delta {chance(entry.delta)}."
     if len(entry.tried) > 1:

@@ -1,4 +1,4 @@
-"""What attacks say of the candidates as a whole and one by one, in words."""
+"""The evidence of attacks on the candidates as a whole and one by one, in words."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def heading(sides: Sides) -> str:
 
 
 def believed(report: Report, evidence: Evidence) -> str:
-    """What a reader must believe for p-values and flags to mean anything, and how far that was checked."""
+    """The assumption without which p-values and flags mean nothing, and how far it was checked."""
     sides = sides_of(report)
     blind = f"AUC {estimate(evidence.blind_auc)}, n {count(evidence.blind_auc.n)}"
     if not evidence.exchangeable:
@@ -69,12 +69,12 @@ def believed(report: Report, evidence: Evidence) -> str:
 
 
 def _is_by(report: Report, way: str) -> bool:
-    """Whether the two groups came about in a way."""
+    """True if the two groups came about in a way."""
     return report.validity is not None and report.validity.by == way
 
 
 def dataset_sentence(row: CandidateTest, sides: Sides) -> str:
-    """What the test of one attack says of the candidates as a whole: the meaning first, then the numbers."""
+    """The result of one attack's test of the candidates as a whole: the meaning first, then the numbers."""
     said = []
     if row.share is not None:
         said.append(f"share of {sides.candidates} used: {share(row.share)}")
@@ -109,7 +109,7 @@ def dataset_sentence(row: CandidateTest, sides: Sides) -> str:
 
 
 def power_sentence(report: Report, evidence: Evidence) -> str:
-    """What an audit of this size can see at all; empty where the groups differ by themselves."""
+    """The smallest effect that an audit of this size can see; empty where the groups differ by themselves."""
     if not evidence.exchangeable:
         return ""
     units = "groups of images" if evidence.grouped else "images"
@@ -170,7 +170,7 @@ class Dots:
 
     @property
     def kinds(self) -> list[str]:
-        """What each of the 100 dots is: ``named``, ``used`` or ``unknown``."""
+        """The kinds of the 100 dots: ``named``, ``used`` or ``unknown``."""
         return ["named"] * self.named + ["used"] * self.used + ["unknown"] * (100 - self.named - self.used)
 
 

@@ -1,4 +1,4 @@
-"""What a test of forgetting found, in words and as a table of the terminal."""
+"""The result of a test of forgetting, in words and as a table of the terminal."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _SIGNS = {
 
 
 def in_words(found: Forgetting) -> str:
-    """What was found, and which test decided, in one to three sentences.
+    """The result, and the test that decided, in one to three sentences.
 
     Example:
         >>> from mi_core.records import Estimate

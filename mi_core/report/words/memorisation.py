@@ -15,7 +15,7 @@ MEANING = (
 
 
 def mean_sentence(entry: Memorisation) -> str:
-    """What holds of all images together."""
+    """A sentence on all images together."""
     mean = entry.mean
     shown = "This training memorises images" if mean.low > 0 else "None is shown, since the interval contains 0"
     if mean.high < 0:
@@ -25,7 +25,7 @@ def mean_sentence(entry: Memorisation) -> str:
 
 
 def single_sentence(entry: Memorisation) -> str:
-    """What holds of single images."""
+    """A sentence on single images."""
     images = count(entry.mean.n)
     if not entry.memorised:
         return (
@@ -39,8 +39,8 @@ def single_sentence(entry: Memorisation) -> str:
     )
 
 
-def place(entry: Memorisation) -> str:
-    """What was measured where."""
+def measurement(entry: Memorisation) -> str:
+    """The attack, the encoder and the output of a measurement."""
     settings = "" if entry.settings is None else f" ({entry.settings})"
     told = f"{entry.attack}{settings}, encoders “{entry.shadow}”, {entry.output} output"
     return f"{told}, epoch {entry.epoch}, seed {entry.seed}"

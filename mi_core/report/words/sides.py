@@ -1,4 +1,4 @@
-"""What a report calls the two groups of images that attacks tell apart.
+"""Names of the two groups of images that attacks tell apart.
 
 Where the truth is known they are members and non-members. Where somebody asks whether images of hers were used, they
 are her images and control images: nobody knows who is a member, so accuracy, precision and recall do not exist.
@@ -81,7 +81,7 @@ def measured_by(rows: Iterable[HasAccuracy]) -> tuple[str, str]:
 
 
 def unsupported(sides: Sides) -> str:
-    """What a dagger beside a rate means."""
+    """The meaning of a dagger beside a rate."""
     return f"too few {sides.outside} for this rate"
 
 

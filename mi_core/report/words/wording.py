@@ -87,7 +87,7 @@ class Condition:
 
 @dataclass(frozen=True)
 class Answer:
-    """What the report found, from plain words to numbers.
+    """The answer of a report, from plain words to numbers.
 
     Args:
         verdict: its key; title: its name.
@@ -138,7 +138,7 @@ def answer(report: Report) -> Answer:
         "robustness": times(0.0 if robustness is None else robustness.at_least),
         "check": _CHECKS[verdict_rule.RESOLUTION if robustness is None else robustness.check],
     }
-    said = _said(judged)
+    key = _answer_key(judged)
     plain = {
         "inside": sides.inside,
         "outside": sides.outside,
@@ -155,9 +155,9 @@ def answer(report: Report) -> Answer:
         "unseen": _unseen(report.evidence),
         "missing": _missing(judged),
     }
-    headline = HEADLINES[sides.known].get(said) or HEADLINES[sides.known][judged.verdict]
+    headline = HEADLINES[sides.known].get(key) or HEADLINES[sides.known][judged.verdict]
     kind = [] if report.validity is None else [(GROUPS, KINDS[judged.by or verdict_rule.CHOICE])]
-    filled = [(label, " ".join(text.format(**plain).split())) for label, text in (*kind, *PARTS[said])]
+    filled = [(label, " ".join(text.format(**plain).split())) for label, text in (*kind, *PARTS[key])]
     return Answer(
         judged.verdict,
         TITLES[judged.verdict],
@@ -165,13 +165,13 @@ def answer(report: Report) -> Answer:
         headline,
         tuple((label, _capital(text)) for label, text in filled if text),
         judged.warning or "",
-        _capital(SENTENCES[said].format(**numbers)),
+        _capital(SENTENCES[key].format(**numbers)),
         tuple(_conditions(judged.validity)),
     )
 
 
-def _said(judged: Judged) -> str:
-    """What is said: of a leak by how the groups came about, of an undecided verdict by its reason, else the verdict."""
+def _answer_key(judged: Judged) -> str:
+    """The key of the answer: how the groups of a leak came about, why a verdict is undecided, or the verdict."""
     if judged.verdict == "leak":
         return "by-lot" if judged.by == verdict_rule.LOT else "robust"
     return (judged.reason or "no-checks") if judged.verdict == "undecided" else judged.verdict
@@ -208,7 +208,7 @@ def _conditions(validity: verdict_rule.Validity | None) -> Iterator[Condition]:
 
 
 def _question(report: Report, row: PooledRow | None) -> str:
-    """What the owner of the images asks."""
+    """The question of the owner of the images."""
     candidate = report.data.roles.get("candidate")
     n = candidate.n if candidate is not None else None if row is None else row.n_member
     images = "your images" if n is None else sides_of(report).counted(n)
@@ -230,7 +230,7 @@ def _pair(entry: Estimate | None, sides: Sides) -> str:
 
 
 def _lower(entry: Estimate | None, sides: Sides) -> str:
-    """What it means that an attack is surely worse than guessing; empty: it is not."""
+    """The meaning of an attack that is surely worse than guessing; empty: it is not."""
     if entry is None or entry.high >= 0.5:
         return ""
     return f" {_capital(sides.inside)} score lower than {sides.outside}: that is no sign of use, nor of the opposite."
@@ -345,8 +345,7 @@ def _proved(evidence: Evidence | None, sides: Sides) -> str:
     for samples in evidence.samples[:1]:
         if samples.flagged:
             named = f"{count(samples.flagged)} of {'them' if said else whole}"
-            errors = "" if sides.known else f" (about 1 in {round(1 / samples.fdr)} of those by error)"
-            said.append(f"{named} can be named{errors}")
+            said.append(f"{named} can be named (about 1 in {round(1 / samples.fdr)} of those by error)")
     if not said:
         return ""
     start = "Without being told which images are members, the audit says: " if sides.known else ""
@@ -354,7 +353,7 @@ def _proved(evidence: Evidence | None, sides: Sides) -> str:
 
 
 def _unseen(evidence: Evidence | None) -> str:
-    """What would usually have been called a leak, in the unit of the attack, if all images were used."""
+    """The result that would usually have been called a leak, in the unit of the attack, if all images were used."""
     power = () if evidence is None else evidence.power
     least = next((detectable.auc for detectable in power if detectable.used == 1), None)
     if least is None:

@@ -1,4 +1,4 @@
-"""What many images tell together.
+"""Tests of many images together.
 
 It imports nothing else of this folder.
 

@@ -1,4 +1,4 @@
-"""Whether candidates were used, as a whole: their scores against those of controls that surely were not.
+"""A test that candidates were used, as a whole: their scores against those of controls that surely were not.
 
 One sample alone says little; many together can say much (Maini, Yaghini and Papernot, "Dataset inference", ICLR 2021).
 The candidates' mean score is compared with the controls' by Welch's t (Biometrika, 1947), once against Student's
@@ -56,7 +56,7 @@ class Needed:
     high: int | None
 
     def as_json(self) -> dict[str, int]:
-        """Those of ``value``, ``low`` and ``high`` that exist."""
+        """The numbers ``value``, ``low`` and ``high``, as far as they exist."""
         return {name: number for name, number in vars(self).items() if number is not None}
 
 

@@ -50,7 +50,7 @@ _STEPS = 100  # of the share that is left
 
 @dataclass(frozen=True)
 class Forgetting:
-    """Whether images were forgotten, and the AUCs and differences that this rests on.
+    """The result on whether images were forgotten, and the AUCs and differences that it rests on.
 
     Args:
         before_auc, after_auc, unseen_auc, blind_auc: of the attack on three encoders, and of the blind classifier.
@@ -85,7 +85,7 @@ class Forgetting:
 
     @property
     def decided(self) -> tuple[str, str]:
-        """Which test decided, and of which attack.
+        """The test that decided, and its attack.
 
         ``mean``: the AUCs. ``percentile-95``, ``percentile-99``, ``weights``: `Tail.sign`, which found kept images.
         ``kept``: the bound of the share that is kept in full.
@@ -113,7 +113,7 @@ class Forgetting:
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> Forgetting:
-        """What `as_json` wrote."""
+        """Read the output of `as_json`."""
         tails = {name: Tail.from_json(own) for name, own in entry["tails"].items()}
         plain = {name: entry[name] for name in ("left_at_most", "tolerance", "kept")}
         values: dict[str, Any] = {

@@ -65,7 +65,7 @@ class Scored:
 
 @dataclass(frozen=True)
 class Tail:
-    """What the upper tail of one attack's scores says of images that are kept in full.
+    """The evidence of the upper tail of one attack's scores that images are kept in full.
 
     Args:
         above: share of the images that are after above each of `PERCENTILES`.
@@ -85,14 +85,14 @@ class Tail:
 
     @property
     def sign(self) -> str:
-        """Which test found kept images: ``percentile-95``, ``percentile-99``, ``weights``; empty: none did."""
+        """The test that found kept images: ``percentile-95``, ``percentile-99``, ``weights``; empty: none did."""
         if self.percentile is not None:
             return f"percentile-{round(100 * self.percentile)}"
         return "weights" if self.excess.low > 0 else ""
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> Tail:
-        """What `as_json` wrote."""
+        """Read the output of `as_json`."""
         values = {field.name: entry[field.name] for field in fields(cls)}
         estimates = {name: Estimate.from_json(values[name]) for name in ("excess", "excess_blind")}
         return cls(**{**values, **estimates, "above": tuple(values["above"])})
@@ -105,7 +105,7 @@ class Tail:
 
 
 def tail(seeds: Sequence[Scored], *, overlap: float = 0.0, attacks: int = 1) -> Tail:
-    """What the upper tail says, from one or more seeds.
+    """The evidence of the upper tail, from one or more seeds.
 
     Args:
         seeds: at least one.

@@ -228,6 +228,13 @@ def test_rules_for_images_of_all_ages(tmp_path: Path, rules: dict[str, Any], tol
     assert preprocessing_of({**files, "processor_config.json": nested})[0] == own
 
 
+def test_both_sides_of_images_that_are_not_square_are_named(tmp_path: Path) -> None:
+    save_transformers("ViTModel", tmp_path)
+    (tmp_path / "preprocessor_config.json").write_text('{"size": {"height": 32, "width": 40}}')
+    with pytest.raises(ConfigError, match="images of 32 x 40 px"):
+        adopted(tmp_path)
+
+
 def test_images_that_are_not_square_are_refused(tmp_path: Path) -> None:
     save_transformers("ViTModel", tmp_path)
     (tmp_path / "preprocessor_config.json").write_text('{"size": {"shortest_edge": 32}}')

@@ -11,7 +11,7 @@ import torch
 
 from mi_core.attacks.clip import (
     CaptionCosine,
-    CaptionCosineParameters,
+    ConformalParameters,
     PairLoss,
     PairLossParameters,
     WeakSupervision,
@@ -53,7 +53,7 @@ def test_cosine_and_its_threshold() -> None:
 
 
 def test_at_a_rate_of_one_every_pair_is_called_a_member() -> None:
-    attack = CaptionCosine(CaptionCosineParameters(fpr=1))
+    attack = CaptionCosine(ConformalParameters(fpr=1))
     attack.fit(LabelledFeatures(pairs(20, 1.0, 0), np.zeros(20, dtype=bool)))
     assert (attack.score(pairs(200, 0.0, 1)) >= attack.threshold).all()
 

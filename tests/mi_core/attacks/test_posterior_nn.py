@@ -52,6 +52,14 @@ def test_the_released_network_has_a_relu_on_its_outputs() -> None:
     assert (attack._training().learning_rate, ATTACKS["posterior-nn"]()._training().learning_rate) == (1e-3, 0.05)
 
 
+def test_a_class_below_0_is_named() -> None:
+    attack = ATTACKS["posterior-mlp"]()
+    assert isinstance(attack, NetworkAttack)
+    samples = Features(np.array(["a", "b", "c"]), {"embedding": LOGITS}, labels=np.array([-1, 0, 2]))
+    with pytest.raises(ConfigError, match="is given classes -1 to 2 for 3 posteriors, 0 to 2"):
+        attack._inputs(samples)
+
+
 def test_all_posteriors_and_the_class() -> None:
     np.testing.assert_allclose(inputs("posterior-mlp")[1], [0.1, 0.2, 0.7, 0, 1, 0], atol=1e-6)
     layers: Any = ATTACKS["posterior-mlp"]()._network(6)

@@ -53,6 +53,11 @@ def test_schedules(settings: dict[str, Any], expected: mlp.Training) -> None:
     assert SDMIParameters(**settings).training() == expected
 
 
+def test_no_epochs_are_not_those_of_the_variant() -> None:
+    with pytest.raises(ConfigError, match="epochs"):
+        SDMIParameters(epochs=0)
+
+
 def test_the_released_variant_squares_and_scores() -> None:
     given, member = features()
     attack = SDMI(SDMIParameters(variant="released", epochs=3))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from mi_core.attacks.update import Update, UpdateParameters
+from mi_core.attacks.update import ConformalParameters, Update
 from mi_core.checks import NumericError, ShapeError
 from mi_core.features.pairwise_similarity import PairwiseSimilarity, pairwise_similarity
 from mi_core.metrics.delong import auc
@@ -79,7 +79,7 @@ def test_members_of_the_reference_change_nothing() -> None:
 def test_too_few_known_ones_and_other_samples_are_named() -> None:
     known, _ = versions(20, 0.0, 1)
     with pytest.raises(NumericError, match="update needs 3 known non-members for a line, got 2"):
-        Update(UpdateParameters(fpr=0.5)).fit(LabelledFeatures(known.take(np.arange(2)), np.zeros(2, dtype=bool)))
-    assert Update(UpdateParameters(fpr=1.0)).needed_nonmembers == 3
+        Update(ConformalParameters(fpr=0.5)).fit(LabelledFeatures(known.take(np.arange(2)), np.zeros(2, dtype=bool)))
+    assert Update(ConformalParameters(fpr=1.0)).needed_nonmembers == 3
     with pytest.raises(ShapeError, match="of other samples, or in another order"):
         Features(known.ids[::-1].copy(), known.values, before=known.before)

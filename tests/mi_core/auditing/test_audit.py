@@ -284,8 +284,8 @@ def test_what_was_lost_or_left_out_is_printed(tmp_path: Path) -> None:
     pictures = [encode_png(one) for one in IMAGES]
     found = found_in([*pictures[:100], b"nothing", pictures[0]], pictures[100:], max_rejected=0.1)
     text = str(found)
-    assert "1 images cannot be used; first candidates/100: " in text
-    assert "1 images were left out because they are copies or near-copies of others." in text
+    assert "Images that cannot be used: 1; first candidates/100: " in text
+    assert "Images left out as copies or near-copies of others: 1." in text
     assert all(caveat in text for caveat in found.report["caveats"])
 
 

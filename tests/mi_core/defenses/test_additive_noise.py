@@ -29,7 +29,8 @@ from mi_core.defenses.convex_head import sensitivity_bound, solve_head
 from mi_core.defenses.head import head_inputs
 from mi_core.defenses.privacy import NORMS, calibrated, guarantee, random_dp_gamma, standard_deviation
 from mi_core.defenses.sensitivity import HeadTraining, draw_pairs, pair_distance, train_head
-from mi_core.encoders.checkpoint import fingerprint, load_weights, weights_bytes
+from mi_core.encoders.checkpoint import Encoder, fingerprint, load_weights, weights_bytes
+from mi_core.encoders.masked import PatchDecoder
 from mi_core.hashing import digest64
 from mi_core.metrics.intervals import rate
 from mi_core.training.optimizers import OptimizerParameters
@@ -323,6 +324,34 @@ def test_a_convex_head_is_served_on_unit_lengths_and_survives_being_stored(metho
         again = defense.defended(classifier(), state)
         load_weights(again, weights_bytes(served))
         torch.testing.assert_close(again(images)["logits"], expected)
+
+
+@pytest.mark.filterwarnings("ignore:for .* copying from a non-meta parameter")
+@pytest.mark.parametrize("parameters", [{}, CONVEX], ids=["gradient", "convex"])
+def test_a_served_encoder_keeps_its_device_its_decoder_and_what_else_its_class_does(parameters: dict[str, Any]) -> None:
+    class Doubled(Encoder):
+        def forward(self, images: torch.Tensor) -> dict[str, torch.Tensor]:
+            return {name: 2 * answer for name, answer in super().forward(images).items()}
+
+    encoder, data = classifier(), labelled()
+    decoder = PatchDecoder(8, 2, "pixels", 4, decoder_width=8, layers=1, heads=2)
+    rich = Doubled(encoder.backbone, encoder.heads, encoder.mean, encoder.std, decoder=decoder).eval()
+    defense = AdditiveGaussian(NoiseParameters(scale=0.1, **parameters), seed=4)
+    state = defense.fit(encoder, data)
+    served = defense.defended(rich, state)
+    assert served.decoder is decoder
+    assert not any(part.training for part in served.heads.values())
+    images = data.images[:5].float() / 255
+    with torch.inference_mode():
+        torch.testing.assert_close(served(images)["logits"], 2 * defense.defended(encoder, state)(images)["logits"])
+    elsewhere = defense.defended(classifier().to("meta"), state)
+    assert {part.device.type for part in elsewhere.parameters()} == {"meta"}
+
+
+@pytest.mark.parametrize("delta", [0.0, 1.0])
+def test_a_delta_that_promises_nothing_is_refused_before_anything_is_trained(delta: float) -> None:
+    with pytest.raises(ConfigError, match="delta"):
+        NoiseParameters(delta=delta)
 
 
 def test_a_convex_head_wants_replace_one_and_a_penalty() -> None:

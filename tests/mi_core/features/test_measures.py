@@ -192,7 +192,7 @@ def test_each_set_of_queries_is_asked_once() -> None:
         ({}, "kind = 'None', allowed: adversarial, boundary, "),
         ({"kind": "pairwise", "metric": "dot"}, "metric = 'dot', allowed: correlation, cosine, euclidean"),
         ({"kind": "pairwise", "metric": 1}, "metric of pairwise = 1, allowed: values such as 'cosine'"),
-        ({"kind": "patches", "rows": 2}, "patches = '2x3', allowed: odd numbers"),
+        ({"kind": "patches", "rows": 2}, "grid = '2x3', allowed: odd numbers"),
         ({"kind": "parts", "parts": 0}, "parts = 0"),
         ({"kind": "parts", "parts": 2.5}, "parts of parts = 2.5, allowed: values such as 128"),
         ({"kind": "parts", "parts": True}, "parts of parts = True"),

@@ -8,7 +8,7 @@ import pytest
 from mi_core.checks import ConfigError, ShapeError
 from mi_core.metrics.delong import auc
 from mi_core.metrics.intervals import rate
-from mi_core.metrics.pooled import difference, pool, together
+from mi_core.metrics.pooled import difference, pool, pooled_count
 from mi_core.records import Estimate
 
 
@@ -104,7 +104,7 @@ def test_what_recurs_counts_between_once_and_every_time() -> None:
     assert (half.n, half.false_positives) == (133, 40)
     assert half.high - half.value == pytest.approx(0.1 * (0.5 * (1 + 0.5)) ** 0.5)
     assert pool(runs, overlap=0) == pool(runs)
-    assert together([100, 90]) == 190
-    assert together([100, 90], 1) == 100
+    assert pooled_count([100, 90]) == 190
+    assert pooled_count([100, 90], 1) == 100
     with pytest.raises(ConfigError, match=r"overlap = 1\.5"):
         pool(runs, overlap=1.5)

@@ -151,10 +151,9 @@ def test_the_fewest_flags_are_those_of_the_procedure(fdr: float) -> None:
 def test_needed_controls_are_the_fewest() -> None:
     for n in (1, 7, 100, 1000):
         for fdr in (0.05, 0.1, 0.29, 1.0):
-            for flags in {1, max(1, n // 10), n}:
-                needed = needed_controls(n, fdr, flags=flags)
-                assert least_flags(needed, n, fdr) <= flags
-                assert needed == 1 or least_flags(needed - 1, n, fdr) > flags
+            needed = needed_controls(n, fdr)
+            assert least_flags(needed, n, fdr) == 1
+            assert needed == 1 or least_flags(needed - 1, n, fdr) > 1
 
 
 def test_bad_input() -> None:
@@ -191,7 +190,6 @@ def test_bad_input() -> None:
         (lambda: least_flags(10, 10, 1.5), "fdr = 1.5"),
         (lambda: needed_controls(0, 0.1), "n_candidate = 0"),
         (lambda: needed_controls(10, 0.0), "fdr = 0.0"),
-        (lambda: needed_controls(10, 0.1, flags=11), "flags = 11"),
     ):
         with pytest.raises(ConfigError, match=message):
             call()

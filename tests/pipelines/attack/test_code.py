@@ -18,12 +18,13 @@ from pipelines.config.reading.schema import schema
 from pipelines.errors import UserError
 from pipelines.plan.load import load, parse
 from tests.conftest import small_config
+from tests.pages import blocks
 
 pytestmark = pytest.mark.ray
 
 ROOT = Path(__file__).parents[3]
-PAGE = (ROOT / "docs" / "own-attack.md").read_text()
-CODE, CONFIG = (re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.M | re.S)[0] for language in ("python", "yaml"))
+PAGE = list(blocks("docs/own-attack.md"))
+CODE, CONFIG = (next(one.text for one in PAGE if one.language == language) for language in ("python", "yaml"))
 
 
 @pytest.fixture

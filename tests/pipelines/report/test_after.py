@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 import types
 from collections.abc import Iterator
@@ -20,8 +19,8 @@ from pipelines.config.sections.report import ReportConfig
 from pipelines.errors import UserError
 from pipelines.report.after import hand_over
 from pipelines.run.folder import RunFolder
+from tests.pages import blocks
 
-PAGE = (Path(__file__).parents[3] / "docs/results.md").read_text()
 REPORT = {"name": "mine", "validity": {"verdict": "leak", "attack_auc": {"value": 0.9}}}
 
 
@@ -67,7 +66,7 @@ def test_a_fault_is_one_line_that_names_it(folder: RunFolder, tmp_path: Path, mo
 
 
 def examples(language: str) -> list[str]:
-    return [block for block in re.findall(r"```\n(.*?)```", PAGE, re.DOTALL) if block.startswith(language)]
+    return [block.text for block in blocks("docs/results.md") if block.language == language]
 
 
 def test_the_functions_of_the_page_read_what_a_report_holds(
@@ -88,7 +87,7 @@ def test_the_functions_of_the_page_read_what_a_report_holds(
         def __exit__(self, *_: object) -> None:
             told.append(dict(self.summary))
 
-    (tmp_path / "my_hooks.py").write_text("".join(examples("import ")))
+    (tmp_path / "my_hooks.py").write_text("".join(examples("python")))
     monkeypatch.syspath_prepend(str(tmp_path))
     for name in ("mlflow", "wandb"):
         module: Any = types.ModuleType(name)
@@ -124,7 +123,7 @@ def received() -> Iterator[tuple[str, list[bytes]]]:
 
 def test_the_webhook_of_the_page_posts_the_report(folder: RunFolder, received: tuple[str, list[bytes]]) -> None:
     address, bodies = received
-    (webhook,) = (block for block in examples("report:\n") if "curl" in block)
+    (webhook,) = (block for block in examples("yaml") if "curl" in block)
     settings = yaml.safe_load(webhook)["report"]
     after = settings["after"].replace("https://example.org", address)
     hand_over(given(after), folder)

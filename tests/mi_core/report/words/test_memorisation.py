@@ -14,7 +14,7 @@ from mi_core.report.model.promises import Memorisation
 from mi_core.report.model.report import report_from_json as typed
 from mi_core.report.page.html import render_html
 from mi_core.report.terminal import terminal_table
-from mi_core.report.words.memorisation import MEANING, mean_sentence, place, single_sentence
+from mi_core.report.words.memorisation import MEANING, mean_sentence, measurement, single_sentence
 from tests.mi_core.report.page.page import Page
 
 SHOWN: dict[str, Any] = {
@@ -55,7 +55,7 @@ def test_the_sentences_claim_what_the_intervals_show() -> None:
         "None of the 880 images can be called memorised by itself. That does not"
     )
     assert "1 of 880 images" in single_sentence(part(SHOWN))
-    assert place(part(SHOWN | {"settings": "shadows 4"})).startswith("sslmem (shadows 4), encoders “half”")
+    assert measurement(part(SHOWN | {"settings": "shadows 4"})).startswith("sslmem (shadows 4), encoders “half”")
 
 
 def test_the_page_and_the_terminal_say_it(measured: dict[str, Any]) -> None:
@@ -69,7 +69,9 @@ def test_the_page_and_the_terminal_say_it(measured: dict[str, Any]) -> None:
     with console.capture() as capture:
         console.print(terminal_table(typed(measured), whole=False))
     for entry in (SHOWN, NOTHING):
-        assert f"{place(part(entry))}: {mean_sentence(part(entry))} {single_sentence(part(entry))}" in capture.get()
+        assert (
+            f"{measurement(part(entry))}: {mean_sentence(part(entry))} {single_sentence(part(entry))}" in capture.get()
+        )
 
 
 def test_a_row_counts_as_memorised_by_its_rank(measured: dict[str, Any]) -> None:

@@ -44,7 +44,7 @@ def with_verdict(report: dict[str, Any], verdict: str, reason: str = "", **low: 
         ("leak", "robust", "Leak", "would have to be at least"),
         ("no-evidence", "nothing-found", "No evidence of a leak", "This does not prove that it reveals nothing."),
         ("confounded", "checks-differ", "Confounded", "may come from how the groups differ, not from training"),
-        ("undecided", "no-checks", "Undecided", "not compared with all that a leak takes"),
+        ("undecided", "no-checks", "Undecided", "a check was not made without which nothing may be called a leak"),
         ("undecided", "untrained-references", "Undecided", "compared with untrained encoders only"),
         ("undecided", "after-looking", "Undecided", "chosen after looking"),
         ("undecided", "encoder-broken", "Undecided", "does not recognise images"),

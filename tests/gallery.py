@@ -1,0 +1,92 @@
+"""Make the reports of docs/gallery.md anew. As a program: python tests/gallery.py [FOLDER]."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from sklearn.datasets import load_digits
+
+from mi_core import audit
+from mi_core.augmentations.simclr import SimCLRAugmentation
+from mi_core.objectives.simclr import SimCLRParameters
+from mi_core.training.data import ResidentImages
+from mi_core.training.loop import Pretrainer, PretrainingParameters
+from mi_core.training.optimizers import OptimizerParameters
+
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "docs" / "gallery"
+VIEWS = {
+    "crop_scale": (0.75, 1.0),
+    "rotation": 8,
+    "flip": 0,
+    "jitter_probability": 1.0,
+    "brightness": 0.1,
+    "contrast": 0,
+    "saturation": 0,
+    "hue": 0,
+    "grayscale": 0,
+}
+RECIPE = PretrainingParameters(
+    backbone="conv4",
+    objective="simclr",
+    objective_parameters=SimCLRParameters(temperature=0.2, projection_hidden=256, projection_width=128),
+    optimizer=OptimizerParameters(name="adamw", learning_rate=0.005, weight_decay=0.0001, warmup=0.03),
+    epochs=200,
+    batch_size=220,
+)
+"""Views and training are those of configs/quickstart.yaml, for half as long."""
+BY_LOT = ("queries.outputs=[projection]", "attacks=[{attack: encodermi-t, target: target, reference: shadow}]")
+
+
+def digits() -> list[np.ndarray[Any, Any]]:
+    """Four times 440 images of digits, in no order."""
+    images = np.round(load_digits().images * (255 / 16)).astype(np.uint8)
+    return np.split(images[np.random.default_rng(0).permutation(len(images))[:1760]], 4)
+
+
+def resampled(images: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The images, once made smaller and larger again, as by another camera."""
+    return np.stack([np.asarray(Image.fromarray(one).resize((6, 6)).resize((8, 8))) for one in images])
+
+
+def trained(images: np.ndarray[Any, Any]) -> Callable[[torch.Tensor], torch.Tensor]:
+    """The projection of an encoder that saw these images."""
+    keys = [("digits", str(row)) for row in range(len(images))]
+    own = ResidentImages(torch.from_numpy(images)[:, None], keys, batch_size=220, seed=0)
+    trainer = Pretrainer(own, SimCLRAugmentation(**VIEWS), RECIPE, seed=0)
+    for _ in range(RECIPE.epochs):
+        trainer.train_epoch()
+    encoder = trainer.encoder().eval()
+    return lambda images: encoder(images)["projection"]
+
+
+def made(folder: Path) -> None:
+    """Write the four reports."""
+    folder.mkdir(exist_ok=True)
+    seen, unseen, other, _ = digits()
+    encoder = trained(seen)
+    ask = partial(audit, encoder, size=8, channels=1, augmentation=VIEWS, nonce="gallery", progress=False)
+    for name, found in (
+        ("undecided", ask(seen, unseen, quick=True)),
+        ("no-evidence", ask(other, unseen)),
+        ("confounded", ask(other, resampled(unseen))),
+    ):
+        found.save(folder / f"{name}.html")
+    with tempfile.TemporaryDirectory() as place:
+        command = [sys.executable, "-m", "pipelines.cli", "quickstart", *BY_LOT]
+        subprocess.run(command, cwd=place, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=True)
+        (folder / "leak.html").write_bytes((Path(place) / "runs" / "quickstart" / "report.html").read_bytes())
+
+
+if __name__ == "__main__":
+    made(Path(sys.argv[1]) if sys.argv[1:] else FOLDER)
