@@ -77,7 +77,9 @@ def schema() -> Schema:
         "additionalProperties": False,
     }
     fields["sweep"] = _sweep(_pattern(names)) | _described(fields["sweep"])
-    fields["extends"] = SOME_TEXT | {"description": "config files that this one changes, relative to its folder, or names of shipped ones"}
+    fields["extends"] = SOME_TEXT | {
+        "description": "config files that this one changes, relative to its folder, or names of shipped ones"
+    }
     plain: Schema = _draft_7(
         {
             "$schema": "http://json-schema.org/draft-07/schema#",
