@@ -1,4 +1,4 @@
-"""What the user sees while stages run: one line per finished step and a bar for everything longer.
+"""Lines and bars for the user while stages run: one line per finished step and a bar for everything longer.
 
 The logger ``encoder_audit`` gets the same lines, with the stage as ``record.stage``.
 """
@@ -51,14 +51,14 @@ def without_control(text: str) -> str:
 
 
 def _is_blank(letter: str) -> bool:
-    """Whether a letter is a blank of another width, or one that ends no line."""
+    """Tell whether a letter is a blank of another width, or one that ends no line."""
     return unicodedata.category(letter) == "Zs"
 
 
 output = _Plain(markup=False)
-"""What a command prints; names and paths of users stand as they are, brackets included."""
+"""The console of results; names and paths of users stand as they are, brackets included."""
 console = _Plain(stderr=True, highlight=False, markup=False)
-"""What it says meanwhile; likewise."""
+"""The console of progress; likewise."""
 _open: list[Bars] = []  # steps under way, the innermost last
 _said = [monotonic()]  # when the last line was printed
 _silent = [False]
@@ -150,7 +150,7 @@ class Bars(Progress):
 
 
 def under_way() -> list[Piece]:
-    """What the innermost step that can be told of is at."""
+    """The pieces of the innermost step that can be told of."""
     for shown in reversed(_open):
         if found := shown.pieces():
             return found
@@ -158,7 +158,7 @@ def under_way() -> list[Piece]:
 
 
 def are_bars_drawn() -> bool:
-    """Whether a bar on a terminal shows what is under way."""
+    """Tell whether a bar on a terminal shows what is under way."""
     return any(not shown.disable for shown in _open)
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 from mi_core.checks import AnswerError, ConfigError, NumericError, ShapeError
 
@@ -13,7 +12,7 @@ _OF_STORAGE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCE
 
 
 class UserError(ValueError):
-    """What the user gave is wrong; the message is one line that names the place and the remedy."""
+    """A fault in what the user gave; the message is one line that names the place and the remedy."""
 
 
 class Unavailable(RuntimeError):
@@ -41,15 +40,6 @@ def unavailable_in(error: BaseException) -> str | None:
     """The one line on what did not start or answer, of this process or a worker; None: the error is another one."""
     found = next((inner for inner in _chain(error, set()) if isinstance(inner, Unavailable | Unreachable)), None)
     return None if found is None else " ".join(str(found).split())
-
-
-def fault_in(function: Callable[..., object], *arguments: Any) -> str:
-    """Do a piece of work; returns what is wrong with what the user gave, or nothing."""
-    try:
-        function(*arguments)
-    except (ConfigError, NumericError, ShapeError, UserError) as error:
-        return str(error)
-    return ""
 
 
 def storage_fault(error: OSError) -> str:

@@ -103,7 +103,7 @@ def _glimpses(splits: Splits, source: str, item: str) -> Glimpses:
 def _seen(
     data: DataConfig, splits: Splits, roles: Sequence[str], ids: Iterable[str]
 ) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-    """What the scan kept of some samples, and of the others what their files show: id, numbers, pixels."""
+    """The scan's numbers of some samples, and those of the other samples' files: id, numbers, pixels."""
     missing = set(ids)
     for source, item in splits.sums.shards:
         wanted = {key for key in splits.keys(source, item, roles) if f"{source}/{key}" in missing}

@@ -70,7 +70,7 @@ class Fitted:
 
 
 def divisible(judge: Judge) -> bool:
-    """Whether an attack scores each sample by itself: not where it is fitted on that sample's own features."""
+    """Tell whether an attack scores each sample by itself: not where it is fitted on that sample's own features."""
     fit = judge.score.fit
     return judge.fold == "all" and not fit.by_halves and not fit.audited
 
@@ -223,7 +223,7 @@ def _seen(splits: Splits, encoder: Encoder, ids: npt.NDArray[np.str_]) -> BoolAr
 
 
 def described(task: Task, fitted: Fitted | None, scored: tuple[int, int | None, int]) -> dict[str, Any]:
-    """What the result of an attack says of it besides its scores.
+    """The description of an attack in its result, besides its scores.
 
     Args:
         task: the attack.
@@ -259,7 +259,7 @@ def described(task: Task, fitted: Fitted | None, scored: tuple[int, int | None, 
 
 
 def packed(method: Attack) -> bytes:
-    """What a fit learned, as a file of arrays."""
+    """The learned state of a fit, as a file of arrays."""
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **cast(Any, method.state()))
     return buffer.getvalue()

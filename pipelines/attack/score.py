@@ -35,7 +35,7 @@ def audited_names(task: Task) -> list[str]:
 
 
 def is_divided(task: Task) -> bool:
-    """Whether the scores of an attack are computed in several parts."""
+    """Tell whether the scores of an attack are computed in several parts."""
     asked = number_of(Splits.load(task.folder.path), audited_names(task), task.judge.attack.count)
     return divisible(task.judge) and asked > ONE_PART
 
@@ -90,7 +90,7 @@ def _fit(task: Task) -> Fitted | None:
 
 @dataclass(frozen=True)
 class _Part:
-    """What a part's task says of it: numbers as in `Scored`, or why the attack does not apply."""
+    """The word of a part's task on it: numbers as in `Scored`, or why the attack does not apply."""
 
     samples: int = 0
     spent: int | None = None
@@ -105,7 +105,7 @@ class _Part:
 
     @classmethod
     def read(cls, path: str) -> _Part:
-        """What the file of an earlier task says."""
+        """Read the word of an earlier task from its file."""
         table = storage.read_table(path, ["member"])
         said = {name.decode(): text.decode() for name, text in (table.schema.metadata or {}).items()}
         spent = None if said["spent"] == "" else int(said["spent"])

@@ -43,7 +43,7 @@ def parts_of(task: Task) -> list[str]:
 
 
 class Units(NamedTuple):
-    """What an attack is measured on: members and non-members, or their groups.
+    """The units that an attack is measured on: members and non-members, or their groups.
 
     Args:
         counts: how many.
@@ -55,7 +55,7 @@ class Units(NamedTuple):
 
 
 def units_of(task: Task) -> Units:
-    """What an attack is measured on: samples, or groups."""
+    """The units that an attack is measured on: samples, or groups."""
     table = judged(task, ("member", "group"))
     member, groups = np.asarray(table["member"]), groups_in(table)
     if groups is None:
@@ -71,7 +71,7 @@ def groups_in(table: pa.Table) -> np.ndarray | None:
 
 
 def image_score_column(columns: Collection[str]) -> str:
-    """Which of some columns has the scores by which single images are judged.
+    """The column among some that has the scores by which single images are judged.
 
     Example:
         >>> image_score_column(["id", "score"]), image_score_column(["id", "score", "control", "calibrated"])

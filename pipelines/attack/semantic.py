@@ -43,12 +43,12 @@ def run_references(semantic: Semantic, folder: SeedFolder) -> None:
 
 
 def _classified(folder: SeedFolder) -> pa.Table | None:
-    """What `run_references` wrote; None: there are no references."""
+    """The table of `run_references`; None: there are no references."""
     return storage.read_table(semantic_path(folder)) if storage.exists(semantic_path(folder)) else None
 
 
 def groups_of(folder: SeedFolder, ids: Sequence[str]) -> npt.NDArray[np.int64] | None:
-    """What some samples belong to: their group or burst; None where there are neither, or not of all of them."""
+    """The group or burst of each of some samples; None where there are neither, or not of all of them."""
     table = _classified(folder)
     if table is None or "group" not in table.column_names:
         return None

@@ -82,7 +82,7 @@ class Chooser:
         return build(settings | {"name": f"selftest-{case}", "resources": plain["resources"]})
 
     def scores(self, name: str, images: Pixels, streams: torch.Tensor) -> np.ndarray:
-        """What the attack makes of N images (N, C, S, S) on an encoder of the run under some views: (N,)."""
+        """Score N images (N, C, S, S) on an encoder of the run under some views: (N,)."""
         stored = describe(self.folder, name)
         encoder: Encoder = stored.load(stored.epochs[-1]).eval()
         attack = MeanCosine(seed=self.folder.seed)

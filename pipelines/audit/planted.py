@@ -183,7 +183,7 @@ def copies(config: RunConfig, splits: Splits, place: str) -> dict[str, Any]:
 
 
 def copied(config: RunConfig, sources: Mapping[str, Any]) -> RunConfig:
-    """What training memorises of the images of `copies`; all copies of an image are drawn together."""
+    """A run on the images of `copies`, for what training memorises; all copies of an image are drawn together."""
     plain, target = plain_of(config), _target(config).model_dump(mode="json")
     trained = {
         **{name: target[name] for name in ("backbone", "augmentation", "mean", "std", "precision")},

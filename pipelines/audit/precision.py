@@ -51,7 +51,7 @@ def _is_open(config: RunConfig) -> bool:
 
 
 def _all_nodes_have_bfloat16() -> bool:
-    """Whether every node that is alive does; the only one is asked here."""
+    """Tell whether every node that is alive does; the only one is asked here."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 

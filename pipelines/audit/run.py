@@ -172,7 +172,7 @@ def _roles(run: Run) -> dict[str, Any]:
 
 
 def _plan(run: Run, plans: Sequence[Plan], nonce: dict[str, Any]) -> dict[str, Any]:
-    """What a reader looks for in the plans, and their keys, which bind all of them."""
+    """The parts of the plans that a reader looks for, and their keys, which bind all of them."""
     judges = plans[0].judges
     primary = [judge for judge in judges if judge.primary][-1]
     told: dict[str, Any] = {

@@ -114,7 +114,7 @@ class Outcome:
 
     @property
     def right(self) -> bool:
-        """Whether the verdict is as planted."""
+        """Tell whether the verdict is as planted."""
         return self.verdict in _CASES[self.name][1]
 
     def as_json(self) -> dict[str, Any]:
@@ -161,68 +161,70 @@ def _judged(config: RunConfig, place: str, audited: _Audited) -> Iterator[Outcom
     """The outcomes of all cases, each when its run is finished."""
     trained = planted.trained(config)
     folder = audited(trained, "trained")
-    yield from _on_training(config, trained, folder)
-    yield of_verdict("random-weights", audited(planted.random(config, {}), "random-weights"))
+    yield from _training_outcomes(config, trained, folder)
+    yield verdict_outcome("random-weights", audited(planted.random(config, {}), "random-weights"))
     first = folder.seed(config.seeds[0])
     chooser = Chooser(trained, first)
     for name in CASES:
-        yield of_verdict(name, audited(chooser.audit(name, f"{place}/images/{name}"), name))
+        yield verdict_outcome(name, audited(chooser.audit(name, f"{place}/images/{name}"), name))
     splits = Splits.load(first.path)
-    yield from on_lot(trained, splits, first, place, audited)
+    yield from lot_outcomes(trained, splits, first, place, audited)
     for name in planted.ALTERED:
         sources = planted.altered(config, splits, f"{place}/images/{name}", name)
-        yield of_verdict(name, audited(planted.random(config, sources), name))
+        yield verdict_outcome(name, audited(planted.random(config, sources), name))
     if splits.count(TARGET_ROLES[:1]) >= planted.COPIED:
         sources = planted.copies(config, splits, f"{place}/images/copies")
-        yield of_copies(audited(planted.copied(config, sources), "copies"))
+        yield copies_outcome(audited(planted.copied(config, sources), "copies"))
     else:
         say("selftest", f"no copies of images are planted: it takes {planted.COPIED} audited members")
     classes = classes_of(trained, folder)
     if classes > 1 and planted.canaries(config):
         promises = audited(planted.promising(config, classes), "promises")
-        yield of_promise("honest-dp", promises, planted.HONEST)
-        yield of_promise("broken-dp", promises, planted.BROKEN)
+        yield promise_outcome("honest-dp", promises, planted.HONEST)
+        yield promise_outcome("broken-dp", promises, planted.BROKEN)
     else:
         say("selftest", "no promise of differential privacy is planted: it takes classes and 300 audited images")
 
 
-def on_lot(config: RunConfig, splits: Splits, first: SeedFolder, place: str, audited: _Audited) -> Iterator[Outcome]:
+def lot_outcomes(
+    config: RunConfig, splits: Splits, first: SeedFolder, place: str, audited: _Audited
+) -> Iterator[Outcome]:
     """The outcomes of the claims on a lot of the audited images."""
     lot = drawn.lot_of(config, splits, f"{place}/images/lot")
     primary = config.attacks[config.validity.attack]
     for name, whole in (("lot-used", True), ("lot-album", False)):
         folder = audited(drawn.training(config, lot, whole=whole), name)
-        yield of_claim(name, drawn.claim_on(config, lot, folder.seed(config.seeds[0]), "target"))
-    yield of_claim("lot-unused", drawn.claim_on(config, lot, first, primary.reference))
+        yield claim_outcome(name, drawn.claim_on(config, lot, folder.seed(config.seeds[0]), "target"))
+    yield claim_outcome("lot-unused", drawn.claim_on(config, lot, first, primary.reference))
 
 
-def of_claim(name: str, found: Claim) -> Outcome:
-    """What a claim says of an encoder."""
+def claim_outcome(name: str, found: Claim) -> Outcome:
+    """The outcome of a claim on an encoder."""
     result = found.result
     figures = {"p_value": result.p_value, "lot_auc": result.designs[0].auc.as_json()}
     return Outcome(name, drawn.verdict_of(found), figures, found.path, STATEMENT)
 
 
-def _on_training(config: RunConfig, trained: RunConfig, folder: RunFolder) -> Iterator[Outcome]:
+def _training_outcomes(config: RunConfig, trained: RunConfig, folder: RunFolder) -> Iterator[Outcome]:
     """The outcomes of the run that trains: membership, and what was forgotten."""
     other, forgetting = (point.folder for point in points(trained, folder))
-    yield of_verdict("leak", folder)
-    yield of_verdict("other-data", other)
+    yield verdict_outcome("leak", folder)
+    yield verdict_outcome("other-data", other)
     primary = config.attacks[config.validity.attack]
-    yield of_forgetting("forgotten", forgetting, primary.target, primary.reference)
-    yield of_forgetting("not-forgotten", forgetting, primary.target, planted.TUNED)
-    yield of_forgetting("kept", forgetting, primary.target, planted.KEEPING)
+    yield forgetting_outcome("forgotten", forgetting, primary.target, primary.reference)
+    yield forgetting_outcome("not-forgotten", forgetting, primary.target, planted.TUNED)
+    yield forgetting_outcome("kept", forgetting, primary.target, planted.KEEPING)
 
 
-def of_verdict(name: str, folder: RunFolder) -> Outcome:
+def verdict_outcome(name: str, folder: RunFolder) -> Outcome:
     """The verdict on a case whose run is finished."""
     validity = storage.read_json(f"{folder.path}/report.json").get("validity", {})
     figures = {name: part for name, part in validity.items() if name.endswith("auc")}
     return Outcome(name, validity.get("verdict", "undecided"), figures, folder.path)
 
 
-def of_forgetting(name: str, folder: RunFolder, before: str, after: str) -> Outcome:
-    """Whether an encoder of a finished run forgot what another one knew, but for a tenth of the images at most.
+def forgetting_outcome(name: str, folder: RunFolder, before: str, after: str) -> Outcome:
+    """Tell whether an encoder of a finished run forgot what another one knew, but for a tenth of the images at most.
 
     A few hundred images cannot rule out less.
     """
@@ -231,8 +233,8 @@ def of_forgetting(name: str, folder: RunFolder, before: str, after: str) -> Outc
     return Outcome(name, found["verdict"], figures, folder.path)
 
 
-def of_copies(folder: RunFolder) -> Outcome:
-    """Whether images that stand in training more often are memorised more, and the mean is clearly above 0."""
+def copies_outcome(folder: RunFolder) -> Outcome:
+    """Tell whether images that stand in training more often are memorised more, and the mean is clearly above 0."""
     entries = storage.read_json(f"{folder.path}/report.json")["memorisation"]  # one per seed
     by_copies: dict[int, list[float]] = {copies: [] for copies in planted.COPIES}
     for entry in entries:
@@ -245,8 +247,8 @@ def of_copies(folder: RunFolder) -> Outcome:
     return Outcome("duplicates", "in-order" if right else "not-in-order", figures, folder.path)
 
 
-def of_promise(name: str, folder: RunFolder, defense: str) -> Outcome:
-    """What the canaries of a finished run say of the promise of a defense."""
+def promise_outcome(name: str, folder: RunFolder, defense: str) -> Outcome:
+    """The outcome of a defense's promise, by the canaries of a finished run."""
     entries = storage.read_json(f"{folder.path}/report.json")["dp_audit"]
     (entry,) = (entry for entry in entries if entry["target"] == f"target+{defense}")
     figures = {"promised": entry["promised"]["epsilon"]} | {name: entry[name] for name in ("epsilon", "p_value")}

@@ -1,4 +1,4 @@
-"""What a benchmark is asked for, and when its result was made by which versions."""
+"""The cases that a benchmark is asked for, and the date and versions of its result."""
 
 from __future__ import annotations
 

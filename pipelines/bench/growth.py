@@ -120,7 +120,7 @@ def _builds_and_decodes(manifest: dict[str, Any], images: int) -> dict[str, floa
 
 @dataclass
 class _Stage:
-    """What a stage took: CPU seconds of the driver and of all processes, most bytes of driver and others."""
+    """The costs of a stage: CPU seconds of the driver and of all processes, most bytes of driver and others."""
 
     driver: float = 0.0
     driver_peak: int = 0

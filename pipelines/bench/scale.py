@@ -1,4 +1,4 @@
-"""What extraction is worth at scale: its memory when there is ten times as much to do, and eight workers that wait."""
+"""Extraction at scale: its memory when there is ten times as much to do, and eight workers that wait."""
 
 from __future__ import annotations
 

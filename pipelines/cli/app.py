@@ -110,7 +110,7 @@ def _run_loaded(
     address: str | None,
     force: str | None,
     verbose: bool,
-    yes: bool = False,
+    yes: bool,
     show: bool = False,
 ) -> None:
     from pipelines.audit import run as audits

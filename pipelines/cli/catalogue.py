@@ -1,4 +1,4 @@
-"""What there is to choose from: the facts of every method, its docstrings and its lines in a config.
+"""The choices of a config: the facts of every method, its docstrings and its lines in a config.
 
 Everything is read off the source files, because importing all methods to print a table takes seconds.
 """
@@ -17,7 +17,7 @@ from mi_core.checks import check_choice
 from pipelines.cli.source_files import docstring_of, value_of
 
 Facts = dict[str, str]
-"""What is told of an entry, by a word; or its first line, under the word ``""``."""
+"""The facts of an entry, by a word; or its first line, under the word ``""``."""
 
 
 def facts() -> dict[str, dict[str, Facts]]:

@@ -72,7 +72,7 @@ class Flags:
 
     @property
     def names_encoder(self) -> bool:
-        """Whether an encoder is named by a flag."""
+        """Tell whether an encoder is named by a flag."""
         return self.encoder is not None or self.url is not None
 
     def settings(self) -> dict[str, Any]:
@@ -90,7 +90,7 @@ class Flags:
                 raise UserError(f"--{name} is missing; give the folder of the images")
         kind = (self.encoder or "").partition(":")[0]
         target = self._encoder(kind)
-        captioned, decoding = self._of_publisher()
+        captioned, decoding = self._published_decoding()
         sources = {"candidates": self.candidates, "controls": self.controls}
         sources |= {} if self.known is None else {"known": self.known}
         return audit_settings(
@@ -107,8 +107,8 @@ class Flags:
             captions=self.captions,
         )
 
-    def _of_publisher(self) -> tuple[bool, dict[str, Any]]:
-        """Whether the encoder learned from captions, and how images come to it; empty where its name says that."""
+    def _published_decoding(self) -> tuple[bool, dict[str, Any]]:
+        """Tell whether the encoder learned from captions, and how images come to it; empty where its name says that."""
         from mi_core.adoption.builders import usual_settings
         from mi_core.checks import ConfigError
         from pipelines.files.storage import file_or_none

@@ -24,7 +24,7 @@ def gate(
     """Let a pipeline stop at a leak: exit code 0 passes, 3 fails, 4 cannot tell."""
     from pipelines.report.gate import Gate
 
-    end_by(Gate.of_options(fail_on, max_auc, worse_than), run, junit)
+    end_by(Gate.from_options(fail_on, max_auc, worse_than), run, junit)
 
 
 def gate_after(
@@ -46,7 +46,7 @@ def gate_after(
 
     if worse_than is not None:
         check_two(worse_than, place)
-    return Gate.of_options(fail_on, max_auc, worse_than)
+    return Gate.from_options(fail_on, max_auc, worse_than)
 
 
 def end_by(wanted: Gate, run: str, junit: str | None) -> None:

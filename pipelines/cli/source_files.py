@@ -38,7 +38,7 @@ def _tree(module: str) -> ast.Module:
 
 @cache
 def _bindings(module: str) -> dict[str, ast.AST]:
-    """What the top level of a module binds: definitions, values, and imports from `mi_core`."""
+    """The names that the top level of a module binds: definitions, values, and imports from `mi_core`."""
     found: dict[str, ast.AST] = {}
     for node in _tree(module).body:
         match node:

@@ -1,4 +1,4 @@
-"""What a submitted job starts with: are the packages there? Needs nothing but Python, 3.7 or newer."""
+"""The start of a submitted job: are the packages there? Needs nothing but Python, 3.7 or newer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PACKAGES = (
 
 
 def lacking(packages: Sequence[str]) -> str:
-    """What keeps a run from starting with this Python, in words; empty: nothing."""
+    """The lack that keeps a run from starting with this Python, in words; empty: none."""
     if sys.version_info < OLDEST:
         return f"is Python {sys.version_info[0]}.{sys.version_info[1]}; {OLDEST[0]}.{OLDEST[1]} is the oldest that does"
     missing = [name for name in packages if find_spec(name) is None]

@@ -1,4 +1,4 @@
-"""What to run: the sections of a config as typed data. Reads no image.
+"""The sections of a config as typed data: what to run. Reads no image.
 
 The root and two drawers, which import one way:
 

@@ -11,7 +11,7 @@ _NAME = re.compile(r"[^\W_][\w.+=-]*")
 
 
 def is_name(text: str) -> bool:
-    """Whether a text can name a file or folder: never ``..``, never a path, never hidden.
+    """Tell whether a text can name a file or folder: never ``..``, never a path, never hidden.
 
     Example:
         >>> [is_name(text) for text in ("target+noise-0.5", "../../x", "..", "a/b", "")]

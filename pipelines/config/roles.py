@@ -17,13 +17,13 @@ CANARY_IN, CANARY_OUT = COINS = ("canary-in", "canary-out")  # how the coins fel
 BANK_ROLE, TEST_ROLE = "downstream-train", "downstream-test"
 
 
-def of_members(role: str) -> bool:
-    """Whether the name of a role says that its samples are members."""
+def are_members(role: str) -> bool:
+    """Tell whether the name of a role says that its samples are members."""
     return role.endswith("-member")
 
 
-def of_nonmembers(role: str) -> bool:
-    """Whether the name of a role says that its samples are no members."""
+def are_nonmembers(role: str) -> bool:
+    """Tell whether the name of a role says that its samples are no members."""
     return role.endswith("nonmember")
 
 

@@ -1,4 +1,4 @@
-"""A run: the sections of its config together, and all that follows from them."""
+"""A run: the sections of its config together."""
 
 from __future__ import annotations
 

@@ -33,13 +33,8 @@ class Coded:
         return cls(coded.dictionary.to_pylist(), np.asarray(coded.indices))
 
     def among(self, wanted: Collection[str]) -> npt.NDArray[np.bool_]:
-        """Which of the texts are wanted."""
+        """Mark the texts that are wanted."""
         return np.array([value in wanted for value in self.values], dtype=bool)
-
-
-def codes_of(column: pa.ChunkedArray) -> npt.NDArray[np.int32]:
-    """One code per row; equal texts have equal codes."""
-    return np.asarray(column.combine_chunks().dictionary_encode().indices)
 
 
 def group_numbers(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:

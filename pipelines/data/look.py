@@ -52,7 +52,7 @@ class Look:
 
     @property
     def whole(self) -> bool:
-        """Whether every shard was read."""
+        """Tell whether every shard was read."""
         return all(read == there for read, there in self.shards.values())
 
     def draw_roles(self, seed: int) -> Splits:

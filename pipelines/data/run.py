@@ -14,7 +14,7 @@ from pipelines.plan.attack_checks import check_drawn
 from pipelines.plan.prospects import prospects
 from pipelines.run.folder import SCAN
 from pipelines.run.points import Run
-from pipelines.run.ray_session import TASK_MEMORY, mapped
+from pipelines.run.ray_session import mapped
 
 
 def draw_roles(runs: Sequence[Run]) -> None:
@@ -63,4 +63,4 @@ def _as_ray_tasks(
     function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], *, title: str, memory: int = 0
 ) -> list[Any]:
     """Map over shards as Ray tasks, in order, with a bar."""
-    return mapped(function, arguments, "shards", title, memory=max(memory, TASK_MEMORY))
+    return mapped(function, arguments, "shards", title, memory=memory)

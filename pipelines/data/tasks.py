@@ -3,26 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 AT_ONCE = 200_000  # samples whose shards one task takes, if it only reads what a scan kept of them
 Entry = TypeVar("Entry")
-
-
-class TaskMap(Protocol):
-    """Calls a function on many arguments; results in order.
-
-    Args:
-        function: of a task.
-        arguments: of each task.
-        title: of the bar.
-        memory: bytes that a task takes; 0: it is not known to take much.
-    """
-
-    def __call__(
-        self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], *, title: str, memory: int = 0
-    ) -> list[Any]:
-        """The results of the tasks, in order."""
 
 
 def one_by_one(

@@ -353,5 +353,5 @@ def answers_in_words(answers: Mapping[str, Any]) -> str:
 
 
 def _shown(answers: Answers) -> dict[str, Any]:
-    """What a record holds of the answers of an encoder with weights; nothing where nothing has to be said."""
+    """The answers of an encoder with weights as its record holds them; nothing where nothing has to be said."""
     return asdict(answers) if answers.words() else {}

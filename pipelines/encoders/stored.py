@@ -45,7 +45,7 @@ class StoredEncoder:
 
     @property
     def copied(self) -> bool:
-        """Whether it has a momentum copy. Fresh weights have: as a training begins, the copy is the encoder itself."""
+        """Tell whether it has a momentum copy. Fresh weights have one: as a training begins, the encoder itself."""
         settings = self.record.settings
         return self.record.momentum or (isinstance(settings, LoadedConfig) and settings.fresh)
 
@@ -212,7 +212,7 @@ class EncoderJob:
     inputs: str
 
     def is_done(self) -> bool:
-        """Whether it is in the folder already.
+        """Tell whether it is in the folder already.
 
         Raises:
             UserError: it comes from other inputs.

@@ -1,1 +1,1 @@
-"""What a run will take: hours, queries, bytes and money."""
+"""The cost of a run: hours, queries, bytes and money."""

@@ -246,7 +246,7 @@ def _actors(stated: Stated, resources: ResourcesConfig) -> Iterator[list[Any]]:
 
 def _time_kind(passes: Sequence[TimedPass], samples: Samples, actors: Sequence[Any], seconds: float) -> QueryCost:
     """Time chunks of a few shards of every source, as large as the time allows; there is one pass per source."""
-    first, stated = bank.of_noise(passes[0].job), passes[0].encoders
+    first, stated = bank.with_noise(passes[0].job), passes[0].encoders
     work = [
         _on_shard(replace(first, source=one.job.source, reader=one.job.reader), stated, shard)
         for one in passes

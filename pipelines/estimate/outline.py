@@ -146,7 +146,6 @@ def _timed(query: Pass, plan: Plan, counts: RoleSizes) -> list[TimedPass]:
     folder = SeedFolder(f"{query.store}/{plan.key}", plan.seed)
     stated = {(folder.path, name): (encoders[name], data) for name in (query.encoder, query.crafter) if name}
     captioned = query.plan().captioned or query.plan().labelled
-    alone = query.remote or query.plan().searches or query.crafter is not None
     timed = []
     by_source: dict[str, list[str]] = {}
     for role in query.roles:
@@ -169,7 +168,6 @@ def _timed(query: Pass, plan: Plan, counts: RoleSizes) -> list[TimedPass]:
             selection,
             query.chunk,
             data.decoder(),
-            alone,
             data if captioned else None,
         )
         timed.append(TimedPass(job, total(left).less(total(apart)), stated, _kind(query, stated)))

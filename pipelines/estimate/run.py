@@ -10,7 +10,7 @@ import math
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -102,7 +102,7 @@ def estimate(runs: Sequence[Run], seconds: float = SECONDS) -> Estimate:
     trained = measure.time_trainings(planned.trainings, config.resources, seconds)
     encoders = {name: _images_and_queries(planned, name) for of_run, _ in runs for name in of_run.encoders}
     endpoints = {name: one for name, one in config.encoders.items() if isinstance(one, EndpointConfig)}
-    remote = [of_endpoint(name, one, encoders[name]["queries"].value) for name, one in endpoints.items()]
+    remote = [endpoint_costs(name, one, encoders[name]["queries"].value) for name, one in endpoints.items()]
     encoding = total(
         timed[one.kind].per_image(one.job.source, len(one.job.query.epochs), shares) * one.images
         for order in orders
@@ -175,7 +175,8 @@ def _scratch(folder: RunFolder) -> Iterator[str]:
     finally:
         storage.remove(place)
         for parent in made:
-            parent.rmdir()
+            with suppress(OSError):  # it was never made, or somebody else uses it by now
+                parent.rmdir()
 
 
 def _role_sizes(data: DataConfig, folder: SeedFolder, samples: Samples) -> RoleSizes:
@@ -206,9 +207,7 @@ def _stored(planned: Outline, timed: Mapping[str, QueryCost]) -> Range:
 def training_seconds(one: Training, cost: TrainingCost, samples: Samples, resources: ResourcesConfig) -> Range:
     """Seconds on the clock to train an encoder."""
     data, each = one.data, cost.per_image * (1 / resources.train_workers)
-    if exceed(
-        one.data, round(one.images.value), resources.resident_mb * 2**20
-    ):  # read and decoded anew every epoch, while the workers train
+    if exceed(data, round(one.images.value), resources.resident_mb * 2**20):  # read anew every epoch, during training
         threads = max(1, int(resources.train_cpus)) * resources.train_workers
         named = {data.roles[role].source_name for role in one.settings.train_on}
         origins = {data.roles[name].source_name if name in data.roles else name for name in named}
@@ -252,7 +251,7 @@ def extract_times(encoding: Range, reading: Range, resources: ResourcesConfig, a
     }
 
 
-def of_endpoint(name: str, encoder: EndpointConfig, queries: float) -> tuple[float, str]:
+def endpoint_costs(name: str, encoder: EndpointConfig, queries: float) -> tuple[float, str]:
     """The least hours that an API needs at its rate (0: unknown), and facts about it; it is not asked."""
     stated = encoder.parameters()
     requests = math.ceil(queries / stated.images_per_request)

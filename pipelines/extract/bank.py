@@ -67,7 +67,7 @@ def _write(path: str, data: DataConfig, splits: Splits, role: str, count: int, s
     storage.write_atomic(path, buffer.getvalue())
 
 
-def of_noise(job: ShardJob) -> ShardJob:
+def with_noise(job: ShardJob) -> ShardJob:
     """A job whose bank, if it needs one, is noise: for measuring what it costs."""
     return job if job.query.bank_role is None else replace(job, bank=_NOISE)
 

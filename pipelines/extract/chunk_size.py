@@ -134,7 +134,7 @@ def cost_of(block: Sequence[Pass], data: DataConfig, folder: SeedFolder, resourc
     if first is None:
         return None
     place = (first.source, first.reader, first.item)
-    jobs = [bank.of_noise(job) for query in block for job in jobs_of(query, data, folder, [place])]
+    jobs = [bank.with_noise(job) for query in block for job in jobs_of(query, data, folder, [place])]
     keys = set(first.selection.classes(first.source, first.item.name))
     files = [sample.image for sample in islice(Source(first.reader).read(first.item, keys), TIMED)]
     decoded(files[0], first.decoder)

@@ -27,7 +27,7 @@ class NothingAsked(UserError):
 
 
 def read(folder: SeedFolder, reading: Reading, among_shards: Splits | None = None) -> Features:
-    """What is read of one checkpoint about some samples, in the order of the splits, without rejected samples.
+    """Read the features of one checkpoint and some samples, in the order of the splits, without rejected samples.
 
     Args:
         folder: of the seed.
@@ -81,10 +81,10 @@ def _measured(folder: SeedFolder, reading: Reading, splits: Splits, whole: Split
         for name, column in features.values.items()
     }
     features = Features(features.ids, values)
-    return features if samples.fold == "all" else of_fold(features, reading, whole)
+    return features if samples.fold == "all" else take_fold(features, reading, whole)
 
 
-def of_fold(features: Features, reading: Reading, splits: Splits) -> Features:
+def take_fold(features: Features, reading: Reading, splits: Splits) -> Features:
     """The samples of a reading in the fold that a search judges."""
     samples = reading.samples
     return features.take(
@@ -146,7 +146,7 @@ class _Reader:
         )
 
     def _tables(self, source: str, item: str) -> Iterator[tuple[Mapping[str, Measure], pa.Table]]:
-        """What is wanted of each file of a shard, and its content."""
+        """The wanted columns of each file of a shard, and its content."""
         wanted = self.files.get((source, item), {})
         yield from zip(wanted.values(), many.streamed(_read, list(wanted)), strict=True)
 

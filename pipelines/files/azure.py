@@ -103,7 +103,7 @@ class _Upload(io.BytesIO):
 
 
 class _Container(fs.FileSystemHandler):  # type: ignore[misc]
-    """What `storage` and Ray ask of a file system."""
+    """The file system as `storage` and Ray ask it."""
 
     def __init__(self, address: str, attempts: int, patience: timedelta) -> None:
         from obstore.exceptions import BaseError
@@ -152,7 +152,7 @@ class _Container(fs.FileSystemHandler):  # type: ignore[misc]
         return files + [fs.FileInfo(path, fs.FileType.Directory) for path in folders if not selector.recursive]
 
     def _is_marked(self, folder: str) -> bool:
-        """Whether an empty folder is there; only a listing of the one above tells."""
+        """Tell whether an empty folder is there; only a listing of the one above tells."""
         return folder in self._listed(folder.rpartition("/")[0] or None, False)[1]
 
     def _listed(self, prefix: str | None, recursive: bool) -> tuple[list[Any], set[str]]:
@@ -167,7 +167,7 @@ class _Container(fs.FileSystemHandler):  # type: ignore[misc]
             return list(told["objects"]), set(told["common_prefixes"])
 
     def _is_file(self, found: Any) -> bool:
-        """Whether there is an object of this key: a folder is marked by an empty one whose key ends with a slash."""
+        """Tell whether an object has this key: a folder is marked by an empty one whose key ends with a slash."""
         return bool(found["size"] or self._info(found["path"]).type == fs.FileType.File)
 
     def open_input_stream(self, path: str) -> Any:

@@ -66,13 +66,13 @@ class Conditional:
         self.written = _version(made)
         return True
 
-    def remove(self, keys: Sequence[str] = ()) -> bool:
-        """Remove the object, or those of some keys, if they are there; whether the store answered."""
+    def remove(self, keys: Sequence[str]) -> bool:
+        """Remove the objects of some keys of the bucket, if they are there; tell whether the store answered."""
         import obstore
         from obstore.exceptions import BaseError
 
         try:
-            obstore.delete(self.store, list(keys) or self.name)
+            obstore.delete(self.store, list(keys))
         except FileNotFoundError:
             return True
         except (BaseError, OSError):

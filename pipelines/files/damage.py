@@ -1,4 +1,4 @@
-"""What reading a damaged file of a run may raise, and one line in its place."""
+"""Faults of reading a damaged file of a run, and one line in their place."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DAMAGE = (
     *(ArithmeticError, AttributeError, LookupError, OSError, RecursionError, RuntimeError, TypeError, ValueError),
     *(pa.ArrowException, safetensors.SafetensorError, yaml.YAMLError),
 )
-"""What reading a file that is empty, cut, too deep or of other content may raise."""
+"""Faults of reading a file that is empty, cut, too deep or of other content."""
 
 
 @contextmanager

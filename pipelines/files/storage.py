@@ -33,7 +33,7 @@ UNFINISHED = ".tmp-"  # how names of files begin that are being written
 
 
 def is_uri(path: str) -> bool:
-    """Whether a path names an object store instead of a file on this machine."""
+    """Tell whether a path names an object store instead of a file on this machine."""
     return "://" in path and not path.startswith("file://")
 
 
@@ -81,12 +81,12 @@ def _info(path: str) -> Any:
 
 
 def exists(path: str) -> bool:
-    """Whether a file or folder is there."""
+    """Tell whether a file or folder is there."""
     return bool(_info(path).type != fs.FileType.NotFound)
 
 
 def existing(paths: Iterable[str]) -> set[str]:
-    """Which of some files exist; every folder is listed once."""
+    """The files among some that exist; every folder is listed once."""
     folders = {path.rpartition("/")[0] for path in paths}
     return {path for folder in folders for path in list_files(folder, recursive=False)}
 
@@ -101,7 +101,7 @@ def _stamp(info: Any) -> str:
 
 
 def is_folder(path: str) -> bool:
-    """Whether a folder is there."""
+    """Tell whether a folder is there."""
     return bool(_info(path).type == fs.FileType.Directory)
 
 
@@ -132,17 +132,10 @@ def listing(folder: str, *, recursive: bool = True) -> Listing:
     """
     if not is_uri(folder):
         return _local_listing(absolute(folder), recursive)
-    filesystem, place = _resolve(folder)
-    selector = fs.FileSelector(place, recursive=recursive, allow_not_found=True)
     root = absolute(folder)
-    files = []
-    with connected(folder):
-        found = filesystem.get_file_info(selector)
-    for info in found:
-        relative = info.path.removeprefix(place).lstrip("/")
-        if info.type == fs.FileType.File and not any(part.startswith(".") for part in relative.split("/")):
-            files.append(f"{root}/{relative}")
-    return Listing(tuple(sorted(files)), {})
+    paths = [path for path, _ in _files_in(folder, recursive=recursive)]
+    hidden = {path for path in paths if "/." in path.removeprefix(root)}
+    return Listing(tuple(sorted(set(paths) - hidden)), {})
 
 
 def _local_listing(root: str, recursive: bool) -> Listing:
@@ -189,18 +182,20 @@ def _kind(entry: os.DirEntry[str]) -> str:
 
 def sizes(folder: str) -> dict[str, int]:
     """Bytes of the files that stand in a folder itself, by path; empty when the folder is not there."""
-    return {path: info.size for path, info in _standing_in(folder)}
+    return {path: info.size for path, info in _files_in(folder)}
 
 
 def stamps(folder: str, *, recursive: bool = False) -> dict[str, str]:
     """As `stamp`, by path, of the files that stand in a folder itself, or below it; empty when it is not there."""
-    return {path: _stamp(info) for path, info in _standing_in(folder, recursive=recursive)}
+    return {path: _stamp(info) for path, info in _files_in(folder, recursive=recursive)}
 
 
-def _standing_in(folder: str, *, recursive: bool = False) -> Iterator[tuple[str, Any]]:
+def _files_in(folder: str, *, recursive: bool = False) -> Iterator[tuple[str, Any]]:
     filesystem, place = _resolve(folder)
     root = absolute(folder)
-    for info in filesystem.get_file_info(fs.FileSelector(place, allow_not_found=True, recursive=recursive)):
+    with connected(folder):
+        found = filesystem.get_file_info(fs.FileSelector(place, allow_not_found=True, recursive=recursive))
+    for info in found:
         with suppress(UnicodeDecodeError):  # a name that is not UTF-8
             if info.type == fs.FileType.File:
                 yield f"{root}/{info.path.removeprefix(place).lstrip('/')}", info
@@ -249,7 +244,7 @@ def write_atomic(path: str, data: bytes) -> None:
     refuse_climbing(path)
     filesystem, place = _resolve(path)
     if is_uri(path):
-        with filesystem.open_output_stream(place) as stream:
+        with connected(path), filesystem.open_output_stream(place) as stream:
             stream.write(data)
         return
     target = Path(place)
@@ -339,7 +334,7 @@ def read_table(path: str, columns: Sequence[str] | None = None) -> pa.Table:
 
 
 def read_columns(path: str, columns: Sequence[str]) -> pa.Table:
-    """Those of some columns that a Parquet file has."""
+    """Read the columns among some that a Parquet file has."""
     file = pq.ParquetFile(io.BytesIO(read_bytes(path)))
     return file.read([name for name in columns if name in file.schema_arrow.names])
 
@@ -370,20 +365,6 @@ def table_bytes(table: pa.Table) -> bytes:
     return buffer.getvalue()
 
 
-def remove_file(path: str) -> None:
-    """Remove a file; nothing happens when it is not there. Object stores see one request.
-
-    Raises:
-        UserError: the path leads out of its folder.
-    """
-    refuse_climbing(path)
-    if is_uri(path):
-        with suppress(ValueError):
-            if Conditional(path).remove():
-                return
-    remove(path)
-
-
 def remove(path: str) -> None:
     """Remove a file, or a folder with all it holds; nothing happens when it is not there.
 
@@ -392,9 +373,10 @@ def remove(path: str) -> None:
     """
     refuse_climbing(path)
     filesystem, place = _resolve(path)
-    kind = filesystem.get_file_info(place).type
-    if kind == fs.FileType.Directory:
-        with suppress(FileNotFoundError):  # Google's client looks for an object of the folder at last
-            filesystem.delete_dir(place)
-    elif kind == fs.FileType.File:
-        filesystem.delete_file(place)
+    kind = _info(path).type
+    with connected(path):
+        if kind == fs.FileType.Directory:
+            with suppress(FileNotFoundError):  # Google's client looks for an object of the folder at last
+                filesystem.delete_dir(place)
+        elif kind == fs.FileType.File:
+            filesystem.delete_file(place)

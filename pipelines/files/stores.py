@@ -99,7 +99,7 @@ def store_of(address: str) -> tuple[Any, str]:
 
 
 def may_pass(fault: str) -> bool:
-    """Whether the words of an error are those of a store that is busy or does not answer, not of a damaged object."""
+    """Tell whether the words of an error are of a store that is busy or does not answer, not of a damaged object."""
     return _PASSING.search(fault) is not None
 
 
@@ -196,7 +196,7 @@ def _endpoint() -> str:
 
 
 def _surroundings() -> tuple[tuple[str, str], ...]:
-    heeded = ("AWS_", "AZURE_", "GOOGLE_", "CLOUDSDK_")
+    heeded = ("AWS_", "AZURE_", "GOOGLE_", "CLOUDSDK_", "CLOUD_STORAGE_")
     return tuple(sorted(pair for pair in os.environ.items() if pair[0].startswith(heeded)))
 
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from pyarrow import fs
 
 from pipelines.files import storage
+from pipelines.files.stores import store_of
 
 
 class _Entry(NamedTuple):
@@ -50,11 +51,7 @@ def walk(root: str, into: Callable[[Folder, str], bool]) -> Iterator[Folder]:
         found: list[Folder] = storage.at_once(_listed, [new[one] for one in new if one not in seen])
         seen |= new.keys()
         yield from found
-        level = [_below(folder, name) for folder in found for name in folder.folders if into(folder, name)]
-
-
-def _below(folder: Folder, name: str) -> str:
-    return f"{folder.path}/{name}"
+        level = [f"{folder.path}/{name}" for folder in found for name in folder.folders if into(folder, name)]
 
 
 def _identity(path: str) -> str:
@@ -87,6 +84,6 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def _in_store(path: str) -> list[_Entry]:
-    filesystem, place = storage._resolve(path)
+    filesystem, place = store_of(path)
     found = filesystem.get_file_info(fs.FileSelector(place))
     return [_Entry(info.base_name, info.type == fs.FileType.Directory) for info in found]

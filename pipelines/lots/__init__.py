@@ -8,5 +8,4 @@ publish    draw, and write what is published and what is held back
 asking     ask an encoder about the images of a part
 claim      ask about all, or until it is decided, and judge
 statement  a claim to hand over, and its check without the vault
-parts      work on shards and slices of a folder, here or on Ray
 """

@@ -38,7 +38,7 @@ from pipelines.lots.asking import Asking, ask_part, expected_files, made_ready, 
 from pipelines.lots.elsewhere import seen_in
 from pipelines.lots.statement import CAPTION_SCORES, SCORES, Asked, write_statement
 from pipelines.lots.vault import VAULT, Lot, Release, drawn_of, order_of
-from pipelines.run.parts import Mapped, on_parts
+from pipelines.run.parts import TaskMap, on_parts
 from pipelines.run.registration import code_digest
 
 CLAIMS = "claims"
@@ -176,7 +176,7 @@ class _Described:
 
 
 def _described(asking: Asking, releases: Sequence[Release]) -> _Described:
-    """What the user gave."""
+    """Look at the encoder that the user gave."""
     question = question_of(asking.model, **asking.settings)
     target = model_of(asking.model, question.how)
     if question.output not in target.encoder.outputs:
@@ -195,7 +195,7 @@ def _described(asking: Asking, releases: Sequence[Release]) -> _Described:
 
 @torch.inference_mode()
 def _answers(encoder: Encoder, question: Question, release: Release) -> npt.NDArray[np.float32]:
-    """What a function, of which nothing but its name is known, answers to a few images of the lot, to four digits."""
+    """Answers of a function, of which only its name is known, to a few images of the lot, to four digits."""
     name = release.parts()[0]
     keys = [row["name"] for row in release.images(name, _ASKED).to_pylist() if row["sha256"]]
     held = dict.fromkeys(keys, False)
@@ -249,7 +249,7 @@ def _asked(
     folder: str,
     registered: Mapping[str, Any],
     asking: Asking,
-    each: Mapped,
+    each: TaskMap,
     seen: set[str] | None,
 ) -> Claim:
     """Ask wave by wave, or about all at once, and judge."""
@@ -296,7 +296,7 @@ def _asked(
     return found
 
 
-def _ask(releases: Sequence[Release], asked: Asked, rows: slice, folder: str, asking: Asking, each: Mapped) -> None:
+def _ask(releases: Sequence[Release], asked: Asked, rows: slice, folder: str, asking: Asking, each: TaskMap) -> None:
     """Ask about some units, and enter their scores."""
     place_of = np.empty(len(asked.order), dtype=np.int64)
     place_of[asked.order] = np.arange(len(asked.order))
@@ -322,7 +322,7 @@ def _ask(releases: Sequence[Release], asked: Asked, rows: slice, folder: str, as
                 offsets.append(start)
         start += count
     if isinstance(asking.model, str):
-        paths = each(ask_part, tasks, "asking the encoder")
+        paths = each(ask_part, tasks, title="asking the encoder")
     else:  # of this process alone, loaded once and only if something is left to ask
         is_left = any(not storage.exists(task[-1]) for task in tasks)
         ask = partial(ask_part, loaded=made_ready(asking) if is_left else None)

@@ -27,8 +27,8 @@ from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.lots.elsewhere import seen_in
 from pipelines.lots.vault import COMMITMENTS, IMAGES, UNITS, Lot, Release
-from pipelines.lots.versions import ANY_SIZE, Wanted, caption_beside, file_digest, versions_of
-from pipelines.run.parts import Mapped
+from pipelines.lots.versions import ANY_SIZE, Wanted, bytes_digest, caption_beside, versions_of
+from pipelines.run.parts import TaskMap
 
 _SOURCES = ("imagefolder", "shards")
 
@@ -41,7 +41,7 @@ def commit(
     beacon: str,
     albums: Mapping[str, str] | None,
     elsewhere: SourceConfig | None = None,
-    each: Mapped,
+    each: TaskMap,
 ) -> Release | None:
     """Fix the next release of a lot; the same call goes on where an earlier one ended.
 
@@ -71,7 +71,7 @@ def commit(
     storage.write_json(f"{release.path}/source.json", source.model_dump(mode="json", exclude_defaults=True))
     items = Source(source).items()
     key = release.secret["key"]
-    each(_read_part, [(source, item, release.path, wanted, key) for item in items], "reading images")
+    each(_read_part, [(source, item, release.path, wanted, key) for item in items], title="reading images")
     if not _number(release, items, wanted, albums, elsewhere):
         storage.remove(release.path)
         return None
@@ -105,7 +105,7 @@ def _same(release: Release, wanted: Wanted, beacon: str) -> Release:
 def _tell(release: Release, header: Header) -> None:
     """Write the line of a release where it is missing."""
     path = f"{release.lot.path}/{COMMITMENTS}"
-    told = storage.read_bytes(path).decode() if storage.exists(path) else ""
+    told = (storage.file_or_none(path) or b"").decode()
     if header.commitment not in told:
         line = f"release {release.number}  {now()}  {header.commitment}  beacon: {header.beacon or 'none'}\n"
         storage.write_atomic(path, (told + line).encode())
@@ -134,7 +134,7 @@ def _read_part(source: SourceConfig, item: Item, folder: str, wanted: Wanted, ke
             {
                 "name": sample.key,
                 "sha256": sha,
-                "file": file_digest(sample.image),
+                "file": bytes_digest(sample.image),
                 PHASH: marks[PHASH],
                 DESCRIPTOR: marks[DESCRIPTOR],
                 "versions": both.pixels() if len(both.images) > 1 else [sha],
@@ -147,7 +147,7 @@ def _read_part(source: SourceConfig, item: Item, folder: str, wanted: Wanted, ke
 
 
 def _stamp(item: Item, wanted: Wanted) -> bytes:
-    """What tells whether the files of a part are those that were read, and read for the same."""
+    """A digest that tells whether the files of a part are those that were read, and read for the same."""
     paths = [f"{item.path}/{name}" for name in item.files] or [item.path]
     lines = [f"{path} {storage.stamp(path)}" for path in paths] + [repr((wanted.twins, wanted.captions))]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest().encode()
@@ -170,7 +170,7 @@ def _number(
     columns = ["name", "sha256", "versions", "captions", PHASH, DESCRIPTOR]
     whole = pa.concat_tables([storage.read_table(path, columns) for path in read.values()])
     count, readable = len(whole), whole.filter(pc.not_equal(whole["sha256"], ""))
-    is_known = pc.is_in(readable["sha256"], value_set=pa.array(sorted(release.earlier()), pa.string()))
+    is_known = pc.is_in(readable["sha256"], value_set=pa.array(sorted(release.earlier), pa.string()))
     new = readable.filter(pc.invert(is_known))
     copies, fresh = len(new), len(new)
     if elsewhere is not None:
@@ -220,7 +220,7 @@ def read_albums(path: str) -> dict[str, str]:
     """The albums of a table with the columns ``name`` and ``album``.
 
     Raises:
-        UserError: it cannot be read, or has other columns.
+        UserError: it cannot be read, has other columns, or lacks an album.
     """
     try:
         rows = csv.DictReader(io.StringIO(storage.read_bytes(path).decode("utf-8-sig")))
@@ -228,6 +228,11 @@ def read_albums(path: str) -> dict[str, str]:
             raise UserError(
                 f"{path} has the columns {', '.join(rows.fieldnames or ()) or 'none'}; name and album are needed"
             )
-        return {row["name"]: row["album"] for row in rows}
-    except (OSError, UnicodeDecodeError) as error:
+        albums: dict[str, str] = {}
+        for row in rows:
+            if row["album"] is None:
+                raise UserError(f"line {rows.line_num} of {path} has no album; write name and album, with a comma")
+            albums[row["name"]] = row["album"]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"--albums {path} cannot be read ({error})") from error
+    return albums

@@ -1,4 +1,4 @@
-"""Which images of a lot, or near-copies of them, stand in another folder too."""
+"""Find the images of a lot, or near-copies of them, that stand in another folder too."""
 
 from __future__ import annotations
 

@@ -23,15 +23,15 @@ from pipelines.data.read.sources import Source
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.lots.vault import LONE, Release
-from pipelines.lots.versions import Versions, Wanted, caption_path, file_digest, versions_of
-from pipelines.run.parts import Mapped
+from pipelines.lots.versions import Versions, Wanted, bytes_digest, caption_path, versions_of
+from pipelines.run.parts import TaskMap
 
 _PUBLISHED, _HELD_BACK, _OTHER = "published", "held_back", "other"
 
 
 @dataclass(frozen=True)
 class _Fate:
-    """What becomes of one image.
+    """The fate of one image.
 
     Args:
         row: of `IMAGES`: what was committed of it.
@@ -47,7 +47,7 @@ class _Fate:
 
 @dataclass(frozen=True)
 class _Part:
-    """What becomes of the images of a part.
+    """The fates of the images of a part.
 
     Args:
         source, item: where they are.
@@ -61,11 +61,10 @@ class _Part:
     @cached_property
     def _known(self) -> tuple[dict[str, _Fate], set[str]]:
         release, table = self.release, self.release.images(self.item.name)
-        earlier = release.earlier() if release.number > 1 else set()
         numbers = np.asarray(pc.fill_null(pc.index_in(table["sha256"], value_set=release.digests), -1)).tolist()
         fates, elsewhere, drawn = {}, set(), release.draw
         for row, unit in zip(table.to_pylist(), numbers, strict=True):
-            if row["sha256"] in earlier:
+            if row["sha256"] in release.earlier:
                 elsewhere.add(row["name"])
             elif unit >= 0:
                 coins = int(drawn.version[unit]), int(drawn.caption[unit])
@@ -93,7 +92,7 @@ class _Part:
         both = versions_of(image, fate.row["sha256"], caption, wanted, self.release.secret["key"])
         if list(both.captions) != fate.row["captions"]:
             raise _changed(f"the caption of {self.item.path}/{fate.row['name']}")
-        if [file_digest(data) for data in both.images] != fate.row["files"]:
+        if [bytes_digest(data) for data in both.images] != fate.row["files"]:
             raise UserError(
                 f"{self.item.path}/{fate.row['name']}: its twins are not those that were committed, as another version "
                 "of Pillow or NumPy makes them; install the versions of then"
@@ -101,7 +100,7 @@ class _Part:
         return both
 
 
-def publish(source: SourceConfig, release: Release, beacon: str, each: Mapped) -> dict[str, int]:
+def publish(source: SourceConfig, release: Release, beacon: str, each: TaskMap) -> dict[str, int]:
     """Draw a committed release and write it; the same call goes on where an earlier one ended.
 
     Args:
@@ -124,7 +123,7 @@ def publish(source: SourceConfig, release: Release, beacon: str, each: Mapped) -
         if name not in items:
             raise UserError(f"part {name} of the committed images is not there any more; put it back")
         parts.append(_Part(source, items[name], release))
-    each(_write_part, [(part,) for part in parts], "writing images")
+    each(_write_part, [(part,) for part in parts], title="writing images")
     held_back = release.draw.held_back
     return {_PUBLISHED: int((~held_back).sum()), _HELD_BACK: int(held_back.sum())}
 
@@ -166,7 +165,7 @@ def _divide_folder(part: _Part) -> None:
         if fate is None:
             _write(part, _PUBLISHED, name, data)
             continue
-        if file_digest(data) != fate.row["file"]:
+        if bytes_digest(data) != fate.row["file"]:
             raise _changed(f"{part.item.path}/{name}")
         place = _HELD_BACK if fate.is_held else _PUBLISHED
         text = storage.file_or_none(caption_path(f"{part.item.path}/{name}")) if fate.row["captions"] else None
@@ -201,7 +200,7 @@ def _divide_tar(part: _Part) -> None:
             if fate is None:
                 _add(tars[_PUBLISHED], member, data)
                 continue
-            if key in left and file_digest(data) == fate.row["file"]:
+            if key in left and bytes_digest(data) == fate.row["file"]:
                 del left[key]
                 both = part.versions(fate, data, texts.get(key, ("", ""))[1])
                 data = both.image(fate.version)

@@ -28,18 +28,17 @@ from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.lots.vault import LONE, Release, contents_of
 from pipelines.report.bindings import file_digest
-from pipelines.report.verify import FAILS, HOLDS, NOTE, OPEN, Check
+from pipelines.report.verify import FAILS, HOLDS, NEAR, NOTE, OPEN, Check
 
 KIND = "encoder-audit claim, version 1"
 STATEMENT, OPENED = "statement.json", "opened.parquet"
 _MOST = 6  # fields that one line names
-NEAR = 1e-6  # share by which numbers that are computed anew may differ
 SCORES, CAPTION_SCORES = ("score-0", "score-1"), ("caption-0", "caption-1")
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What was asked and answered.
+    """Questions and answers.
 
     Args:
         order: (M,) numbers of the units over all releases, in the order of asking.
@@ -106,7 +105,7 @@ _OPENED = pa.schema(
 
 
 def is_claim(file: str) -> bool:
-    """Whether a file is the statement of a claim."""
+    """Tell whether a file is the statement of a claim."""
     try:
         content = storage.read_json(file)
     except (OSError, ValueError):
@@ -155,8 +154,8 @@ def _checks(stated: Mapping[str, Any], opened: str) -> Iterator[Check]:
     )
     if faults:
         return
-    yield from _of_drawings(stated["releases"], headers)
-    yield from _of_result(stated, headers, table)
+    yield from _check_drawings(stated["releases"], headers)
+    yield from _check_result(stated, headers, table)
 
 
 def _lines(about: str, faults: Sequence[str], fine: str) -> list[Check]:
@@ -181,7 +180,7 @@ def _faults_of_release(header: Header, entry: Mapping[str, Any], table: pa.Table
             yield "the opened images are not those that were committed"
 
 
-def _of_drawings(entries: Sequence[Mapping[str, Any]], headers: Sequence[Header]) -> Iterator[Check]:
+def _check_drawings(entries: Sequence[Mapping[str, Any]], headers: Sequence[Header]) -> Iterator[Check]:
     for number, (entry, header) in enumerate(zip(entries, headers, strict=True), start=1):
         drawing = entry["drawing"]
         if drawing["by"] == LONE:
@@ -195,8 +194,8 @@ def _of_drawings(entries: Sequence[Mapping[str, Any]], headers: Sequence[Header]
             )
 
 
-def _of_result(stated: Mapping[str, Any], headers: Sequence[Header], table: pa.Table) -> Iterator[Check]:
-    """Whether all was asked that had to be, and whether the answers give the stated result."""
+def _check_result(stated: Mapping[str, Any], headers: Sequence[Header], table: pa.Table) -> Iterator[Check]:
+    """Tell whether all was asked that had to be, and whether the answers give the stated result."""
     registered, result = stated["registered"], stated["result"]
     sizes = [sum(header.design.sizes) for header in headers]
     starts = np.cumsum([0, *sizes])

@@ -1,4 +1,4 @@
-"""What the owner of a lot keeps, and where.
+"""The files of the owner of a lot.
 
     LOT/
       published/            what may be shown: names, bytes and metadata as they were
@@ -26,7 +26,7 @@ import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import chain
+from itertools import chain, count, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -113,10 +113,8 @@ class Lot:
 
     def releases(self) -> list[Release]:
         """All releases, the first one first; the last may not be committed or drawn."""
-        root = f"{self.path}/{VAULT}/"
-        names = {path.removeprefix(root).split("/")[0] for path in storage.list_files(root.rstrip("/"))}
-        numbers = sorted(int(name.removeprefix("release-")) for name in names if name.startswith("release-"))
-        return [Release(self, number) for number in numbers]
+        numbered = (Release(self, number) for number in count(1))
+        return list(takewhile(lambda release: storage.exists(release.path), numbered))
 
     def new_release(self) -> Release:
         """The release that is being made, or the next one."""
@@ -145,6 +143,7 @@ class Release:
         """The folder of the images that are not published."""
         return f"{self.path}/held-back"
 
+    @cached_property
     def earlier(self) -> set[str]:
         """The pixels of all images of the releases before this one."""
         return set(
@@ -158,17 +157,17 @@ class Release:
 
     @property
     def is_committed(self) -> bool:
-        """Whether its commitment is made."""
+        """Tell whether its commitment is made."""
         return storage.exists(f"{self.path}/header.json")
 
     @property
     def is_drawn(self) -> bool:
-        """Whether its coins are drawn."""
+        """Tell whether its coins are drawn."""
         return storage.exists(f"{self.path}/draw.json")
 
     @property
     def is_written(self) -> bool:
-        """Whether all of it is published or held back."""
+        """Tell whether all of it is published or held back."""
         parts = [storage.list_files(f"{self.path}/{name}") for name in ("images", "done")]
         return self.is_drawn and len(parts[0]) == len(parts[1])
 
@@ -252,7 +251,7 @@ class Release:
 
 
 def contents_of(units: pa.Table) -> Iterator[Unit]:
-    """What the leaves of some units bind, in their order."""
+    """The contents that the leaves of some units bind, in their order."""
     for batch in units.select(["versions", "captions"]).to_batches(max_chunksize=10_000):
         for row in batch.to_pylist():
             yield Unit(tuple(row["versions"]), tuple(map(text_digest, row["captions"])))

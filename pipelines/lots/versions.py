@@ -20,7 +20,7 @@ ANY_SIZE = Decoder(64, fit="squash")
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is drawn of a release.
+    """The draws that are wanted of a release.
 
     Args:
         share: of the images that is held back, in [0, 1).
@@ -50,8 +50,8 @@ class Versions:
         return [decode_and_hash(data, ANY_SIZE).sha256 for data in self.images]
 
     def files(self) -> list[str]:
-        """What tells whether the bytes are those that were committed."""
-        return [file_digest(data) for data in self.images]
+        """Digests that tell whether the bytes are those that were committed."""
+        return [bytes_digest(data) for data in self.images]
 
     def image(self, coin: int) -> bytes:
         """The version that a coin chooses; an image that is not marked has but one."""
@@ -89,6 +89,6 @@ def caption_path(path: str) -> str:
     return f"{folder}{slash}{stem if dot else name}.{SUFFIXES[0]}"
 
 
-def file_digest(data: bytes) -> str:
-    """What tells whether bytes are those that were committed."""
+def bytes_digest(data: bytes) -> str:
+    """A digest that tells whether bytes are those that were committed."""
     return hashlib.blake2b(data, digest_size=16).hexdigest()

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from mi_core.checks import check_choice
 from mi_core.objectives import OBJECTIVES
 from mi_core.objectives.momentum import MomentumObjective
-from pipelines.config.roles import ANCHOR_ROLE, of_members, of_nonmembers
+from pipelines.config.roles import ANCHOR_ROLE, are_members, are_nonmembers
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.attacks import AUDITED, SAMPLES, SHADOW, SHADOWS, AttackConfig
 from pipelines.config.sections.data import DataConfig
@@ -63,7 +63,7 @@ def _check_before(config: RunConfig, place: str, attack: AttackConfig, before: s
 
 
 def _reads_anchors(attack: AttackConfig) -> bool:
-    """Whether an attack compares samples with images of the role ``anchor``."""
+    """Tell whether an attack compares samples with images of the role ``anchor``."""
     return attack.method().anchored or attack.bank_size > 0
 
 
@@ -113,7 +113,7 @@ def _check_weights(config: RunConfig, place: str, attack: AttackConfig) -> None:
 
 
 def _by_halves(config: RunConfig, attack: AttackConfig) -> bool:
-    """Whether an attack is fitted on encoders that were each trained on a half of the audited images."""
+    """Tell whether an attack is fitted on encoders that were each trained on a half of the audited images."""
     return bool(shadows_of(config, attack)) and attack.reference not in config.encoders
 
 
@@ -131,11 +131,13 @@ def _check_reference(config: RunConfig, place: str, attack: AttackConfig) -> Non
     if attack.shadows is not None and attack.shadows > len(shadows):
         raise ValueError(f"{given} has {len(shadows)} encoders, not shadows = {attack.shadows}; raise its halves")
     if halves and len(shadows) < attack.method().least_shadows:
-        needed = f"{attack.attack} needs at least {attack.method().least_shadows}"
-        raise ValueError(f"{given} with shadows = {attack.shadows}, but {needed}; raise it")
+        least, limit = attack.method().least_shadows, "its halves" if attack.shadows is None else "shadows"
+        raise ValueError(
+            f"{given} with shadows = {len(shadows)}, but {attack.attack} needs at least {least}; raise {limit}"
+        )
     if halves and any(set(config.encoders[name].train_on) != set(audited_roles(config)) for name in shadows):
         raise ValueError(f"{given}: train its encoders on {list(audited_roles(config))}")
-    unfit = [role for name in shadows for role in member_roles(config, name) if not halves and not of_members(role)]
+    unfit = [role for name in shadows for role in member_roles(config, name) if not halves and not are_members(role)]
     if unfit:
         raise ValueError(f"{given} was trained on {unfit[0]!r}: call it x-member, and give x-nonmember")
     crafter = crafter_of(config, attack)
@@ -167,7 +169,7 @@ def _check_nonmembers(config: RunConfig, place: str, attack: AttackConfig, sizes
     if attack.reference == AUDITED or (_by_halves(config, attack) and not population_roles(attack)):
         return  # it knows none
     roles = population_roles(attack) or reference_roles(config, attack)
-    known = [sizes[role] for role in roles if of_nonmembers(role)]
+    known = [sizes[role] for role in roles if are_nonmembers(role)]
     most = attack.reference_count or math.inf
     there = sum(math.inf if count is None else min(count, most) for count in known)
     needed = attack.method()(attack.parameters()).needed_nonmembers

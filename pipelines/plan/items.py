@@ -31,7 +31,7 @@ class Role(Item):
 
 @dataclass(frozen=True, eq=False)
 class Samples(Item):
-    """Which images: those of some roles, less those of others.
+    """Images: those of some roles, less those of others.
 
     ``count``: images of each role, the first by a seeded hash; None: all. ``fold``: the half that a search judges, or
     ``all``.
@@ -46,7 +46,7 @@ class Samples(Item):
 
 @dataclass(frozen=True, eq=False)
 class Encoder(Item):
-    """Which network. Its settings say whether it is trained here, adopted, behind an API, or behind a defense."""
+    """A network. Its settings say whether it is trained here, adopted, behind an API, or behind a defense."""
 
     name: str  # in the config; its random numbers follow from name and seed
     seed: int
@@ -60,7 +60,7 @@ class Encoder(Item):
 
 @dataclass(frozen=True, eq=False)
 class Views(Item):
-    """What is sent in place of an image: views of a recipe, or images that are crafted on another encoder."""
+    """Images sent in place of an image: views of a recipe, or images that are crafted on another encoder."""
 
     recipe: Recipe | None = None
     number: int = 0
@@ -97,7 +97,7 @@ class Query(Item):
 
 @dataclass(frozen=True, eq=False)
 class Reading(Item):
-    """What is read of one checkpoint about some samples: the columns of its queries, one per measure and queried role.
+    """The columns that are read of one checkpoint about some samples: one per measure and queried role.
 
     ``samples`` may be a part of what was queried: a role that is drawn from a queried one is read there.
     """
@@ -151,7 +151,7 @@ class Score(Item):
 
 @dataclass(frozen=True, eq=False)
 class Judge(Item):
-    """What scores say: rates, the test of the candidates as a whole, the share of them that was used."""
+    """The findings of scores: rates, the test of the candidates as a whole, the share of them that was used."""
 
     score: Score
     name: str  # of the result in the run folder
@@ -188,7 +188,7 @@ class Judge(Item):
 
     @property
     def has_shadow(self) -> bool:
-        """Whether it is fitted on other encoders than the target."""
+        """Tell whether it is fitted on other encoders than the target."""
         return self.score.fit.readings[0].encoder != self.target
 
     @property

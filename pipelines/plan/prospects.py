@@ -1,4 +1,4 @@
-"""What the verdict of a config can find with so many images, in words, before anything is spent."""
+"""The power of a config's verdict with so many images, in words, before anything is spent."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def prospects(config: RunConfig, counts: Mapping[str, float]) -> Iterator[str]:
 
 
 def _single_images(candidates: int, controls: int, fdr: float) -> str:
-    """What it takes to flag one candidate."""
+    """The numbers that it takes to flag one candidate."""
     least, given = least_flags(controls, candidates, fdr), f"with {count(controls)} controls"
     if least == 1:
         return f"a single image can be flagged {given}"

@@ -17,7 +17,7 @@ from mi_core.features.sequential import SequentialSimilarity
 from mi_core.objectives import OBJECTIVES
 from mi_core.querying.precision import precision_on
 from mi_core.validity.verdict import CHOICE, CLASSIFIED
-from pipelines.config.roles import ANCHOR_ROLE, CALIBRATION_ROLE, COINS, POPULATION_ROLE, of_nonmembers
+from pipelines.config.roles import ANCHOR_ROLE, CALIBRATION_ROLE, COINS, POPULATION_ROLE, are_nonmembers
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.attacks import AUDITED, AttackConfig
 from pipelines.config.sections.encoders import DefendedConfig, TrainedConfig
@@ -198,7 +198,7 @@ class _Resolver:
         *,
         within: Sequence[str] = (),
     ) -> Reading:
-        """What is read of one checkpoint; a role that is a part of one ``within`` is read of the whole."""
+        """The reading of one checkpoint; a role that is a part of one ``within`` is read of the whole."""
         how = how or _How(None, 0)
         asked = dict.fromkeys(self.roles[role.part_of] if role.part_of in within else role for role in samples.roles)
         without = samples.without if how.stopping is not None else ()
@@ -220,7 +220,7 @@ class _Resolver:
         without: Sequence[str] = (),
         fold: str = "all",
     ) -> Reading:
-        """What an attack reads of an encoder, with what it needs beside: anchors, population, classes, earlier version.
+        """An attack's reading of an encoder, with its needs beside: anchors, population, classes, earlier version.
 
         ``checkpoint``: epoch and output of the target; that of another encoder beside it.
         """
@@ -256,7 +256,7 @@ class _Resolver:
             return Fit(attack, self.seed, (reading,), self._roles(self.audited[:1]), audited=True)
         roles = reference_roles(config, attack)
         reading = self._of_attack(attack, models[0] if models else name, checkpoint, roles)
-        members = self._roles(role for role in roles if not of_nonmembers(role))
+        members = self._roles(role for role in roles if not are_nonmembers(role))
         return Fit(attack, self.seed, (reading,), members)
 
     def _judges(self) -> Iterator[Judge]:
@@ -376,7 +376,7 @@ class _Resolver:
 
 
 class _Attacker:
-    """What follows from an attack alone: measures, views, the encoder that she crafts images on, and the controls."""
+    """The consequences of an attack alone: measures, views, the encoder that she crafts images on, and the controls."""
 
     def __init__(self, config: RunConfig, attack: AttackConfig) -> None:
         self.needs = attack.needs()

@@ -35,12 +35,12 @@ def write_plans(folder: str, plans: Sequence[Plan]) -> None:
 
 
 def plan_digest(plans: Sequence[Plan]) -> dict[str, str]:
-    """What a registration binds of the plans: the key of each, by seed."""
+    """The part of the plans that a registration binds: the key of each, by seed."""
     return {str(plan.seed): plan.key for plan in plans}
 
 
 def faults_of_plan(folder: str, registered: Mapping[str, str]) -> list[str]:
-    """What is wrong with the file of a run; nothing where it is what was registered.
+    """The faults of the file of a run; none where it is the registered one.
 
     Args:
         folder: of the run.

@@ -14,10 +14,10 @@ from pipelines.data.draw.halves import members_of
 from pipelines.data.draw.images import load_images
 from pipelines.data.draw.splits import Splits
 from pipelines.encoders.stored import DEFENSE, PREPARED, defended_fingerprint, defense_seed, describe, weights_path
-from pipelines.errors import UserError, fault_in
+from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.files.digest import digest
-from pipelines.pretrain.worker import TrainingJob
+from pipelines.pretrain.worker import FAULTS, TrainingJob
 from pipelines.run.ray_session import TASK_MEMORY, borne
 
 PIECES = 64  # tasks that many independent pieces of work are cut into
@@ -25,7 +25,11 @@ PIECES = 64  # tasks that many independent pieces of work are cut into
 
 def defend(job: TrainingJob, threads: int, spread: Spread = map) -> str:
     """Defend one encoder of one seed; returns the fault of the user, if there is one."""
-    return fault_in(_defend, job, threads, spread)
+    try:
+        _defend(job, threads, spread)
+    except FAULTS as error:
+        return str(error)
+    return ""
 
 
 def over_cluster(function: Callable[[Any], Any], arguments: Sequence[Any]) -> list[Any]:

@@ -45,7 +45,7 @@ class _Lane:
 
     @property
     def is_free(self) -> bool:
-        """Whether its workers wait for their next training."""
+        """Tell whether its workers wait for their next training."""
         return self.name is not None and self.job is None and not self.closed
 
     def take(self) -> tuple[TrainingJob, float]:
@@ -118,18 +118,18 @@ class Lanes:
 
     @property
     def _trains(self) -> bool:
-        """Whether a lane is at work that will be free for another training."""
+        """Tell whether a lane is at work that will be free for another training."""
         return any(lane.name is not None for lane in self._working)
 
     def _free(self) -> _Lane | None:
         return next((lane for lane in self.lanes if lane.is_free), None)
 
     def _is_task(self, job: TrainingJob) -> bool:
-        """Whether an encoder is made by one process: it is trained by one worker, or is a defense of another."""
+        """Tell whether an encoder is made by one process: it is trained by one worker, or is a defense of another."""
         return self.resources.train_workers == 1 or isinstance(job.config, DefendedConfig)
 
     def _is_short(self, job: TrainingJob) -> bool:
-        """Whether a training takes less than the start of a lane."""
+        """Tell whether a training takes less than the start of a lane."""
         return self.images[job.label] * job.config.epochs < SHORT
 
     def _begin(self, job: TrainingJob, lane: _Lane | None) -> None:

@@ -40,7 +40,7 @@ def _untried(planned: Sequence[Planned]) -> Iterator[tuple[Semantic, Encoder, Da
 
 
 def _try(semantic: Semantic, encoder: Encoder, data: DataConfig, folder: SeedFolder) -> None:
-    """Whether a reference recognises audited images that it did not see, beside fresh weights."""
+    """Tell whether a reference recognises audited images that it did not see, beside fresh weights."""
     torch.set_num_threads(1)
     settings, splits = encoder.settings, Splits.load(folder.path)
     assert isinstance(settings, TrainedConfig)

@@ -31,7 +31,7 @@ from pipelines.files import storage
 from pipelines.pretrain.stream import StreamedImages
 from pipelines.run.board import Reporter
 
-_FAULTS = (ConfigError, NumericError, ShapeError, UserError)  # of what the user gave
+FAULTS = (ConfigError, NumericError, ShapeError, UserError)  # of what the user gave
 TURN_SECONDS = 0.2  # between two looks for the next training
 SAVE_SECONDS = 60.0  # without save_every, at most this much training is lost with a worker
 
@@ -67,7 +67,7 @@ def train_alone(job: TrainingJob, threads: int, board: Any) -> str | None:
     try:
         if not job.is_done():
             _train(job, threads, board, device, is_chief=True)
-    except _FAULTS as error:
+    except FAULTS as error:
         return str(error)
     return None
 
@@ -86,7 +86,7 @@ def train_worker(settings: dict[str, Any]) -> None:
     for job in _turns(settings):
         try:
             finished = job.is_done() or _train(job, threads, board, ray.train.torch.get_device(), is_chief=is_chief)
-        except _FAULTS as error:
+        except FAULTS as error:
             ray.get(board.accuse.remote(job.label, str(error)))
             return
         if not finished:
@@ -147,8 +147,10 @@ def _train(job: TrainingJob, threads: int, board: Any, device: torch.device, *, 
         keeper.save()
         progress.leave()
         return False
-    if log is not None:
-        log.close()
+    finally:
+        if log is not None:
+            log.close()
+    if is_chief:
         keeper.finish(templated)
         progress.leave()
     return True
@@ -193,7 +195,7 @@ def _members(job: TrainingJob, seed: int, threads: int, device: torch.device) ->
 
 
 def exceed(data: DataConfig, images: int, size: int) -> bool:
-    """Whether the pixels of some images are more than so many bytes; those of members are then read every epoch."""
+    """Tell whether the pixels of some images are more than so many bytes; members are then read every epoch."""
     return images * data.channels * data.image_size**2 > size
 
 
@@ -274,8 +276,9 @@ class _Log:
             storage.write_atomic(f"{self.folder}/{path.name}", path.read_bytes())
 
     def close(self) -> None:
-        """Copy all and tidy up."""
-        with storage.naming(self.scratch):
-            self.writer.close()
-        self.upload()
-        shutil.rmtree(self.scratch)
+        """Tidy up; the last epoch is always kept, and its curves with it."""
+        try:
+            with storage.naming(self.scratch):
+                self.writer.close()
+        finally:
+            shutil.rmtree(self.scratch)

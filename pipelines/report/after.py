@@ -1,4 +1,4 @@
-"""What a user wants done with a finished report: a function or a command that gets it."""
+"""Hand a finished report to a function or a command of the user."""
 
 from __future__ import annotations
 

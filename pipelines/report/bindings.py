@@ -1,4 +1,4 @@
-"""What a statement binds of a run: its roles, its encoders and single files, each by digests of what the folder holds.
+"""Digests that a statement binds: of a run's roles, its encoders and single files, as the folder holds them.
 
 A file is bound by the SHA-256 of its bytes. A folder with a file for each shard is bound as a whole (`folder_digest`).
 """
@@ -62,7 +62,7 @@ def file_of(folder: RunFolder, path: str) -> Part:
 
 
 def results_of(folder: RunFolder, seeds: Sequence[int]) -> list[Part]:
-    """What shows what a run found, where it is there: the pages and tables of all seeds, and the scores of each."""
+    """The pages and tables of all seeds, and the scores of each, where they are there."""
     files = [path for name in RESULTS if storage.exists(path := f"{folder.path}/{name}")]
     places = [folder.seed(seed).path for seed in seeds]
     folders = [f"{folder.path}/{FIGURES}", *(f"{place}/{name}" for place in places for name in STAGE_FOLDERS["attack"])]
@@ -122,7 +122,7 @@ def encoder_of(folder: RunFolder, seed: int, name: str) -> Part:
 
 
 def kind_of(encoder: stored.StoredEncoder) -> str:
-    """Whether the run holds an encoder's weights, answers of an API, or nothing of it: a function."""
+    """Tell whether the run holds an encoder's weights, answers of an API, or nothing of it: a function."""
     settings = encoder.record.settings
     if isinstance(settings, EndpointConfig):
         return ANSWERS
@@ -130,7 +130,7 @@ def kind_of(encoder: stored.StoredEncoder) -> str:
 
 
 def fault_of_file(file: Mapping[str, Any], folder: RunFolder) -> str:
-    """What is wrong with a file or folder of a run; empty: its digest is the stated one.
+    """The fault of a file or folder of a run; empty: its digest is the stated one.
 
     A name may lead out of a point of a sweep, to the run around it. No content is told, only whether the digest fits.
     """

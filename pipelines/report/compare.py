@@ -59,7 +59,7 @@ _LONGEST = 60  # letters of a config's value in a table
 
 
 def compare(first: str, second: str) -> dict[str, Any]:
-    """What two finished runs found, side by side; what only one has, stands on its side alone.
+    """Set the findings of two finished runs side by side; a finding that only one has stands on its side alone.
 
     Args:
         first, second: folders of runs, or their files report.json.
@@ -122,13 +122,13 @@ def _compared(folders: Sequence[str], reports: Sequence[Report]) -> dict[str, An
 
 
 def _measures(report: Report, encoder: str) -> Row:
-    """What an encoder of a report is good for; nothing where it has no such encoder."""
+    """The utility of an encoder of a report; nothing where it has no such encoder."""
     found: Row = part_as_json(measures(report.encoders[encoder])) if encoder in report.encoders else {}
     return found
 
 
 def table(found: Mapping[str, Any]) -> RenderableType:
-    """What `compare` returned, for a rich console."""
+    """The result of `compare`, for a rich console."""
     sides, attacks = sides_by(found["membership"]), found["attacks"]
     runs = zip(SIDES, found["runs"], strict=True)
     lines = [f"{side:>6}  {run['folder']}: {run['name']}, {run['created']}" for side, run in runs]
@@ -250,7 +250,7 @@ def _numbers(row: PooledRow) -> Row:
 
 
 def _same_images(reports: Iterable[Report]) -> str:
-    """Whether both runs audited ``all`` the same images, ``some`` or, as far as their roles tell, ``none``.
+    """Tell whether both runs audited ``all`` the same images, ``some`` or, as far as their roles tell, ``none``.
 
     What an attack is fitted on (known samples) it is not judged on, so these have to be the same too.
     """

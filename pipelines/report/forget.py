@@ -42,8 +42,8 @@ def forget(
         JSON values: ``found`` as `mi_core.validity.sets.forgetting.Forgetting.as_json`, and what it rests on.
 
     Raises:
-        UserError: a folder holds no finished run, the runs differ in images, attack, queries or seeds, the encoders
-            two of the encoders are the same, or there is no encoder that never saw the images.
+        UserError: a folder holds no finished run; the runs differ in images, attack, queries or seeds; two of the
+            encoders are the same; or there is no encoder that never saw the images.
         ConfigError: tolerance or kept is out of range.
     """
     words = [before, after, *([] if retrained is None else [retrained])]
@@ -114,7 +114,7 @@ class _Side:
 
     @classmethod
     def read(cls, words: str) -> _Side:
-        """What ``RUN`` or ``RUN:ENCODER`` stands for."""
+        """The audit that ``RUN`` or ``RUN:ENCODER`` stands for."""
         run, _ = _parted(words)
         with reading(run):
             return cls._read(words)
@@ -173,12 +173,12 @@ class _Side:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """Which encoder of which run this is."""
+        """Run, name and fingerprint of the encoder."""
         return {"run": self.run, "encoder": self.encoder, "fingerprint": self.encoder_entry["fingerprint"]}
 
     @property
     def conditions(self) -> dict[str, Any]:
-        """What scores depend on besides the encoder, by the words for it."""
+        """The conditions that scores depend on besides the encoder, by the words for them."""
         return {
             "seeds": self.config.seeds,
             "attack": self.tasks[0].judge.attack.model_copy(update={"target": "", "reference": ""}),
@@ -190,25 +190,10 @@ class _Side:
 
 def _name(task: Task, attacks: Sequence[AttackConfig]) -> str:
     """An attack and its output, apart from the others on the same encoder."""
-    alike = [
-        one
-        for one in attacks
-        if (one.attack, one.target) == (task.judge.attack.attack, task.judge.attack.target)
-        and one.reference != task.judge.attack.reference
-    ]
-    reference = f"against {task.judge.attack.reference}" if alike else ""
-    return " ".join(
-        filter(
-            None,
-            (
-                task.judge.attack.attack,
-                settings_of(task.judge.attack, attacks),
-                reference,
-                "on",
-                task.judge.output,
-            ),
-        )
-    )
+    attack = task.judge.attack
+    others = [one.reference for one in attacks if (one.attack, one.target) == (attack.attack, attack.target)]
+    reference = f"against {attack.reference}" if set(others) - {attack.reference} else ""
+    return " ".join(filter(None, (attack.attack, settings_of(attack, attacks), reference, "on", task.judge.output)))
 
 
 def _parted(words: str) -> tuple[str, str]:
@@ -226,8 +211,7 @@ def _check_different(words: Sequence[str], sides: Sequence[_Side]) -> None:
         for fingerprint in side.fingerprints:
             if fingerprint in seen:
                 raise UserError(
-                    f"{seen[fingerprint]} and {word} are the same weights; give three encoders: before and after "
-                    "unlearning, and one that never saw the images"
+                    f"{seen[fingerprint]} and {word} are the same weights; give another encoder for one of them"
                 )
         seen |= dict.fromkeys(side.fingerprints, word)
 

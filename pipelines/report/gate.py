@@ -62,7 +62,7 @@ class Gate:
     baseline: Report | None = None
 
     @classmethod
-    def of_options(cls, fail_on: str | None, max_auc: float | None, worse_than: str | None) -> Gate:
+    def from_options(cls, fail_on: str | None, max_auc: float | None, worse_than: str | None) -> Gate:
         """The gate that options of a command describe, with the report of the baseline.
 
         Args:
@@ -83,7 +83,7 @@ class Gate:
         return cls(named, max_auc, worse_than, None if worse_than is None else read_report(worse_than))
 
     def judge(self, run: str) -> list[Condition]:
-        """What the report of a run says of each condition.
+        """Judge each condition by the report of a run.
 
         Args:
             run: its folder, or its report.json.

@@ -33,7 +33,7 @@ _WRONG = (AttributeError, LookupError, OSError, RecursionError, TypeError, Value
 
 @dataclass(frozen=True)
 class Index:
-    """What `write` did.
+    """The outcome of `write`.
 
     Args:
         page: where it stands.

@@ -114,7 +114,7 @@ def terminal(folder: RunFolder, *, whole: bool) -> RenderableType:
 
 
 def tuned(folder: RunFolder) -> RenderableType:
-    """What a search has found, for a rich console."""
+    """The result of a search, for a rich console."""
     return tuning_table(part_from_json(Tuning, outcome(folder)))
 
 
@@ -358,7 +358,7 @@ def _queries(run: FinishedRun) -> QueriesPart:
 
 
 def _rejected(run: FinishedRun) -> list[RejectedSample]:
-    """What was left out: once per sample while reading, and per seed while querying."""
+    """The samples that were left out: once while reading, and per seed while querying."""
     read = [
         RejectedSample(source=bad.source, shard=bad.shard, key=bad.key, reason=bad.reason)
         for bad in unread_samples(run)
@@ -367,7 +367,7 @@ def _rejected(run: FinishedRun) -> list[RejectedSample]:
 
 
 def unread_samples(run: FinishedRun) -> list[Rejection]:
-    """What could not be read."""
+    """The samples that could not be read."""
     return [bad for bad in Splits.load(run.first.path).rejected if not bad.noted]
 
 

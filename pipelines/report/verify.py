@@ -60,7 +60,7 @@ from pipelines.run.registration import (
 )
 
 ORDER = ("weights", "roles", "registration", "config", "report", "results", "verdict", "coverage", "signature")
-"""What is checked, in the order of the lines."""
+"""The subjects of the checks, in the order of the lines."""
 HOLDS, FAILS, OPEN, NOTE = "holds", "FAILS", "open", "note"
 NEAR = 1e-6  # share by which numbers that are computed anew may differ, on a machine with other libraries
 _MOST = 6  # fields that one line names
@@ -107,7 +107,7 @@ def verify(file: str, run: str) -> list[Check]:
     with reading(file):
         if _is_other(predicate, folder):
             raise UserError(f"{run} is not the run of {file}: its report, its config and all its encoders are others")
-        checks = [*consistency(stated, folder), *_of_roles(predicate, folder)]
+        checks = [*consistency(stated, folder), *_check_roles(predicate, folder)]
     checks += [_uncovered(predicate, folder), _signed(signatures)]
     return sorted(checks, key=lambda check: ORDER.index(check.about))
 
@@ -116,12 +116,12 @@ def consistency(stated: Part, folder: RunFolder) -> list[Check]:
     """All checks but of the roles, which are counted anew where a statement is made."""
     predicate = stated["predicate"]
     return [
-        *_of_encoders(stated, folder),
-        *_of_registrations(predicate, folder),
-        *_of_config(predicate, folder),
-        *_of_report(predicate, folder),
+        *_check_encoders(stated, folder),
+        *_check_registrations(predicate, folder),
+        *_check_config(predicate, folder),
+        *_check_report(predicate, folder),
         *_check_results(predicate, folder),
-        *_of_verdict(predicate, folder),
+        *_check_verdict(predicate, folder),
     ]
 
 
@@ -135,7 +135,7 @@ def _faults_of_files(files: Iterable[Part], folder: RunFolder) -> list[str]:
     return [fault for file in files if (fault := fault_of_file(file, folder))]
 
 
-def _of_encoders(stated: Part, folder: RunFolder) -> list[Check]:
+def _check_encoders(stated: Part, folder: RunFolder) -> list[Check]:
     encoders, primary = stated["predicate"]["encoders"], stated["predicate"]["primary"]
     files = [file for encoder in encoders for file in encoder["files"]]
     faults = _faults_of_files(files, folder) or _guarded(
@@ -193,7 +193,7 @@ def _faults_of_subjects(given: list[Part], encoders: list[Part], primary: Mappin
     return faults
 
 
-def _of_roles(predicate: Part, folder: RunFolder) -> list[Check]:
+def _check_roles(predicate: Part, folder: RunFolder) -> list[Check]:
     files = [file for entry in predicate["roles"] for file in (*entry["files"], *entry["folders"])]
     faults = _faults_of_files({file["name"]: file for file in files}.values(), folder)
     if not faults:
@@ -218,7 +218,7 @@ def _faults_of_roles(entry: Part, folder: RunFolder) -> list[str]:
     return _guarded(faults, place)
 
 
-def _of_registrations(predicate: Part, folder: RunFolder) -> list[Check]:
+def _check_registrations(predicate: Part, folder: RunFolder) -> list[Check]:
     given = predicate["registrations"]
     faults = faults_of(given) + _guarded(lambda: _changed_registrations(given, folder), FILE)
     plans = [line for line in given if line["event"] == PLAN]
@@ -256,7 +256,7 @@ def _changed_registrations(given: list[Part], folder: RunFolder) -> list[str]:
 
 
 def _binds(plan: Mapping[str, Any], predicate: Part) -> bool:
-    """Whether a registered plan is the one that the statement's verdict follows."""
+    """Tell whether a registered plan is the one that the statement's verdict follows."""
     primary, attack, told = predicate["primary"], plan["primary_attack"], predicate["verdict"]
     same = (attack["attack"], attack["target"], plan["output"]) == tuple(
         primary[name] for name in ("attack", "target", "output")
@@ -266,7 +266,7 @@ def _binds(plan: Mapping[str, Any], predicate: Part) -> bool:
     )
 
 
-def _of_config(predicate: Part, folder: RunFolder) -> list[Check]:
+def _check_config(predicate: Part, folder: RunFolder) -> list[Check]:
     def values() -> list[str]:
         found = digest(yaml.safe_load(storage.read_bytes(f"{folder.path}/{CONFIG}")))
         same = found == predicate["run"]["config_sha256"]
@@ -276,7 +276,7 @@ def _of_config(predicate: Part, folder: RunFolder) -> list[Check]:
     return _lines("config", [fault] if fault else _guarded(values, CONFIG), f"{CONFIG} is as stated")
 
 
-def _of_report(predicate: Part, folder: RunFolder) -> list[Check]:
+def _check_report(predicate: Part, folder: RunFolder) -> list[Check]:
     given = predicate["report"]
     fault = fault_of_file(given | {"name": REPORT}, folder)
 
@@ -313,7 +313,7 @@ def _seeds(predicate: Part) -> list[int]:
 
 
 def _uncovered(predicate: Part, folder: RunFolder) -> Check:
-    """What of a run no digest binds."""
+    """The files of a run that no digest binds."""
     roles = [file for entry in predicate["roles"] for file in (*entry["files"], *entry["folders"])]
     files = [*roles, *predicate["results"], *(file for one in predicate["encoders"] for file in one["files"])]
     bound = {follow(folder.path, file["name"]) for file in files}
@@ -347,7 +347,7 @@ def _some(names: list[str]) -> str:
     return ", ".join(names[:_MOST]) + more or "none"
 
 
-def _of_verdict(predicate: Part, folder: RunFolder) -> list[Check]:
+def _check_verdict(predicate: Part, folder: RunFolder) -> list[Check]:
     given, said = predicate["verdict"], predicate["verdict"]["verdict"]
     stated = rule(given.get("factor"))
     faults = [] if predicate["rule"] == stated else ["the statement's rule is not the rule of this version"]
@@ -382,6 +382,6 @@ def _signed(signatures: int | None) -> Check:
 
 
 def _is_other(predicate: Part, folder: RunFolder) -> bool:
-    """Whether a folder holds another run: no file of the stated one is there but, perhaps, its roles."""
+    """Tell whether a folder holds another run: no file of the stated one is there but, perhaps, its roles."""
     files = [file for encoder in predicate["encoders"] for file in encoder["files"]]
     return all(fault_of_file(file, folder) for file in (predicate["report"], predicate["config"], *files))

@@ -107,7 +107,7 @@ class Reporter:
         ray.get(self.board.leave.remote(self.name))
 
     def _answered(self) -> bool:
-        """Whether the last note was answered; a new one before that would lose what the board says."""
+        """Tell whether the last note was answered; a new one before that would lose what the board says."""
         import ray
 
         ready = [] if self.answer is None else ray.wait([self.answer], timeout=0)[0]

@@ -22,7 +22,7 @@ def mark_finished(config: RunConfig, folder: RunFolder) -> None:
 
 
 def is_finished(config: RunConfig, folder: RunFolder) -> bool:
-    """Whether nothing has changed since a run of this config was reported: no setting, no code, no file of the folder.
+    """Tell whether a run was reported and nothing changed since: no setting, no code, no file of the folder.
 
     A run that asks an encoder behind an API is never known so: whether that still answers as before must be asked.
     """

@@ -189,7 +189,7 @@ class RunFolder:
                 raise UserError(f"{self.path} {_GONE}")
 
     def _gone(self, deleted: Callable[[], bool]) -> bool:
-        """Whether somebody deleted the folder; then the files that the run wrote since are removed too."""
+        """Tell whether somebody deleted the folder; then the files that the run wrote since are removed too."""
         if not deleted() or storage.exists(f"{self.path}/config.yaml"):
             return False
         for made in OF_RUN:
@@ -320,11 +320,11 @@ def _without_new_defenses(before: dict[str, Any], config: dict[str, Any]) -> dic
 
 
 def _holds(after: Any, before: Any) -> bool:
-    """Whether a list has all entries of another, in their order, and perhaps some between them."""
+    """Tell whether a list has all entries of another, in their order, and perhaps some between them."""
     coming: Iterator[Any] = iter(after if isinstance(after, list) else ())
     return isinstance(before, list) and all(any(one == other for other in coming) for one in before)
 
 
 def _only_added(before: Any, after: Any) -> bool:
-    """Whether a list only grew at its end."""
+    """Tell whether a list only grew at its end."""
     return isinstance(before, list) and isinstance(after, list) and after[: len(before)] == before

@@ -11,6 +11,7 @@ from typing import Any
 
 from mi_core.provenance import now
 from pipelines.console import Piece, are_bars_drawn, duration, quiet_for, say, under_way
+from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.run.folder import PROGRESS, RunFolder
 from pipelines.run.leftovers import note
@@ -41,8 +42,8 @@ class Heartbeat:
         self.write("running")
 
     def write(self, state: str, why: str = "") -> None:
-        """Write the state of the run; errors of the storage are ignored here, as writing results raises them."""
-        with suppress(OSError):
+        """Write the state of the run; faults of the storage are ignored here, as writing results raises them."""
+        with suppress(OSError, UserError):
             storage.write_json(f"{self.folder.path}/{PROGRESS}", self._content(state, why))
             note(self.folder.path)
 

@@ -64,6 +64,6 @@ def _session() -> str | None:
 
 
 def _of_ray(process: Process, session: str) -> bool:
-    """Whether the command line is that of a process of Ray's session; its agents and workers give themselves titles."""
+    """Tell whether a process is of Ray's session by its command line; agents and workers give themselves titles."""
     command = process.command()
     return process.alive() and (session in command or command.startswith("ray::"))

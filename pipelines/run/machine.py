@@ -73,7 +73,7 @@ class Process:
         return ""
 
     def alive(self) -> bool:
-        """Whether it has not ended."""
+        """Tell whether it has not ended."""
         status = _status(self.pid)
         return status is not None and status[1] == self.started and status[2] != "Z"
 

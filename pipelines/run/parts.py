@@ -9,23 +9,30 @@ from typing import Any, Protocol
 from pipelines.console import bars
 from pipelines.files.lock import lock
 from pipelines.run.leftovers import note, watched
-from pipelines.run.ray_session import TASK_MEMORY, mapped, ray_cluster
+from pipelines.run.ray_session import mapped, ray_cluster
 
 HERE = 4  # parts up to which a cluster would take longer to start than the work takes
 _OBJECT_STORE_MB = 300
 
 
-class Mapped(Protocol):
-    """Calls a function on many arguments: the function, its arguments, a title; gives its results in order."""
+class TaskMap(Protocol):
+    """Calls a function on many arguments; results in order.
+
+    Args:
+        function: of a task.
+        arguments: of each task.
+        title: of the bar.
+        memory: bytes that a task takes; 0: it is not known to take much.
+    """
 
     def __call__(
-        self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], title: str, *, memory: int = 0
+        self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], *, title: str, memory: int = 0
     ) -> list[Any]:
-        """The results of the parts, in order."""
+        """The results of the tasks, in order."""
 
 
 @contextmanager
-def on_parts(folder: str, address: str | None) -> Iterator[Mapped]:
+def on_parts(folder: str, address: str | None) -> Iterator[TaskMap]:
     """Hold a folder, and work on parts; Ray starts when there are many for the first time.
 
     Raises:
@@ -36,7 +43,7 @@ def on_parts(folder: str, address: str | None) -> Iterator[Mapped]:
         is_running = False
 
         def each(
-            function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], title: str, *, memory: int = 0
+            function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], *, title: str, memory: int = 0
         ) -> list[Any]:
             nonlocal is_running
             if address is None and len(arguments) <= HERE:
@@ -46,6 +53,6 @@ def on_parts(folder: str, address: str | None) -> Iterator[Mapped]:
                 stack.enter_context(ray_cluster(address, object_store_mb=_OBJECT_STORE_MB))
                 note(folder)
                 is_running = True
-            return mapped(function, arguments, "parts", title, memory=max(memory, TASK_MEMORY))
+            return mapped(function, arguments, "parts", title, memory=memory)
 
         yield each

@@ -251,7 +251,7 @@ def mapped(
     *,
     cpus: float = 1,
     gpus: float = 0,
-    memory: int = TASK_MEMORY,
+    memory: int = 0,
     fits: Sequence[str] = (),
 ) -> list[Any]:
     """Call a function on many arguments as Ray tasks, a window of them at a time, with a bar.
@@ -262,7 +262,7 @@ def mapped(
         unit: of the bar, such as encoders.
         title: of the bar.
         cpus, gpus: that a task holds.
-        memory: bytes that a task takes, so that no more run side by side than a node bears.
+        memory: bytes that a task takes, so that no more run side by side than a node bears; `TASK_MEMORY` at least.
         fits: names of the tasks, each with a bar of its own while it fits a network; none: no task has one.
 
     Returns:
@@ -276,7 +276,8 @@ def mapped(
     given, board = list(arguments), clean_board() if fits else None
     if board is not None:
         given = [(function, board, name, *some) for name, some in zip(fits, given, strict=True)]
-    remote = ray.remote(num_cpus=cpus, num_gpus=gpus, memory=borne(memory))(function if board is None else _telling)
+    most = borne(max(memory, TASK_MEMORY))
+    remote = ray.remote(num_cpus=cpus, num_gpus=gpus, memory=most)(function if board is None else _telling)
     results: list[Any] = [None] * len(given)
     waiting = iter(enumerate(given))
     running: dict[Any, int] = {}

@@ -22,7 +22,7 @@ from pipelines.run.folder import RunFolder
 
 FILE = "registration.jsonl"
 ROLES, PLAN, START, LOOK = "roles", "plan", "start", "look"
-"""What happened."""
+"""The kinds of events."""
 DECISIVE = ("primary_attack", "output", "epoch", "nonce", "by", "factor", "references")
 """The parts of a plan that a verdict rests on."""
 OF_BOUND = (*DECISIVE, "bound")
@@ -64,7 +64,7 @@ def file_of(lines: Sequence[Line]) -> bytes:
 
 
 def without_chain(line: Line) -> dict[str, Any]:
-    """What happened, without the time and the digests."""
+    """The event of a line, without the time and the digests."""
     return {name: part for name, part in line.items() if name not in _CHAIN}
 
 
@@ -78,7 +78,7 @@ def _text(line: Line) -> str:
 
 
 def faults_of(lines: Sequence[Line]) -> list[str]:
-    """What is wrong with the chain: lines that were changed, or whose predecessor is another one."""
+    """The faults of the chain: lines that were changed, or whose predecessor is another one."""
     faults, previous = [], _FIRST
     for number, line in enumerate(lines, start=1):
         if line.get("sha256") != line_digest(line):
@@ -90,7 +90,7 @@ def faults_of(lines: Sequence[Line]) -> list[str]:
 
 
 def is_after_looking(lines: Sequence[Line], parts: Sequence[str] = DECISIVE) -> bool:
-    """Whether the images, or what the verdict rests on, were chosen after the first start of the queries.
+    """Tell whether the images, or what the verdict rests on, were chosen after the first start of the queries.
 
     What counts of a plan is ``parts``: attacks that are only added to it change nothing.
     """
@@ -121,7 +121,7 @@ def attempts(lines: Sequence[Line], output: str | None = None) -> tuple[int, dic
 
 
 def registration_as_json(lines: Sequence[Line]) -> dict[str, Any]:
-    """What a report says of the registration; empty where nothing was planned."""
+    """The registration as a report tells it; empty where nothing was planned."""
     plan = next((line for line in lines if line["event"] == PLAN), None)
     if plan is None:
         return {}
@@ -151,6 +151,6 @@ def _nonce(folder: RunFolder) -> Line:
 
 
 def code_digest() -> dict[str, Any]:
-    """Which tool this is: its version, and a digest of its code as it is installed, that of plug-ins with it."""
+    """The version of the tool, and a digest of its code as it is installed, that of plug-ins with it."""
     code = plugins.code_sha256(["mi_core", "pipelines", *plugins.modules()])
     return {"version": versions().get("encoder-audit", "not installed"), "code_sha256": code}

@@ -75,12 +75,12 @@ def tried(folder: RunFolder) -> list[Record]:
 
 
 def is_done(record: Record, run: Run, target: str) -> bool:
-    """Whether a trial has been measured by all attacks that count, on all seeds, or was given up on these."""
+    """Tell whether a trial has been measured by all attacks that count, on all seeds, or was given up on these."""
     return bool(record["whole"] and belongs_to(record, run, target))
 
 
 def belongs_to(record: Record, run: Run, target: str) -> bool:
-    """Whether a record tells of the attacks and seeds of a run as it is now."""
+    """Tell whether a record tells of the attacks and seeds of a run as it is now."""
     return bool(record.get("asked") == Trial(run, target, record["parameters"], "search").question)
 
 

@@ -87,7 +87,7 @@ class Trial:
 
     @property
     def question(self) -> str:
-        """What its results tell of: attacks that count, metric and measure, seeds, and what the folds keep together."""
+        """A digest of the attacks that count, metric and measure, seeds, and what the folds keep together."""
         config, tune = self.run.config, self.tune
         counted = [one.model_dump(mode="json") for one in config.attacks if _counts(one, self.target, tune)]
         group = config.data.model_dump(mode="json")["group_by"]
@@ -149,7 +149,7 @@ def _counts(attack: AttackConfig, target: str, tune: TuneConfig) -> bool:
 
 
 def trains(own: Mapping[str, EncoderConfig], run: Mapping[str, EncoderConfig]) -> bool:
-    """Whether a trial trains encoders that the run itself does not have; else it only defends those of the run."""
+    """Tell whether a trial trains encoders that the run itself does not have; else it only defends those of the run."""
     return any(type(encoder) is TrainedConfig and encoder != run.get(name) for name, encoder in own.items())
 
 

@@ -1,4 +1,4 @@
-"""What scores answer.
+"""The answers of scores.
 
 It imports of this room `fit`, `reference`, `results` and `scores`.
 

@@ -44,7 +44,7 @@ def flagged_ids(folder: SeedFolder) -> list[str]:
     return [row["id"] for row in csv.DictReader(io.StringIO(listed))]
 
 
-def of_samples(task: Task, test: SeedTest, fdr: float) -> SampleAnswers:
+def answer_candidates(task: Task, test: SeedTest, fdr: float) -> SampleAnswers:
     """Compute p-value, q-value and posterior of every candidate, write and summarise them.
 
     Of very many samples these follow from those that metrics are computed of; see `pipelines.attack.scores.judged`.
@@ -101,7 +101,7 @@ class _ByScore:
 
 @dataclass(frozen=True)
 class _Written:
-    """What was written of some parts: candidates, those flagged, and the answers of the highest scores in order."""
+    """The outcome of writing some parts: numbers of candidates and flagged ones, and the highest scores in order."""
 
     candidates: int
     flagged: int

@@ -30,7 +30,7 @@ def set_test(
     member: BoolArray,
     groups: _Groups,
 ) -> SetTest:
-    """What the scores of an attack say of the candidates, with the share that was used by the rate of known members.
+    """Test the candidates by an attack's scores, with the share that was used by the rate of known members.
 
     Attacks that are fitted on several shadows do not say it: none of these was trained on the known members.
 

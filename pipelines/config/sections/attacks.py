@@ -74,12 +74,12 @@ class AttackConfig(Section):
 
     @property
     def draws_views(self) -> bool:
-        """Whether it is fed by augmented views."""
+        """Tell whether it is fed by augmented views."""
         return any(measure.shares_views for measure in self.needs())
 
     @property
     def reads_captions(self) -> bool:
-        """Whether it compares images with their captions."""
+        """Tell whether it compares images with their captions."""
         return any(measure.captions for measure in self.needs())
 
     @property
@@ -89,17 +89,17 @@ class AttackConfig(Section):
 
     @property
     def reads_momentum(self) -> bool:
-        """Whether it takes keys of the encoder's momentum copy."""
+        """Tell whether it takes keys of the encoder's momentum copy."""
         return any(measure.momentum for measure in self.needs())
 
     @property
     def rebuilds(self) -> str:
-        """What the decoder of hidden patches that it takes rebuilds: ``pixels`` or ``states``; empty: it takes none."""
+        """The target of the decoder of hidden patches that it takes: ``pixels`` or ``states``; empty: none."""
         return next((measure.rebuilds for measure in self.needs() if measure.rebuilds), "")
 
     @property
     def reads_weights(self) -> bool:
-        """Whether it takes gradients of the encoder's weights."""
+        """Tell whether it takes gradients of the encoder's weights."""
         return any(measure.weights for measure in self.needs())
 
     @model_validator(mode="after")
@@ -204,7 +204,7 @@ ATTACK_CONFIGS: dict[str, type[AttackConfig]] = {name: _attack_model(name) for n
 
 
 class ValidityConfig(Section):
-    """Which result the verdict rests on, and the reference encoders beside it."""
+    """The result that the verdict rests on, and the reference encoders beside it."""
 
     attack: int = Field(default=0, ge=0, description="primary attack, as its position in `attacks`")
     output: str | None = Field(

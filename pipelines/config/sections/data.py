@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from mi_core.captions import ClassWords
 from mi_core.checks import check_choice
@@ -22,8 +22,6 @@ _BLEND = 0.5  # of noise in a blended canary
 
 class Role(Section):
     """The samples of a role: an exact count, a fraction, those of a list, or (none of these) a whole source."""
-
-    model_config = ConfigDict(populate_by_name=True)
 
     source_name: str = Field(alias="from", description="a source, or a drawn role to take a part of")
     count: int | None = Field(default=None, ge=1, description="exact number of samples, by rank of the seeded hash")
@@ -61,7 +59,7 @@ class Role(Section):
 
     @property
     def is_drawn(self) -> bool:
-        """Whether the role is drawn; otherwise the user gives its samples."""
+        """Tell whether the role is drawn; otherwise the user gives its samples."""
         return self.count is not None or self.fraction is not None
 
     @property
@@ -71,12 +69,12 @@ class Role(Section):
 
     @property
     def is_listed(self) -> bool:
-        """Whether a list of keys gives the role."""
+        """Tell whether a list of keys gives the role."""
         return self.keys is not None
 
     @property
     def whole(self) -> bool:
-        """Whether the role is a whole source."""
+        """Tell whether the role is a whole source."""
         return not self.is_drawn and not self.is_listed
 
 
@@ -252,12 +250,12 @@ class DataConfig(Section):
 
     @property
     def by_shard(self) -> bool:
-        """Whether shards are drawn whose samples may be alike."""
+        """Tell whether shards are drawn whose samples may be alike."""
         return self.shards is not None and not self.shuffled and self.group_by is None
 
     @property
     def grouped(self) -> bool:
-        """Whether some samples count as one in intervals and tests."""
+        """Tell whether some samples count as one in intervals and tests."""
         return self.group_by is not None or self.by_shard
 
     def decoder(self) -> Decoder:

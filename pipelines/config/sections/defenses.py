@@ -17,7 +17,7 @@ from pydantic import Field, ValidationError, field_validator
 from mi_core.checks import check_choice
 from pipelines.config.mistakes import first_mistake
 from pipelines.config.names import shortened
-from pipelines.config.roles import CANDIDATE_ROLES, TARGET_ROLES, nonmembers_beside, of_members
+from pipelines.config.roles import CANDIDATE_ROLES, TARGET_ROLES, are_members, nonmembers_beside
 from pipelines.config.sections.attacks import SHADOW, each_attack, each_inference
 from pipelines.config.sections.encoders import TrainedConfig, kind_of
 from pipelines.config.sections.parameters import MOST, combinations
@@ -62,7 +62,7 @@ class DefenseConfig(Section):
         return self.label or self.defense
 
     def covers(self, encoder: str) -> bool:
-        """Whether it defends an attacked encoder."""
+        """Tell whether it defends an attacked encoder."""
         return not self.of or encoder in self.of
 
     def on(self, encoder: str) -> str:
@@ -131,7 +131,7 @@ def _on_others(entries: Sequence[Mapping[str, Any]], made: Collection[str]) -> l
 
 
 def _is_defensible(settings: Mapping[str, Any]) -> bool:
-    """Whether an entry can defend an encoder: one that is trained here, without halves and without a defense."""
+    """Tell whether an entry can defend an encoder: one that is trained here, without halves and without a defense."""
     return kind_of(settings) is TrainedConfig and settings.get("half") is None
 
 
@@ -165,7 +165,7 @@ def _defended(entry: DefenseConfig, name: str, settings: Mapping[str, Any]) -> d
     given = entry.outside.get(name)
     trained = settings.get("train_on", ())
     roles = [trained] if isinstance(trained, str) else list(trained)
-    usual = [nonmembers_beside(role) for role in roles if of_members(str(role))]
+    usual = [nonmembers_beside(role) for role in roles if are_members(str(role))]
     usual = [role for role in usual if role not in AUDITED]
     own = {"defense": entry.defense, "settings": entry.settings, "epoch": entry.epoch, "attribute": entry.attribute}
     return {"defends": name, "outside": usual if given is None else given, **own}

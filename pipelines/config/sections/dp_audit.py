@@ -12,7 +12,7 @@ APPROXIMATE, GAUSSIAN = "approximate", "gaussian"
 
 
 class DpAuditConfig(Section):
-    """Which promise is tested, and by which guesses; all of it is fixed before the first query to the target.
+    """The promise that is tested, and the guesses; all of it is fixed before the first query to the target.
 
     The attack scores all canaries of the target: on the encoder that is trained on canary-in, and on each defense of
     it. Canaries with the highest scores are guessed in, those with the lowest out.

@@ -90,7 +90,7 @@ class TrainedConfig(ConfigOfEncoder):
 
     @property
     def keeps_momentum(self) -> bool:
-        """Whether a copy follows it by momentum in training, and is kept beside its checkpoints."""
+        """Tell whether a copy follows it by momentum in training, and is kept beside its checkpoints."""
         return issubclass(OBJECTIVES[self.objective], MomentumObjective)
 
     @field_validator("parameters")
@@ -200,7 +200,7 @@ class ForeignConfig(ConfigOfEncoder):
 
     @property
     def saw_nothing(self) -> bool:
-        """Whether its weights are fresh, so that it can be a control."""
+        """Tell whether its weights are fresh, so that it can be a control."""
         return False
 
     def identity(self) -> dict[str, Any]:
@@ -286,7 +286,7 @@ class LoadedConfig(ForeignConfig):
 
     @property
     def saw_nothing(self) -> bool:
-        """Whether its weights are fresh, so that it can be a control."""
+        """Tell whether its weights are fresh, so that it can be a control."""
         return self.fresh
 
     def activations(self) -> dict[str, str]:
@@ -294,7 +294,7 @@ class LoadedConfig(ForeignConfig):
         return {output: head.activation for output, head in self.heads.items()}
 
     def place(self, name: str) -> str:
-        """What an error of loading names: the encoder, and the file if there is one."""
+        """The name of the encoder in errors of loading, with its file if there is one."""
         return f"encoders.{name}" + (f".weights = {self.weights}" if self.weights else f".load = {self.load}")
 
     def preprocessing(self) -> dict[str, Any]:

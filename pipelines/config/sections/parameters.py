@@ -63,7 +63,7 @@ def parameter_fields(parameters: type[Any]) -> dict[str, Any]:
 
 
 def documented(parameters: type[Any]) -> dict[str, str]:
-    """What the docstrings of a parameter dataclass and of its bases say about each parameter, in one line each."""
+    """The words of the docstrings of a parameter dataclass and its bases on each parameter, in one line each."""
     parts = [inspect.cleandoc(vars(part).get("__doc__") or "") for part in reversed(parameters.__mro__)]
     entries = [entry for part in parts for entry in _ARGUMENT.findall(part.partition("Args:\n")[2])]
     return {name: _in_one_line(text) for names, text in entries for name in names.split(", ")}

@@ -10,7 +10,7 @@ from pipelines.config.sections.section import Section
 
 
 class ReportConfig(Section):
-    """What happens with a report once it is written."""
+    """The use of a report once it is written."""
 
     after: str | None = Field(
         default=None, min_length=1, description="what gets it: python:module:function, or a command"

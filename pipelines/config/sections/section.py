@@ -1,4 +1,4 @@
-"""What the sections of a config have in common."""
+"""The base of all sections of a config."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ Blend = Callable[[Sample], Sample]
 
 
 def blend_of(splits: Splits, source: str, item: str, decoder: Decoder) -> Blend:
-    """What is done to the images of one shard before they are decoded.
+    """The change of the images of one shard before they are decoded.
 
     The noise of a canary is a function of seed, source and key. A file that cannot be decoded stays as it is, for the
     caller to judge.

@@ -37,9 +37,10 @@ from pipelines.data.read.key_lists import ListedKeys
 from pipelines.data.read.sources import Source
 from pipelines.data.scan.near_pairs import NearPairs
 from pipelines.data.scan.scan import Scan
-from pipelines.data.tasks import TaskMap, one_by_one, parts
+from pipelines.data.tasks import one_by_one, parts
 from pipelines.errors import UserError
 from pipelines.files import storage
+from pipelines.run.parts import TaskMap
 
 _WRITTEN = 1024  # files of dropped rows held and written together
 
@@ -110,7 +111,7 @@ def draw(
 
 @dataclass(frozen=True)
 class Decision:
-    """What `decide` found.
+    """The outcome of `decide`.
 
     Args:
         takers: by the source or role that they draw from.

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from mi_core.validity.near_duplicates import first_copies
-from pipelines.config.roles import CANDIDATE_ROLES, of_nonmembers
+from pipelines.config.roles import CANDIDATE_ROLES, are_nonmembers
 from pipelines.config.sections.data import NearDuplicatesConfig, Role
 from pipelines.data.columns import DESCRIPTOR
 from pipelines.data.draw.ranks import Numbered
@@ -140,4 +140,4 @@ def _named(shards: Mapping[int, Numbered], shard: int, row: int) -> tuple[str, s
 
 
 def _nonmember(role: str) -> bool:
-    return of_nonmembers(role) or role == CANDIDATE_ROLES[1]
+    return are_nonmembers(role) or role == CANDIDATE_ROLES[1]

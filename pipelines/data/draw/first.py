@@ -1,4 +1,4 @@
-"""Which samples are among the first of their role, by rank of a hash: told of a shard without any other."""
+"""Tell which samples are among the first of their role, by rank of a hash, shard by shard."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Firsts:
         return cls({role: _last(splits, role, count, seed) for role in roles}, seed)
 
     def among(self, rows: pa.Table) -> BoolArray:
-        """Which of N samples are among them: (N,) bool. ``rows``: as `Splits.table`."""
+        """Mark the samples among N that are: (N,) bool. ``rows``: as `Splits.table`."""
         names, ranks = ids_of(rows), pixel_ranks(self.seed, FIRST, rows["sha256"])
         found = np.zeros(len(rows), dtype=bool)
         for role, last in self.lasts.items():

@@ -1,4 +1,4 @@
-"""What encoders that are trained on halves of some roles have seen."""
+"""The samples that encoders have seen which are trained on halves of some roles."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def members_of(splits: Splits, config: TrainedConfig, seed: int, nonce: str | No
 
 
 def seen_by(splits: Splits, config: EncoderConfig, seed: int, nonce: str | None, ids: Sequence[str]) -> BoolArray:
-    """Which of N samples an encoder was trained on, where it was trained on a half of them: (N,) bool."""
+    """Mark the samples among N that an encoder was trained on, where that was on a half of them: (N,) bool."""
     half: TrainedConfig | None = config if getattr(config, "half", None) is not None else None  # type: ignore[assignment]
     if half is None:
         return np.zeros(len(ids), dtype=bool)

@@ -52,7 +52,7 @@ def recurring(data: DataConfig, splits: Splits, roles: Sequence[str]) -> float:
 
 
 def pool_of(data: DataConfig, role: str) -> tuple[str, ...]:
-    """What a role is drawn from: a source or a role that the user gives, and the classes; such a role is its own."""
+    """The pool of a role: a source or a role that the user gives, and the classes; such a role is its own."""
     chosen = data.roles[role]
     if not chosen.is_drawn:
         return (role,)
@@ -84,5 +84,5 @@ def _range(takers: Sequence[Taker], role: str) -> float:
 
 
 def _covers(some: tuple[int, ...] | None, others: tuple[int, ...] | None) -> bool:
-    """Whether all of other classes are among some; None: all classes."""
+    """Tell whether all of other classes are among some; None: all classes."""
     return some is None or (others is not None and set(others) <= set(some))

@@ -54,7 +54,7 @@ class Taker:
 
     @classmethod
     def read(cls, entry: Mapping[str, Any]) -> Taker:
-        """What `as_json` wrote."""
+        """Read the result of `as_json`."""
         classes = None if entry["classes"] is None else tuple(entry["classes"])
         return cls(entry["role"], classes, int(entry["first"], 16), int(entry["last"], 16), entry["quota"])
 
@@ -64,7 +64,7 @@ class Taker:
         return {"role": self.role, "classes": self.classes, **ends, "quota": self.quota}
 
     def wants(self, hashes: Hashes, labels: Labels) -> npt.NDArray[np.bool_]:
-        """Which of some samples are in the range and of its classes: (N,)."""
+        """Mark the samples that are in the range and of its classes: (N,)."""
         if self.last < self.first:
             return np.zeros(len(hashes), dtype=bool)
         inside = (hashes >= np.uint64(self.first)) & (hashes <= np.uint64(self.last))
@@ -138,7 +138,7 @@ class Rules:
 
     @classmethod
     def read(cls, entry: Mapping[str, Any]) -> Rules:
-        """What `as_json` wrote."""
+        """Read the result of `as_json`."""
         takers = {origin: tuple(map(Taker.read, some)) for origin, some in entry["takers"].items()}
         own = entry["seed"], entry["grouped"], tuple(entry["attributes"]), entry["given"], takers
         shards = {name: (few, every) for name, (few, every) in entry.get("shards", {}).items()}

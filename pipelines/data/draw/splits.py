@@ -124,7 +124,7 @@ class Splits:
 
     @property
     def rejected(self) -> tuple[Rejection, ...]:
-        """What was unusable."""
+        """The unusable samples."""
         return tuple(Rejection(**row) for row in storage.read_table(f"{self.folder}/splits/{REJECTED}").to_pylist())
 
     @property
@@ -215,7 +215,7 @@ class Splits:
         return self.sums.count(self.sums.rows(roles, without, (source, item)))
 
     def digest(self, source: str, item: str, roles: Iterable[str], without: Iterable[str] = ()) -> str:
-        """Which samples `size` counts, by ids and pixels: 64 hex digits; no sample is read."""
+        """A digest of the samples that `size` counts, by ids and pixels: 64 hex digits; no sample is read."""
         return self.sums.digest(self.sums.rows(roles, without, (source, item)))
 
     def count(self, roles: Iterable[str], without: Iterable[str] = ()) -> int:
@@ -227,7 +227,7 @@ class Splits:
         return {role: self.count([role]) for role in self.roles}
 
     def role_digest(self, role: str) -> str:
-        """Which samples a role has, by ids, pixels and wrong classes: what a registration binds. 64 hex digits."""
+        """A digest of the samples of a role, by ids, pixels and wrong classes, for the registration: 64 hex digits."""
         return marked(self.rules, role, self.sums.digest(self.sums.rows([role])))
 
     def _pieces(self, roles: Sequence[str]) -> Iterator[pa.Table]:
@@ -238,7 +238,7 @@ class Splits:
                 yield rows.filter(pa.array(in_roles(rows, roles)))
 
     def _units(self, rows: npt.NDArray[np.intp]) -> list[str]:
-        """What is drawn as one: the group of some rows, or the ``source/key`` of each."""
+        """The unit that is drawn as one: the group of some rows, or the ``source/key`` of each."""
         if GROUP in self.table.column_names:
             groups: list[str] = self.table[GROUP].take(pa.array(rows)).to_pylist()
             return groups
@@ -253,7 +253,7 @@ class Splits:
         return ids_of(self.table, self.rows(roles))
 
     def among(self, ids: Iterable[str], roles: Iterable[str]) -> BoolArray:
-        """Which of N ids are in some roles or parts: (N,) bool."""
+        """Mark the ids among N that are in some roles or parts: (N,) bool."""
         return among(ids, set(self.ids(roles)))
 
     def first(self, roles: Iterable[str], count: int, seed: int) -> list[str]:
@@ -301,13 +301,8 @@ class Splits:
         rows = pc.index_in(pa.array(ids, names.type), value_set=names.combine_chunks())
         return self.table.take(rows)
 
-    @property
-    def by_group(self) -> bool:
-        """Whether some samples count as one."""
-        return self.groups_of(self._empty) is not None
-
     def groups(self, ids: Sequence[str]) -> npt.NDArray[np.int64] | None:
-        """What some samples belong to, as a number (N,) for each, a hash; None where samples are not grouped."""
+        """The group of each of some samples as a number (N,), a hash; None where samples are not grouped."""
         return self.groups_of(self.samples(ids)) if len(ids) else None
 
     def groups_of(self, rows: pa.Table) -> npt.NDArray[np.int64] | None:
@@ -350,7 +345,7 @@ class Splits:
 
 
 def in_roles(rows: pa.Table, roles: Iterable[str]) -> npt.NDArray[np.bool_]:
-    """Which of some samples are in some roles or parts."""
+    """Mark the samples that are in some roles or parts."""
     wanted = list(roles)
     role, part = Coded.from_column(rows["role"]), Coded.from_column(rows["part"])
     inside: npt.NDArray[np.bool_] = role.among(wanted)[role.codes] | part.among(wanted)[part.codes]
@@ -378,5 +373,5 @@ def rejections_table(rejected: Sequence[Rejection]) -> pa.Table:
 
 
 def are_drawn(folder: str) -> bool:
-    """Whether the splits of a seed's folder are drawn."""
+    """Tell whether the splits of a seed's folder are drawn."""
     return storage.exists(f"{folder}/splits/{ROLES}")

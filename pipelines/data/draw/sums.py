@@ -1,4 +1,4 @@
-"""What is known of every shard without reading its samples: how many have which role, and which they are."""
+"""Sums of every shard, known without reading its samples: how many have which role, and a digest of them."""
 
 from __future__ import annotations
 
@@ -119,11 +119,11 @@ class Sums:
         return int(self._columns[2][rows].sum())
 
     def digest(self, rows: npt.NDArray[np.intp]) -> str:
-        """Which samples some rows of the table stand for: 64 hex digits."""
+        """A digest of the samples that some rows of the table stand for: 64 hex digits."""
         return sum_of_digests(as_words(self.table["digest"].take(pa.array(rows)).to_pylist())).hex()
 
     def dropped(self, source: str, item: str) -> bool:
-        """Whether rows of a shard are dropped."""
+        """Tell whether rows of a shard are dropped."""
         start, stop = self._of.get((source, item), (0, 0))
         role, _, _ = self._columns
         return bool(role.among([""])[role.codes[start:stop]].any())

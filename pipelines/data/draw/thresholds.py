@@ -68,7 +68,7 @@ class Thresholds:
 
     @property
     def grouped(self) -> bool:
-        """Whether groups are drawn in place of samples."""
+        """Tell whether groups are drawn in place of samples."""
         return self.config.group_by is not None
 
     def find(self) -> dict[str, tuple[Taker, ...]]:

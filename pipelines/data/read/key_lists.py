@@ -49,7 +49,7 @@ class ListedKeys:
 
     @classmethod
     def read(cls, entry: Mapping[str, Any]) -> ListedKeys:
-        """What `as_json` wrote."""
+        """Read the result of `as_json`."""
         return cls(**{**entry, "first": tuple(entry["first"])})
 
     def as_json(self) -> dict[str, Any]:
@@ -57,7 +57,7 @@ class ListedKeys:
         return asdict(self)
 
     def line(self, role: str) -> str:
-        """What is wrong with the list; empty if nothing is."""
+        """The faults of the list in a line; empty if there are none."""
         wrong = []
         if self.missing:
             wrong.append(

@@ -54,8 +54,8 @@ class Columns:
         if again := [name for name, count in Counter(schema.names).items() if count > 1]:
             raise ValueError(f"column {shortened(again[0])} stands there twice; rename one of them")
         image = _image(schema, given.image)
-        label = _one(schema, given.label, LABELS, _is_class, "label", "a whole number")
-        caption = _one(schema, given.caption, CAPTIONS, _is_text, "caption", "a text")
+        label = _column_named(schema, given.label, LABELS, _is_class, "label", "a whole number")
+        caption = _column_named(schema, given.caption, CAPTIONS, _is_text, "caption", "a text")
         key = key_column(schema, given.key)
         used = {image.partition(".")[0], label, caption, key}
         beside = tuple(field.name for field in schema if field.name not in used and _is_plain(field.type))
@@ -110,7 +110,7 @@ def key_column(schema: pa.Schema, given: str | None) -> str | None:
     name = given or next((name for name in KEYS if name in schema.names), "")
     if schema.names.count(name) > 1:
         raise ValueError(f"column {name} stands there twice; rename one of them")
-    return _one(schema, given, KEYS, _is_key, "key", "a text or a whole number")
+    return _column_named(schema, given, KEYS, _is_key, "key", "a text or a whole number")
 
 
 def _image(schema: pa.Schema, given: str | None) -> str:
@@ -126,7 +126,7 @@ def _image(schema: pa.Schema, given: str | None) -> str:
         return [*usual, *found.values()][0]
     if found:
         raise ValueError(f"several columns hold bytes: {', '.join(found)}; set columns.image to one of them")
-    told = next(filter(None, (_instead(schema.field(name).type, name) for name in _likely(schema))), _IMAGE_IS)
+    told = next(filter(None, (_remedy_for(schema.field(name).type, name) for name in _likely(schema))), _IMAGE_IS)
     raise ValueError(f"no column holds images, among {shortened(', '.join(schema.names))}; {told}")
 
 
@@ -138,8 +138,8 @@ def _likely(schema: pa.Schema) -> list[str]:
     return sorted(schema.names, key=lambda name: name.removesuffix("s") not in IMAGES)
 
 
-def _instead(kind: pa.DataType, name: str) -> str:
-    """What a column holds where it might hold images, and the remedy; empty: nothing of the kind."""
+def _remedy_for(kind: pa.DataType, name: str) -> str:
+    """The content of a column that might hold images, and the remedy; empty: nothing of the kind."""
     kind = _plain(kind)
     inner = _plain(kind.value_type) if _is_list(kind) else kind
     if leaf := _leaf(inner, name):
@@ -189,7 +189,7 @@ def _bytes_in(kind: pa.DataType, name: str) -> str | None:
     return f"{name}.bytes" if inner >= 0 and _is_binary(kind.field(inner).type) else None
 
 
-def _one(
+def _column_named(
     schema: pa.Schema,
     given: str | None,
     usual: tuple[str, ...],
@@ -246,7 +246,7 @@ def _is_key(kind: pa.DataType) -> bool:
 
 
 def _is_plain(kind: pa.DataType) -> bool:
-    """Whether values become JSON; lists, such as embeddings, are left out."""
+    """Tell whether values become JSON; lists, such as embeddings, are left out."""
     kind = _plain(kind)
     if pa.types.is_struct(kind):
         return all(_is_plain(field.type) for field in kind)

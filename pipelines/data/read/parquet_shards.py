@@ -126,7 +126,7 @@ def _rows_left(item: Item) -> int:
 
 
 def _number_of(footer: pq.FileMetaData, item: Item) -> int:
-    """Which row group of its file an item is. Raises ValueError: the file was written again since it was listed."""
+    """The number of an item's row group. Raises ValueError: the file was written again since it was listed."""
     start = 0
     for group in range(footer.num_row_groups):
         rows = footer.row_group(group).num_rows

@@ -71,7 +71,7 @@ class Item:
 
 
 def misnamed(key: str) -> str:
-    """What is wrong with a key; no key is ever used as a path."""
+    """The fault of a key; no key is ever used as a path."""
     if ".." in key.split("/"):
         return "its name leads out of its folder"
     return "" if printable(key) == key else "its name is not UTF-8"

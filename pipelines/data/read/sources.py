@@ -60,7 +60,7 @@ class Source:
         return self._reader.items(self.config)
 
     def unread(self) -> tuple[Problem, ...]:
-        """What stands in a folder of images beside the images: pictures that are lost, notes on other files."""
+        """The other files in a folder of images: pictures that are lost, notes on other files."""
         return contents(str(self.config.path)).unread if self.config.kind == "imagefolder" else ()
 
     def read(self, item: Item, wanted: set[str] | None = None) -> Iterator[Sample]:

@@ -92,7 +92,7 @@ class _Group:
         return {"" if self.image is not None and suffix == self.image[0] else suffix for suffix in self.parts}
 
     def _takes(self, member: Member, suffix: str) -> bool:
-        """Whether an image is that of the sample; then another one that was is shadowed, or else this one."""
+        """Tell whether an image is that of the sample; then another one that was is shadowed, or else this one."""
         if self.image is not None:
             old, name = self.image
             if _kind(old) not in NOT_EVERYWHERE or _kind(suffix) in NOT_EVERYWHERE:
@@ -105,7 +105,7 @@ class _Group:
 
 
 class _Shard:
-    """What was met of a tar so far, and the sample that is being put together."""
+    """The state of reading a tar, and the sample that is being put together."""
 
     def __init__(self, rules: ShardRules) -> None:
         self.rules = rules
@@ -168,7 +168,7 @@ class _Shard:
 
 
 def is_image(suffix: str) -> bool:
-    """Whether files with a suffix, such as ``jpg`` or ``seg.png``, are images."""
+    """Tell whether files with a suffix, such as ``jpg`` or ``seg.png``, are images."""
     return _kind(suffix) in SUFFIXES
 
 

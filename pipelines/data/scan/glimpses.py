@@ -1,4 +1,4 @@
-"""What a scan keeps of some samples of every shard, so that no image is read again to look for differences of groups.
+"""Numbers that a scan keeps of some samples, so that no image is read again to look for differences of groups.
 
 A shard keeps the samples with the lowest hashes of its source and key: as many as give a source some ten thousand. Of
 each it keeps the numbers of its file and of its pixels, and its pixels shrunken. The samples of all shards below the
@@ -100,7 +100,7 @@ class Keeping:
 
 @dataclass(frozen=True)
 class Glimpses:
-    """What the scan kept of one shard.
+    """The kept numbers of one shard.
 
     Args:
         table: key, rank, numbers and pixels.
@@ -112,7 +112,7 @@ class Glimpses:
 
     @classmethod
     def read(cls, path: str) -> Glimpses:
-        """What `Keeping.write` wrote."""
+        """Read the result of `Keeping.write`."""
         table = storage.read_table(path)
         return cls(table, int(table.schema.metadata[_FIRST_LEFT]))
 
@@ -128,7 +128,7 @@ class Glimpses:
         return {key: rank for key, rank in pairs if key in keys}
 
     def look_up(self, keys: Container[str]) -> Iterator[tuple[str, _Seen]]:
-        """What was kept of some samples, by key."""
+        """The kept numbers of some samples, by key."""
         for row, key in enumerate(self.table["key"].to_pylist()):
             if key in keys:
                 numbers, pixels = (np.asarray(self.table[name][row].values) for name in ("numbers", "pixels"))

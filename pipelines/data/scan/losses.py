@@ -55,12 +55,12 @@ class Rejection:
 
     @property
     def estimated(self) -> bool:
-        """Whether the number of lost samples is an estimate."""
+        """Tell whether the number of lost samples is an estimate."""
         return self.basis not in (COUNTED, BY_MANIFEST, NOTED)
 
     @property
     def noted(self) -> bool:
-        """Whether this is only a note: no sample is lost."""
+        """Tell whether this is only a note: no sample is lost."""
         return self.basis == NOTED
 
     @property
@@ -84,7 +84,7 @@ class Reading:
 
     @property
     def whole(self) -> bool:
-        """Whether the item was read to its end."""
+        """Tell whether the item was read to its end."""
         return not any(isinstance(problem, Damage) for problem in self.problems)
 
 
@@ -229,7 +229,7 @@ class Tally:
         return [bad for bad in self.rejected if not bad.noted]
 
     def notes(self) -> list[str]:
-        """What was noted, one line per source; a note costs no sample."""
+        """The notes, one line per source; a note costs no sample."""
         by_source: dict[str, list[str]] = {}
         for bad in self.rejected:
             if bad.noted:

@@ -19,8 +19,8 @@ import pyarrow as pa
 from mi_core.validity.hash_tables import MOST_PARTS, Pairs, distinct_hashes, near_tables, union_of_pairs
 from mi_core.validity.near_duplicates import usual_distance
 from pipelines.data.columns import PHASH
-from pipelines.data.tasks import TaskMap
 from pipelines.files import storage
+from pipelines.run.parts import TaskMap
 
 HELD = 10_000_000  # hashes that a task holds
 FILE = 4_000_000  # hashes of a file

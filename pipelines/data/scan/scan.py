@@ -30,11 +30,12 @@ from pipelines.data.read.sources import Source
 from pipelines.data.scan.glimpses import Keeping, glimpses_path, most_of_shard
 from pipelines.data.scan.losses import Reading, Rejection, Tally, rejections
 from pipelines.data.scan.repeated import repeated_keys
-from pipelines.data.tasks import TaskMap, one_by_one
+from pipelines.data.tasks import one_by_one
 from pipelines.errors import Unavailable
 from pipelines.files import storage
 from pipelines.files.digest import digest
 from pipelines.files.stores import may_pass
+from pipelines.run.parts import TaskMap
 
 LISTED = 100  # unusable samples of an item that are listed one by one, at most
 LISTED_OF_SOURCE = 10_000  # the same of all items of a source; one of each item is listed in any case
@@ -44,7 +45,7 @@ Look = Callable[[Sequence[Item]], Sequence[Item]]
 
 @dataclass(frozen=True)
 class ScannedShard:
-    """What a scan kept of one item.
+    """The kept samples of one item.
 
     Args:
         source, item: the name of its source, and its own.
@@ -61,7 +62,7 @@ class ScannedShard:
 
 @dataclass(frozen=True)
 class Scan:
-    """What was read of all sources, kept shard by shard, and the tally of unusable samples.
+    """The samples of all sources, kept shard by shard, and the tally of unusable samples.
 
     Args:
         folder: of the files.
@@ -167,7 +168,7 @@ class _Work:
         return f"{self.place}.json"
 
     def shard(self, rows: int) -> ScannedShard:
-        """What was kept."""
+        """The kept samples."""
         return ScannedShard(self.source, self.item.name, f"{self.place}.parquet", rows)
 
 
@@ -181,7 +182,7 @@ class Receipt:
 
     @property
     def whole(self) -> bool:
-        """Whether the item was read to its end."""
+        """Tell whether the item was read to its end."""
         return not any(isinstance(problem, Damage) for problem in self.problems)
 
     def as_json(self) -> dict[str, Any]:

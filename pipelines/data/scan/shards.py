@@ -32,9 +32,10 @@ from pipelines.data.read.sources import Source
 from pipelines.data.read.tar_shards import is_image
 from pipelines.data.scan.losses import MANIFEST, Reading, Rejection, Tally, rejections
 from pipelines.data.scan.scan import repeated, usable
-from pipelines.data.tasks import TaskMap, one_by_one
+from pipelines.data.tasks import one_by_one
 from pipelines.errors import UserError
 from pipelines.files import storage
+from pipelines.run.parts import TaskMap
 
 MOST_SAMPLES = 1024  # per shard
 MOST_BYTES = 256 * 2**20  # per shard
@@ -288,7 +289,7 @@ def _unique(key: str, used: set[str]) -> str:
 
 
 def _others(sample: Sample) -> dict[str, bytes]:
-    """What is kept of a sample beside its image and class: no other image."""
+    """The parts of a sample that are kept beside its image and class: no other image."""
     return {name: content for name, content in sample.others.items() if not is_image(name)}
 
 

@@ -1,4 +1,4 @@
-"""What an encoder actor does with a chunk; without a cluster this process does it.
+"""The work of an encoder actor on a chunk; without a cluster this process does it.
 
 It imports of this room `division`, and of the root `bank`.
 

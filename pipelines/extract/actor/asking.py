@@ -198,7 +198,7 @@ def ask(
 def together(job: ShardJob, size: int | None) -> tuple[object, ...]:
     """Equal for jobs whose encoders can be asked with the same views; ``size``: the side of what the encoder takes."""
     plan: QueryPlan = job.plan
-    own = (job.folder.path, job.encoder, job.query.tag) if job.alone else ()
+    own = (job.folder.path, job.encoder, job.query.tag) if job.query.is_alone else ()
     views = job.query.nonce, job.query.recipe, plan.views
     return (*views, plan.batch_views, plan.precision, frozenset(plan.sets), size, job.bank, *own)
 

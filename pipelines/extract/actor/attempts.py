@@ -126,7 +126,7 @@ class Attempt:
 
     @property
     def careful(self) -> bool:
-        """Whether samples are queried one by one."""
+        """Tell whether samples are queried one by one."""
         return self.deaths is not None and self.deaths >= CARELESS
 
     def paid(self) -> Attempt:
@@ -146,10 +146,10 @@ class Attempt:
     def withdraw(self) -> None:
         """Undo the beginning."""
         if self.marker:
-            storage.remove_file(self.marker)
+            many.remove_files([self.marker])
 
     def refuses(self, key: str) -> bool:
-        """Whether a sample is refused; in careful mode a sample is noted before it is touched."""
+        """Tell whether a sample is refused; in careful mode a sample is noted before it is touched."""
         if self.deaths is None or key in self.killers:
             return True
         if self.careful:
@@ -164,9 +164,7 @@ class Attempt:
 
 def suspects(job: ShardJob, chunk: int) -> list[str]:
     """Keys of a chunk that were noted when a worker died."""
-    path = _suspects_path(job, chunk)
-    keys: list[str] = storage.read_json(path) if storage.exists(path) else []
-    return keys
+    return list(storage.read_json_or(_suspects_path(job, chunk), []))
 
 
 def note(job: ShardJob, chunk: int, keys: Sequence[str]) -> None:

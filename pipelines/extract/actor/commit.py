@@ -42,7 +42,7 @@ def commit(
 
 
 def sample_table(
-    keys: Sequence[str], status: Sequence[str], columns: Mapping[str, np.ndarray], precision: str = "float32"
+    keys: Sequence[str], status: Sequence[str], columns: Mapping[str, np.ndarray], precision: str
 ) -> pa.Table:
     """One row per sample, in order; rejected samples have a status and null measurements.
 

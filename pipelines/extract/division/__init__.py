@@ -1,4 +1,4 @@
-"""What is asked of which images, divided into passes, jobs and chunks.
+"""Queries and the images that they ask about, divided into passes, jobs and chunks.
 
 It imports nothing else of this room.
 

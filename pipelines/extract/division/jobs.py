@@ -48,7 +48,6 @@ class ShardJob:
         selection: its samples that the pass asks for.
         chunk: images per chunk.
         decoder: from files to pixels.
-        alone: whether no other job may share its chunks.
         data: tells captions and classes; None if the pass needs neither.
         skip: chunks that are done.
         attempts: at a chunk in this session, at most.
@@ -66,7 +65,6 @@ class ShardJob:
     selection: Selection
     chunk: int
     decoder: Decoder
-    alone: bool = False
     data: DataConfig | None = None
     skip: frozenset[int] = frozenset()
     attempts: int = ATTEMPTS
@@ -87,7 +85,7 @@ class ShardJob:
 
     @property
     def is_left(self) -> bool:
-        """Whether chunks are not done."""
+        """Tell whether chunks are not done."""
         return len(self.skip) < self.chunks
 
     @property
@@ -120,7 +118,7 @@ class ShardJob:
 
     @property
     def place(self) -> tuple[str, str, str]:
-        """Which shard this is."""
+        """The name of its shard."""
         return place_name((self.source, self.reader, self.item))
 
     @property
@@ -143,7 +141,7 @@ class ShardJob:
     @property
     def company(self) -> tuple[object, ...]:
         """Equal for jobs that may share chunks of images: the same samples, read and decoded in the same way."""
-        own = (self.query.tag,) if self.alone else ()
+        own = (self.query.tag,) if self.query.is_alone else ()
         plan, data = self.query.plan(), self.data
         told = "" if data is None else repr((data.meaning_of(data.label), data.model_dump(mode="json")["captions"]))
         samples = (self.folder.seed, self.selection.digest, self.chunk, self.decoder)
@@ -164,7 +162,7 @@ def unpacked(data: bytes) -> ShardJob:
 
 
 def place_name(place: Place) -> tuple[str, str, str]:
-    """Which shard of which source a place is."""
+    """The name of a place: its source, how that is read, and the shard."""
     source, reader, item = place
     return source, reader.model_dump_json(), item.name
 
@@ -179,7 +177,6 @@ def jobs_of(query: Pass, data: DataConfig, folder: SeedFolder, places: Iterable[
     splits, decoder, plan = Splits.load(folder.path), data.decoder(), query.plan()
     drawn = storage.stamp(f"{splits.folder}/splits/{ROLES}")
     first = None if query.count is None else Firsts.from_splits(splits, query.roles, query.count, folder.seed)
-    alone = query.remote or plan.searches or query.crafter is not None
     told = data if plan.captioned or plan.labelled else None
     for source, model, item in places:
         count = splits.size(source, item.name, query.roles, query.without)
@@ -193,7 +190,7 @@ def jobs_of(query: Pass, data: DataConfig, folder: SeedFolder, places: Iterable[
             some = {key: label for key, label in classes.items() if key in asked}
             selection = Selection.given_as(some, splits.folder, drawn)
         if selection.count:
-            yield ShardJob(folder, query, source, model, item, selection, query.chunk, decoder, alone, told)
+            yield ShardJob(folder, query, source, model, item, selection, query.chunk, decoder, told)
 
 
 def looked_up(jobs: Sequence[ShardJob]) -> list[ShardJob]:
@@ -237,7 +234,7 @@ def shared(jobs: Iterable[ShardJob]) -> Iterator[list[list[ShardJob]]]:
 
 
 def _share(jobs: Sequence[ShardJob]) -> Share:
-    """What some jobs read together."""
+    """The share of a shard that some jobs read together."""
     first, plan = jobs[0], jobs[0].query.plan()
     return Share(
         tuple(job.packed() for job in jobs),

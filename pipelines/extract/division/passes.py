@@ -125,9 +125,14 @@ class Pass:
         return QueryPlan(self.measures, self.outputs, max(1, self.views), self.batch_views, self.precision)
 
     @property
+    def is_alone(self) -> bool:
+        """Tell whether no other pass may share its chunks: its queries are paid for, or depend on answers."""
+        return self.remote or self.crafter is not None or self.plan().searches
+
+    @property
     def shares_images(self) -> bool:
-        """Whether it can share decoded images with others: none of its queries depends on answers."""
-        return not (self.remote or self.crafter or self.plan().searches or self.count is not None)
+        """Tell whether it can share decoded images with other passes over the same roles."""
+        return not self.is_alone and self.count is None
 
     def record(self, run: str) -> None:
         """Write the pass down. ``run``: the folder of the run that pays for it."""
@@ -284,18 +289,19 @@ def _spread(queries: Sequence[Query]) -> Iterator[_Placed]:
             tuple(sorted(epochs[same])),
         )
 
+    def joined(query: Query) -> tuple[object, ...]:
+        return (*family(query), _way(query) or first.get(family(query), ()))
+
     for query in queries:
         if _way(query) and query.stopping is None:
             first.setdefault(family(query), _way(query))
     by_role: dict[object, dict[str, set[str]]] = {}
     for query in queries:
-        way = (*family(query), _way(query) or first.get(family(query), ()))
-        for role in query.samples.roles:
-            by_role.setdefault(way, {}).setdefault(role.key, set()).add(query.measure.name)
-    for query in queries:
-        way = (*family(query), _way(query) or first.get(family(query), ()))
         (role,) = query.samples.roles
-        yield _Placed((way, frozenset(by_role[way][role.key])), query)
+        by_role.setdefault(joined(query), {}).setdefault(role.key, set()).add(query.measure.name)
+    for query in queries:
+        (role,) = query.samples.roles
+        yield _Placed((joined(query), frozenset(by_role[joined(query)][role.key])), query)
 
 
 def _together(query: Query) -> tuple[object, ...]:

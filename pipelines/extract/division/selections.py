@@ -49,7 +49,7 @@ class Selection:
         return classes
 
     def blend(self, source: str, item: str, decoder: Decoder) -> Blend:
-        """What is done to the images of the samples before they are decoded: nothing where no roles were drawn."""
+        """The change of the samples' images before they are decoded: none where no roles were drawn."""
         return blend_of(_splits(self.folder, self.drawn), source, item, decoder) if self.folder else _as_it_is
 
     @classmethod

@@ -1,4 +1,4 @@
-"""What an attack is compared with: reference encoders that saw none of the images, and how the groups came about."""
+"""The controls of an attack: reference encoders that saw none of the images, and how the groups came about."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def groups_by(config: RunConfig) -> str:
 
 
 def audits_others(config: RunConfig) -> bool:
-    """Whether an attacked encoder comes from elsewhere, so that somebody may have fitted images to its views."""
+    """Tell whether an attacked encoder comes from elsewhere, so that somebody may have fitted images to its views."""
     return any(isinstance(config.encoders[attack.target], ForeignConfig) for attack in config.attacks)
 
 
@@ -75,7 +75,7 @@ def _references(config: RunConfig, attack: AttackConfig) -> Iterator[tuple[str, 
 
 
 def _lack(attack: AttackConfig, encoder: EncoderConfig) -> str:
-    """What an encoder lacks that an attack needs of it, in words; empty: nothing, as far as its settings tell."""
+    """The lack of an encoder that an attack needs, in words; empty: none, as far as its settings tell."""
     if attack.reads_captions and not may_read_captions(encoder):
         return "has no text tower"
     needed = {measure.output for measure in attack.needs() if measure.output}
@@ -84,7 +84,7 @@ def _lack(attack: AttackConfig, encoder: EncoderConfig) -> str:
 
 
 def _saw_neither(config: RunConfig, name: str) -> bool:
-    """Whether an encoder surely saw no audited sample: trained here on others, or with fresh weights."""
+    """Tell whether an encoder surely saw no audited sample: trained here on others, or with fresh weights."""
     first = config.encoders[training_chain(config, name)[-1]]
     known = first.saw_nothing if isinstance(first, ForeignConfig) else True
     return known and not members_of(config, name) & {*audited_roles(config), *KNOWN_ROLES}

@@ -1,4 +1,4 @@
-"""Which attacks guess the coins of canaries, and which promise of privacy they test."""
+"""The attacks that guess the coins of canaries, and the promise of privacy that they test."""
 
 from __future__ import annotations
 

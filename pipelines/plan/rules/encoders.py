@@ -1,9 +1,9 @@
-"""Which encoders there are: what each was trained on, its checkpoints, and the shadows of an attack."""
+"""The encoders of a run: what each was trained on, its checkpoints, and the shadows of an attack."""
 
 from __future__ import annotations
 
 from mi_core.checks import check_choice
-from pipelines.config.roles import of_members, without_canaries
+from pipelines.config.roles import are_members, without_canaries
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.attacks import AttackConfig
 from pipelines.config.sections.encoders import ForeignConfig, TrainedConfig
@@ -35,7 +35,7 @@ def member_roles(config: RunConfig, name: str) -> tuple[str, ...]:
     A classifier may be built with other data on an encoder: then the roles of that encoder.
     """
     trained = [without_canaries(config.encoders[step].train_on) for step in training_chain(config, name)]
-    return next((roles for roles in trained if all(map(of_members, roles))), trained[-1])
+    return next((roles for roles in trained if all(map(are_members, roles))), trained[-1])
 
 
 def attacked_epochs(config: RunConfig, encoder: str) -> tuple[int, ...]:
@@ -75,7 +75,7 @@ def shadows_of(config: RunConfig, attack: AttackConfig) -> tuple[str, ...]:
 
 
 def is_trained(config: RunConfig, name: str) -> bool:
-    """Whether an encoder has learned anything: an untrained reference shows little of what others see."""
+    """Tell whether an encoder has learned anything: an untrained reference shows little of what others see."""
     first = config.encoders[training_chain(config, name)[-1]]
     return not (isinstance(first, ForeignConfig) and first.saw_nothing) or len(training_chain(config, name)) > 1
 

@@ -1,4 +1,4 @@
-"""What attacks need of an encoder beside embeddings: its weights, its momentum copy or decoder, or a text tower."""
+"""Needs of attacks beside embeddings: an encoder's weights, its momentum copy or decoder, or a text tower."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def why_no_gradients(encoder: EncoderConfig) -> str:
 
 
 def may_be_copied(encoder: EncoderConfig) -> bool:
-    """Whether an encoder has a momentum copy, as far as its settings tell; of a checkpoint only its file tells."""
+    """Tell whether an encoder has a momentum copy, as far as its settings tell; of a checkpoint only its file tells."""
     if isinstance(encoder, LoadedConfig):
         return encoder.fresh or encoder.load.startswith("checkpoint:")
     return type(encoder) is TrainedConfig and encoder.keeps_momentum
 
 
 def may_rebuild(encoder: EncoderConfig, rebuilt: str) -> bool:
-    """Whether an encoder has a decoder of the pixels or states of hidden patches, as far as its settings tell.
+    """Tell whether an encoder has a decoder of the pixels or states of hidden patches, as far as its settings tell.
 
     Of a checkpoint only its file tells.
     """
@@ -44,14 +44,14 @@ def may_rebuild(encoder: EncoderConfig, rebuilt: str) -> bool:
 
 
 def may_read_captions(encoder: EncoderConfig) -> bool:
-    """Whether an encoder has a text tower, as far as its settings tell."""
+    """Tell whether an encoder has a text tower, as far as its settings tell."""
     if isinstance(encoder, LoadedConfig):
         return encoder.load.startswith(("open_clip:", "transformers:"))
     return isinstance(encoder, TrainedConfig) and OBJECTIVES[encoder.objective].target == "caption"
 
 
 def why_unfit(attack: AttackConfig, encoder: EncoderConfig) -> str:
-    """What an encoder lacks of the weights that an attack reads, as "is code"; empty: nothing."""
+    """The lack of an encoder whose weights an attack reads, as "is code"; empty: it lacks nothing."""
     if not attack.reads_weights:
         return ""
     if attack.reads_momentum and not may_be_copied(encoder):

@@ -1,8 +1,6 @@
-"""Which images: those that are audited, and those that an attack is fitted on or compares them with."""
+"""The images of a run: those that are audited, and those that an attack is fitted on or compares them with."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 from pipelines.config.roles import (
     CANDIDATE_ROLES,
@@ -25,7 +23,7 @@ def audited_roles(config: RunConfig) -> tuple[str, str]:
 
 
 def is_membership_unknown(config: RunConfig) -> bool:
-    """Whether candidates are audited: nobody knows which are members, so only the AUC means something."""
+    """Tell whether candidates are audited: nobody knows which are members, so only the AUC means something."""
     return audited_roles(config) == CANDIDATE_ROLES
 
 
@@ -48,8 +46,3 @@ def population_roles(attack: AttackConfig) -> tuple[str, ...]:
 def roles_fitted_on_target(config: RunConfig, attack: AttackConfig) -> tuple[str, ...]:
     """Roles of the target that an attack is fitted on and not judged on; none where it has shadows."""
     return () if shadows_of(config, attack) or attack.reference == AUDITED else reference_roles(config, attack)
-
-
-def whole_roles(config: RunConfig, roles: Sequence[str]) -> list[str]:
-    """Some roles without the parts of audited ones, which are queried anyway."""
-    return [role for role in roles if config.data.roles[role].source_name not in audited_roles(config)]

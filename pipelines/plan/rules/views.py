@@ -1,4 +1,4 @@
-"""What an attacker sends, and which outputs she reads: the views of her shadow, images crafted on it, a bank."""
+"""The queries of an attacker: views of her shadow, images crafted on it; and the outputs that she reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a report warns of, and what it says was not tested."""
+"""The warnings of a report, and the attacks and outputs that were not tested."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from pipelines.report.parts.verdict import shard_effect
 
 
 def remarks(run: FinishedRun) -> tuple[Remark, ...]:
-    """What was done to images on the way from file to pixels, and to how many, by source."""
+    """The changes of images on the way from file to pixels, and how many they are of, by source."""
     noted = [one for one in Splits.load(run.first.path).rejected if one.noted and one.key == IMAGES]
     return tuple(Remark(source=one.source, remark=one.reason, n=one.lost) for one in noted)
 
 
 def caveats(run: FinishedRun) -> list[str]:
-    """What a reader of the report should know; the most serious first."""
+    """The warnings to a reader of the report; the most serious first."""
     told = [
         "Intervals cover the choice of audited images. Only the spread over seeds shows how much another training run "
         "of the same encoder would differ.",
@@ -42,12 +42,12 @@ def caveats(run: FinishedRun) -> list[str]:
             "(data.near_duplicates={} looks for them)."
         )
     told += conditions_in_words(remarks(run))
-    told += _of_shards(run)
-    told += _of_drawn(run)
+    told += _shard_caveats(run)
+    told += _drawing_caveats(run)
     told += [f"{line[0].upper()}{line[1:]}." for line in faults_of_lists(Splits.load(run.first.path))]
     if len(run.config.seeds) == 1:
         told.append("One seed: the spread over splits and training runs is not known.")
-    told += of_fits(run.config)
+    told += fit_caveats(run.config)
     noisy = {name for name, role in run.config.data.roles.items() if _is_noise(run.config.data, role.source_name)}
     if any(noisy & {*reference_roles(run.config, attack), *population_roles(attack)} for attack in run.config.attacks):
         told.append(
@@ -76,7 +76,7 @@ def caveats(run: FinishedRun) -> list[str]:
         if "control_not_applicable" in result_of(task)
     }
     told += [f"No reference for {one}." for one in sorted(uncontrolled)]
-    told += of_references(run.config)
+    told += reference_caveats(run.config)
     if is_membership_unknown(run.config):
         told.append(SAME_SOURCE)
     if len(run.config.attacks) * len(run.config.queries.outputs) > 1:
@@ -87,14 +87,14 @@ def caveats(run: FinishedRun) -> list[str]:
     return told
 
 
-def of_fits(config: RunConfig) -> list[str]:
+def fit_caveats(config: RunConfig) -> list[str]:
     """That images which an attack is fitted on are not judged, where there are such."""
     if any(roles_fitted_on_target(config, attack) for attack in config.attacks):
         return ["Some attacks learned from images whose use is known. They were judged on the other images only."]
     return []
 
 
-def of_references(config: RunConfig) -> list[str]:
+def reference_caveats(config: RunConfig) -> list[str]:
     """Attacks whose reference is another encoder than for other attacks, or none, because of what that one lacks."""
     told = []
     for attack in config.attacks:
@@ -106,7 +106,7 @@ def of_references(config: RunConfig) -> list[str]:
     return list(dict.fromkeys(told))
 
 
-def _of_drawn(run: FinishedRun) -> list[str]:
+def _drawing_caveats(run: FinishedRun) -> list[str]:
     """That metrics are of some of the scored samples, where these are very many."""
     for result in map(result_of, run.tasks()):
         metrics, scored = result.get("metrics", {}), result.get("scored", 0)
@@ -119,7 +119,7 @@ def _of_drawn(run: FinishedRun) -> list[str]:
     return []
 
 
-def _of_shards(run: FinishedRun) -> list[str]:
+def _shard_caveats(run: FinishedRun) -> list[str]:
     """That only some shards were read, and what this means."""
     place = run.first
     rules = Splits.load(place.path).rules

@@ -1,4 +1,4 @@
-"""What audited encoders promise together whose training data overlap."""
+"""The joint promise of audited encoders whose training data overlap."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _trained(run: FinishedRun, cell: set[str]) -> set[str]:
 
 
 def _apart(run: FinishedRun, names: Sequence[str]) -> bool:
-    """Whether encoders share only a part of their images, so that their gammas are about different pairs."""
+    """Tell whether encoders share only a part of their images, so that their gammas are about different pairs."""
     return len({frozenset(run.config.encoders[name].train_on) for name in names}) > 1
 
 

@@ -82,7 +82,7 @@ def _entry(run: FinishedRun, mine: Sequence[Task]) -> DpAudit:
 
 
 def family_of(config: RunConfig, target: str) -> str:
-    """Which bound is taken of an encoder: the Gaussian one where it is wanted and the encoder's noise is Gaussian.
+    """The kind of bound for an encoder: the Gaussian one where it is wanted and the encoder's noise is Gaussian.
 
     Of an encoder without a defense the config knows, if the promise is about it. Noise whose scale depends on the
     number of images is not Gaussian where an image is missing.
@@ -97,7 +97,7 @@ def family_of(config: RunConfig, target: str) -> str:
 
 
 def _promise(run: FinishedRun, target: str) -> Promise | None:
-    """What is promised of an encoder, and by whom; the largest over the seeds; None: nothing."""
+    """The promise of an encoder, and who made it; the largest over the seeds; None: nothing is promised."""
     chosen, encoder = run.config.dp_audit, run.config.encoders[target]
     if chosen is not None and chosen.epsilon is not None:
         told = Promise(epsilon=chosen.epsilon, delta=chosen.delta or 0.0, by="config")

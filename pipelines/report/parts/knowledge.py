@@ -1,4 +1,4 @@
-"""What the owner of a shadow encoder knows of the target, read off the two encoders of a config."""
+"""The knowledge of the target that the owner of a shadow has, read off the two encoders of a config."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pipelines.plan.rules.encoders import member_roles, shadows_of
 
 
 def knowledge(config: RunConfig, attack: AttackConfig) -> dict[str, bool] | None:
-    """Which of distribution, architecture and algorithm a shadow shares with the target; None: there is no shadow."""
+    """Compare distribution, architecture and algorithm of shadow and target; None: there is no shadow."""
     shadows, target = shadows_of(config, attack), config.encoders[attack.target]
     if not shadows or not isinstance(target, TrainedConfig):
         return None

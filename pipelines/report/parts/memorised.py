@@ -25,16 +25,10 @@ def memorised(run: FinishedRun) -> tuple[Memorisation, ...]:
     """
     found: dict[str, Memorisation] = {}
     for task in run.tasks():
-        last = task.judge.last
-        if last and "memorisation" in result_of(task):
-            shadows = shadows_of(run.config, task.judge.attack)
-            measured = (
-                task.judge.attack.attack,
-                shadows,
-                task.judge.output,
-                task.judge.seed,
-                str(task.judge.attack.parameters()),
-            )
+        judge, attack = task.judge, task.judge.attack
+        if judge.last and "memorisation" in result_of(task):
+            shadows = shadows_of(run.config, attack)
+            measured = (attack.attack, shadows, judge.output, judge.seed, str(attack.parameters()))
             found.setdefault(str(measured), _entry(run, task))
     return tuple(found.values())
 

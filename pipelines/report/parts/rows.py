@@ -118,7 +118,7 @@ def _checkpoint(row: PooledRow) -> dict[str, Any]:
 
 
 def _defense(entry: DefenseRow) -> dict[str, Any]:
-    """What a defense leaves and costs; its attacks stand among the rows."""
+    """The leak that a defense leaves and its cost; its attacks stand among the rows."""
     kept = {"label": entry.label, "defense": entry.defense, "target": entry.target, "numbers": dict(entry.numbers)}
     utility = {
         measure.measure: {side: _numbers(getattr(measure, side), ("value", "ci95")) for side in ("clean", "defended")}
@@ -128,7 +128,7 @@ def _defense(entry: DefenseRow) -> dict[str, Any]:
 
 
 def _memorisation(entry: Memorisation) -> dict[str, Any]:
-    """What shadows memorise in the mean and of how many samples; the samples stand in a table of their own."""
+    """The mean memorisation by shadows, and of how many samples; the samples stand in a table of their own."""
     mean = _numbers(entry.mean, ("value", "ci95")) | {"n": entry.mean.n}
     return {name: part for name, part in part_as_json(entry).items() if name not in ("top", "file")} | {"mean": mean}
 

@@ -19,7 +19,7 @@ from mi_core.report.model.evidence import Evidence, SampleAnswers, TopSample
 from mi_core.report.model.judgement import VerdictPart
 from mi_core.report.pooling import class_rows
 from mi_core.validity.verdict import LOT, Validity, judge
-from pipelines.attack.answers.candidates import flagged_ids, forget_samples, of_samples
+from pipelines.attack.answers.candidates import answer_candidates, flagged_ids, forget_samples
 from pipelines.attack.blind import blind_path, telling_path
 from pipelines.attack.results import Task, result_of, settings_of
 from pipelines.attack.score import ONE_PART
@@ -57,7 +57,7 @@ def verdict(run: FinishedRun) -> VerdictPart | None:
 
 
 def recognition_fault(folder: SeedFolder, encoder: str) -> str:
-    """What is wrong with an encoder from elsewhere that does not recognise images; empty where it does."""
+    """The fault of an encoder from elsewhere that does not recognise images; empty where it does."""
     shown = describe(folder, encoder).record.consistency
     return fault_in_words(shown) if shown else ""
 
@@ -82,7 +82,7 @@ def _judge(run: FinishedRun, primary: Task) -> Validity:
 
 
 def is_working(folder: SeedFolder, reference: Beside) -> bool:
-    """Whether a reference is a trained encoder and, where that was tried out, recognises images."""
+    """Tell whether a reference is a trained encoder and, where that was tried out, recognises images."""
     name = reference.reading.encoder.name
     tried = storage.read_json_or(tried_path(folder, name), describe(folder, name).record.consistency or {})
     return reference.trained and bool(tried.get("works", True))
@@ -110,7 +110,7 @@ def paired_scores(task: Task) -> dict[str, np.ndarray]:
 
 
 def evidence(run: FinishedRun, judged_part: VerdictPart) -> Evidence | None:
-    """What the scores say beyond the verdict: of the candidates as a whole, of single ones, and at most.
+    """Evidence beyond the verdict: on the candidates as a whole, on single ones, and upper limits.
 
     None: the primary attack was not tested in every seed.
     """
@@ -131,11 +131,11 @@ def evidence(run: FinishedRun, judged_part: VerdictPart) -> Evidence | None:
             forget_samples(folder)
     single = build.single_tests(shown, [test for _, test in tests])
     fdr = run.config.validity.fdr
-    return replace(shown, samples=tuple(of_samples(task, test, fdr) for task, test in tests if test in single))
+    return replace(shown, samples=tuple(answer_candidates(task, test, fdr) for task, test in tests if test in single))
 
 
 def _tests(run: FinishedRun) -> Iterator[tuple[Task, SeedTest]]:
-    """What each attack at its last checkpoint says of the candidates as a set."""
+    """The test of the candidates as a set by each attack at its last checkpoint."""
     for task in run.tasks():
         result = result_of(task)
         if task.judge.last and "evidence" in result:

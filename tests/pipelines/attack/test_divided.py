@@ -200,7 +200,7 @@ def test_answers_follow_from_the_samples_that_are_drawn(
     monkeypatch.setattr(scores.judged, "__defaults__", (100,))
     half = SetTest(test=None, least_share=LeastShare(0.5, None, 1))
     test = SeedTest(attack="lpla", target="target", output="projection", reference="known", seed=0, result=half)
-    told = candidates.of_samples(task, test, config.validity.fdr)
+    told = candidates.answer_candidates(task, test, config.validity.fdr)
     every = scores.judged(task, (*scores.SCORE_COLUMNS, "member"), 1000)
     column = scores.image_score_column(every.column_names)
     drawn = scores.judged(task, (column, "member"))

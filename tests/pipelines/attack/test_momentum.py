@@ -37,7 +37,7 @@ from pipelines.plan.keys import items_in
 from pipelines.plan.load import parse
 from pipelines.plan.rules.controls import passed_over, references_of
 from pipelines.report.bindings import encoder_of
-from pipelines.report.parts.caveats import of_references
+from pipelines.report.parts.caveats import reference_caveats
 from pipelines.run.folder import RunFolder
 from pipelines.run.points import Run
 from tests.conftest import small_config
@@ -275,5 +275,5 @@ def test_a_control_that_is_not_named_has_a_copy() -> None:
     del raw["encoders"]["fresh"]
     alone = checked(raw)
     assert references_of(alone, attack) == ()
-    assert of_references(alone) == ["No reference for white-box on target: shadow has no momentum copy."]
+    assert reference_caveats(alone) == ["No reference for white-box on target: shadow has no momentum copy."]
     assert references_of(checked(raw | {"validity": {"references": ["shadow"]}}), attack) == ()

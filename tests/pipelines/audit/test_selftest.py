@@ -20,7 +20,7 @@ from mi_core.validity.verdict import CHOICE
 from pipelines.audit import planted, selftest
 from pipelines.audit import run as audit
 from pipelines.audit.chosen import Chooser
-from pipelines.audit.selftest import of_promise, of_verdict
+from pipelines.audit.selftest import promise_outcome, verdict_outcome
 from pipelines.config.run_config import RunConfig
 from pipelines.data.draw.draw import draw
 from pipelines.data.draw.splits import Splits
@@ -51,7 +51,7 @@ def config_of(count: int = 150, **data: Any) -> RunConfig:
 def test_a_case_names_its_report_and_is_right_where_the_verdict_is_as_planted(tmp_path: Path) -> None:
     validity = {"verdict": "leak", "attack_auc": {"value": 0.9}}
     (tmp_path / "report.json").write_text(json.dumps({"validity": validity}))
-    assert of_verdict("leak", RunFolder(str(tmp_path))).as_json() == {
+    assert verdict_outcome("leak", RunFolder(str(tmp_path))).as_json() == {
         "name": "leak",
         "planted": "an encoder trained on the members",
         "expected": "leak",
@@ -60,7 +60,7 @@ def test_a_case_names_its_report_and_is_right_where_the_verdict_is_as_planted(tm
         "report": f"{tmp_path}/report.html",
         "attack_auc": {"value": 0.9},
     }
-    assert not of_verdict("size", RunFolder(str(tmp_path))).right
+    assert not verdict_outcome("size", RunFolder(str(tmp_path))).right
 
 
 def test_a_promise_is_judged_by_the_entry_of_its_defense(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_a_promise_is_judged_by_the_entry_of_its_defense(tmp_path: Path) -> None
 
     entries = [entry("honest", "not-refuted", 0.0), entry("broken", "refuted", 2.5)]
     (tmp_path / "report.json").write_text(json.dumps({"dp_audit": entries}))
-    cases = [of_promise(f"{label}-dp", RunFolder(str(tmp_path)), label) for label in ("honest", "broken")]
+    cases = [promise_outcome(f"{label}-dp", RunFolder(str(tmp_path)), label) for label in ("honest", "broken")]
     assert [(one.verdict, one.right, one.figures["epsilon"]) for one in cases] == [
         ("not-refuted", True, 0.0),
         ("refuted", True, 2.5),
@@ -90,7 +90,7 @@ def test_copies_are_right_where_more_of_them_are_memorised_more(tmp_path: Path) 
         pq.write_table(table, tmp_path / "memorisation.parquet")
         entry = {"file": "memorisation.parquet", "mean": {"value": often, "ci95": [low, 1.0]}}
         (tmp_path / "report.json").write_text(json.dumps({"memorisation": [entry]}))
-        return selftest.of_copies(RunFolder(str(tmp_path)))
+        return selftest.copies_outcome(RunFolder(str(tmp_path)))
 
     assert judged(0.1, 0.2, 0.05).right
     assert judged(0.1, 0.2, 0.05).figures == {"memorised_1": 0.1, "memorised_16": pytest.approx(0.2)}
@@ -202,7 +202,7 @@ def test_lots_come_out_as_planted(local_ray: None, tmp_path: Path) -> None:
     def audited(planned: RunConfig, name: str) -> RunFolder:
         return audit.run(planned, str(tmp_path / name))
 
-    outcomes = list(selftest.on_lot(config, Splits.load(first.path), first, str(tmp_path), audited))
+    outcomes = list(selftest.lot_outcomes(config, Splits.load(first.path), first, str(tmp_path), audited))
     assert [outcome.name for outcome in outcomes] == ["lot-used", "lot-album", "lot-unused"]
     assert all(outcome.right for outcome in outcomes), [outcome.as_json() for outcome in outcomes]
 

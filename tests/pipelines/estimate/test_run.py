@@ -248,7 +248,7 @@ def test_chunks_of_every_source_are_scaled_by_its_own_images_and_checkpoints() -
 def test_the_time_of_an_api_follows_its_rate_or_is_unknown(rate: float | None) -> None:
     limits = {"url": "http://127.0.0.1:1/", "requests_per_second": rate, "batch": 40, "price_per_request": 0.01}
     config = EndpointConfig.model_validate({"endpoint": {**limits, "adapter": "json", "outputs": ["backbone"]}})
-    hours, told = estimate_run.of_endpoint("target", config, 8001)
+    hours, told = estimate_run.endpoint_costs("target", config, 8001)
     assert hours == (0.0 if rate is None else 201 / 2 / 3600)
     assert ("is unknown" in told) == (rate is None)
     assert "at its own prices they cost 2.01," in told
@@ -330,6 +330,12 @@ def test_yes_spends_and_is_asked_once(local_ray: None, tmp_path: Path, monkeypat
     shutil.rmtree(folder.path)
     audit.run(config_with(), folder.path, last="data")  # no budget, no calibration
     assert "estimates" not in storage.read_json(f"{folder.path}/manifest.json")
+
+
+def test_a_fault_before_anything_is_timed_is_told(tmp_path: Path) -> None:
+    """The folders above the run may not be there yet."""
+    with pytest.raises(UserError, match="no weights"), estimate_run._scratch(RunFolder(f"{tmp_path}/runs/small")):
+        raise UserError("no weights")
 
 
 def test_money_without_prices_is_refused() -> None:

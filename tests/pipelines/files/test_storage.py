@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from pipelines.errors import Unreachable, UserError, fault_of_user, storage_fault, unavailable_in
-from pipelines.files import storage, stores
+from pipelines.files import many, storage, stores
 from pipelines.files.lock import lock
 from tests.conftest import S3_REQUESTS
 
@@ -45,11 +45,11 @@ def test_a_file_is_created_once_and_removed(place: str) -> None:
     assert storage.create(f"{place}/m/1", b"first")
     assert not storage.create(f"{place}/m/1", b"second")
     assert storage.read_bytes(f"{place}/m/1") == b"first"
-    storage.remove_file(f"{place}/m/1")
-    storage.remove_file(f"{place}/m/1")
+    many.remove_files([f"{place}/m/1"])
+    many.remove_files([f"{place}/m/1"])
     assert not storage.exists(f"{place}/m/1")
     assert storage.create(f"{place}/m/1", b"third")
-    for climbing in (storage.remove_file, lambda path: storage.create(path, b"")):
+    for climbing in (lambda path: many.remove_files([path]), lambda path: storage.create(path, b"")):
         with pytest.raises(UserError, match="leads out of its folder"):
             climbing(f"{place}/../m")
 
@@ -60,7 +60,7 @@ def test_an_object_store_sees_one_request(s3: str) -> None:
         (lambda: storage.write_atomic(f"{s3}/counted/1", b"x" * 2**20), ["PUT /bucket/counted/1"]),
         (lambda: storage.create(f"{s3}/counted/2", b"x"), ["PUT /bucket/counted/2"]),
         (lambda: storage.create(f"{s3}/counted/2", b"x"), ["PUT /bucket/counted/2"]),
-        (lambda: storage.remove_file(f"{s3}/counted/2"), ["POST /bucket"]),
+        (lambda: many.remove_files([f"{s3}/counted/2"]), ["POST /bucket"]),
         (lambda: storage.read_bytes(f"{s3}/counted/1"), ["HEAD /bucket/counted/1", "GET /bucket/counted/1"]),
     ):
         S3_REQUESTS.clear()
@@ -242,7 +242,11 @@ def test_a_store_out_of_reach_is_told_from_what_is_not_there(monkeypatch: pytest
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setattr(stores, "ATTEMPTS", 1)
-    for act in (storage.exists, storage.read_bytes, storage.list_files):
+
+    def write(path: str) -> None:
+        storage.write_atomic(path, b"")
+
+    for act in (storage.exists, storage.read_bytes, storage.list_files, storage.sizes, storage.remove, write):
         with pytest.raises(Unreachable, match="run the same command again") as caught:
             act("s3://away/x")
         assert unavailable_in(caught.value) is not None

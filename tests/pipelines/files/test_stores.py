@@ -130,6 +130,13 @@ def test_a_store_of_google_that_does_not_answer_is_one_line(monkeypatch: pytest.
         storage.read_bytes("gs://anonymous@bucket/x")
 
 
+def test_another_address_in_the_environment_is_another_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ENDPOINT_URL", "AZURE_STORAGE_ACCOUNT_NAME", "CLOUD_STORAGE_EMULATOR_ENDPOINT"):
+        before = stores._surroundings()
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+        assert stores._surroundings() != before
+
+
 def test_a_store_that_never_answers_hears_an_interrupt() -> None:
     code = """
 import os, signal, socket, threading, time

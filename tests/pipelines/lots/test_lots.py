@@ -20,6 +20,7 @@ from mi_core.lots.merkle import root_of
 from pipelines.cli.app import app
 from pipelines.errors import UserError
 from pipelines.files import storage
+from pipelines.lots.commit import read_albums
 from pipelines.lots.publish import publish
 from pipelines.lots.vault import Lot
 
@@ -151,7 +152,7 @@ def test_an_interrupted_draw_goes_on_with_the_same_coins_and_bytes(tmp_path: Pat
     assert files_in(tmp_path / "lot") == first
 
 
-def test_a_later_release_publishes_new_images_alone(tmp_path: Path) -> None:
+def test_a_later_release_publishes_new_images_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source, place = folder_of(tmp_path / "photos", range(30)), tmp_path / "lot"
     lot(source, "--out", place)
     back = files_in(release(place) / "held-back")
@@ -165,6 +166,8 @@ def test_a_later_release_publishes_new_images_alone(tmp_path: Path) -> None:
     assert not back.keys() & second.keys()
     assert len(second) - len(first) + len(held) == 20
     assert not held.keys() & (back.keys() | first.keys())
+    monkeypatch.setattr(storage, "list_files", None)  # releases are found without a list of their images
+    assert [one.number for one in Lot(str(place)).releases()] == [1, 2]
     headers = [Header.from_json(storage.read_json(f"{release(place, n)}/header.json")) for n in (1, 2)]
     assert headers[1].previous == headers[0].commitment
     assert len((place / "commitments.txt").read_text().splitlines()) == 2
@@ -236,6 +239,13 @@ def test_albums_may_stand_in_a_table(tmp_path: Path) -> None:
         else:
             lot(source, "--out", tmp_path / "lot", "--albums", table)
     assert Lot.at(str(tmp_path / "lot")).releases()[0].strata == ("mine", "yours")
+    for damage, words in (
+        ("name,album\na.png", "line 2 of .* has no album"),
+        (f'name,album\n"{"x" * 2**18}', "cannot"),
+    ):
+        table.write_text(damage)
+        with pytest.raises(UserError, match=words):
+            read_albums(str(table))
     back = files_in(release(tmp_path / "lot") / "held-back")
     assert sum(name < "album0/p020" for name in back) == 4 == sum(name >= "album0/p020" for name in back)
 

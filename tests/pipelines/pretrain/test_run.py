@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -275,9 +276,11 @@ def test_a_killed_worker_costs_at_most_the_epochs_since_the_last_state(local_ray
 
 
 def test_a_process_that_trained_one_encoder_trains_the_next_alike(
-    local_ray: None, trained_run: Path, tmp_path: Path
+    local_ray: None, trained_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the other order, and after one that failed: nothing of an encoder is left to the next."""
+    """In the other order, and after one that failed: nothing of an encoder is left to the next, nor on the disk."""
+    (scratch := tmp_path / "scratch").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
     shutil.copytree(trained_run, tmp_path / "run")
     place, board = RunFolder(str(tmp_path / "run")).seed(0), clean_board()
     before = {name: describe(place, name).record.fingerprints for name in ("target", "shadow")}
@@ -291,6 +294,7 @@ def test_a_process_that_trained_one_encoder_trains_the_next_alike(
     for name in ("shadow", "target"):
         assert train_alone(jobs[name], 1, board) is None
         assert describe(place, name).record.fingerprints == before[name]
+    assert not list(scratch.glob("encoder-audit-*"))
 
 
 @pytest.fixture

@@ -47,7 +47,7 @@ def write(tmp_path: Path) -> Write:
 
 
 def outcomes(run: str, fail_on: str | None = None, max_auc: float | None = None, worse_than: str | None = None) -> dict:
-    conditions = Gate.of_options(fail_on, max_auc, worse_than).judge(run)
+    conditions = Gate.from_options(fail_on, max_auc, worse_than).judge(run)
     return {condition.name: condition.outcome for condition in conditions}
 
 
@@ -95,7 +95,7 @@ def test_a_limit_that_does_not_count_passes_nothing(write: Write) -> None:
     name = "all attacks stay under AUC .55"
     for broken, said in (({"works": False}, "does not recognise"), ({"registered": False}, "after the first query")):
         run = write(bounds=bounded(0.5, 0.54), validity=judged("no-evidence", **broken))
-        (condition,) = [each for each in Gate.of_options(None, 0.55, None).judge(run) if each.name == name]
+        (condition,) = [each for each in Gate.from_options(None, 0.55, None).judge(run) if each.name == name]
         assert condition.outcome == "cannot tell" and said in condition.reason
         run = write(bounds=bounded(0.6, 0.7), validity=judged("no-evidence", **broken))
         assert outcomes(run, max_auc=0.55)[name] == "fails"
@@ -124,7 +124,7 @@ def test_a_leak_is_compared_with_the_baseline(write: Write, parts: dict[str, Any
 
 def test_a_failure_goes_before_what_cannot_be_told(write: Write) -> None:
     run = write(validity=judged("undecided"), bounds=bounded(0.58, 0.62))
-    conditions = Gate.of_options(None, 0.55, None).judge(run)
+    conditions = Gate.from_options(None, 0.55, None).judge(run)
     assert [each.outcome for each in conditions] == ["cannot tell", "fails"]
     assert outcome_of(conditions) == "fails"
     assert line(conditions) == (
@@ -135,7 +135,7 @@ def test_a_failure_goes_before_what_cannot_be_told(write: Write) -> None:
 
 def test_the_line_of_a_pass_says_everything(write: Write) -> None:
     base, run = write("base"), write("run", bounds=bounded(0.5, 0.54))
-    assert line(Gate.of_options(None, 0.55, base).judge(run)) == (
+    assert line(Gate.from_options(None, 0.55, base).judge(run)) == (
         "gate passes: verdict no-evidence (nothing-found); AUC at most .540 (95 %, the highest of 2: encodermi-t). The "
         "bound .55 is met; AUC of the primary attack minus that of the baseline .000 [−.071, .071]: not larger by more "
         "than chance explains"
@@ -146,7 +146,7 @@ def test_junit_is_read_back_as_github_and_gitlab_do(write: Write) -> None:
     """Both read testsuite/testcase with name and classname, and failure, error and skipped with a message."""
     base = write("base <&\x07>")
     run = write("run", auc=0.9, validity=judged("undecided"), bounds=bounded(0.5, 0.54))
-    conditions = Gate.of_options(None, 0.55, base).judge(run)
+    conditions = Gate.from_options(None, 0.55, base).judge(run)
     text = junit(conditions, run)
     assert text.startswith(b"<?xml version='1.0' encoding='utf-8'?>")
     root = ElementTree.fromstring(text)
@@ -230,7 +230,7 @@ def test_options_of_an_audit_are_checked_before_it_starts(
 
 def test_a_baseline_that_is_read_stays_what_it_was(write: Write) -> None:
     base, run = write("base"), write("run", auc=0.8)
-    gate = Gate.of_options(None, None, base)
+    gate = Gate.from_options(None, None, base)
     assert gate.baseline == report_from_json(json.loads(Path(base, "report.json").read_text()))
     write("base", auc=0.8)
     assert gate.judge(run)[1].outcome == "fails"
@@ -270,6 +270,6 @@ def test_an_audit_ends_as_its_gate(
 
 
 def test_a_gate_without_options_asks_for_a_leak() -> None:
-    assert Gate.of_options(None, None, None) == Gate()
+    assert Gate.from_options(None, None, None) == Gate()
     with pytest.raises(UserError, match="no verdict"):
-        Gate.of_options("leak,,undecided", None, None)
+        Gate.from_options("leak,,undecided", None, None)

@@ -104,9 +104,10 @@ def test_a_folder_without_a_run_and_one_of_before(tmp_path: Path) -> None:
     assert "no progress was written yet" in status(run_folder(tmp_path).path)
 
 
-def test_a_full_disk_does_not_end_a_run(tmp_path: Path) -> None:
+def test_a_full_disk_or_a_store_that_refuses_does_not_end_a_run(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    Heartbeat(RunFolder(str(tmp_path / "file" / "below")), STAGES).enter("data")
+    for place in (str(tmp_path / "file" / "below"), "nosuch://store/run"):
+        Heartbeat(RunFolder(place), STAGES).enter("data")
 
 
 def test_status_loads_nothing_heavy(tmp_path: Path) -> None:

@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 
 from pipelines.data.scan import shards
-from pipelines.data.tasks import TaskMap, one_by_one
+from pipelines.data.tasks import one_by_one
 from pipelines.errors import UserError
 from pipelines.files import storage
+from pipelines.run.parts import TaskMap
 from pipelines.run.ray_session import mapped
 from tests.pipelines.tars import image_bytes, shard_bytes, tar_bytes
 

@@ -18,7 +18,7 @@ from pipelines.plan.rules.controls import references_of
 from pipelines.plan.rules.encoders import shadows_of
 from pipelines.plan.rules.roles import reference_roles
 from pipelines.plan.rules.views import recipe_of
-from pipelines.report.parts.caveats import of_fits
+from pipelines.report.parts.caveats import fit_caveats
 from pipelines.report.parts.knowledge import knowledge
 from pipelines.run.folder import RunFolder
 from pipelines.run.points import points
@@ -180,7 +180,10 @@ def test_a_sweep_over_shadows_trains_nothing_anew() -> None:
     [
         ({"attacks.0.shadows": 5}, "'half' has 4 encoders, not shadows = 5; raise its halves"),
         ({"attacks.1": {"attack": "encodermi-t", "shadows": 1}}, "'shadow' is not made by halves; leave shadows out"),
-        ({"attacks.0": {"attack": "sslmem", "reference": "half", "shadows": 1}}, "sslmem needs at least 2; raise it"),
+        (
+            {"attacks.0": {"attack": "sslmem", "reference": "half", "shadows": 1}},
+            "shadows = 1, but sslmem needs at least 2; raise shadows",
+        ),
         ({"attacks.0.reference": "shadow"}, "rmia needs several encoders with halves: N"),
         ({"data.roles.known-nonmember": None}, "attacks.0 needs the role 'known-nonmember'"),
         ({"data.roles.known-nonmember.count": 18}, "rmia needs 19 known non-members with its fpr, not 18"),
@@ -333,7 +336,7 @@ def test_images_are_left_out_of_the_judgement_only_where_an_attack_is_fitted_on_
     roles["roles"]["known-nonmember"] = {"from": "digits", "count": 9}
     told = {}
     for reference in ("shadow", "audited", "known"):
-        told[reference] = of_fits(parsed(data=roles, attacks=[{"attack": "combined", "reference": reference}]))
+        told[reference] = fit_caveats(parsed(data=roles, attacks=[{"attack": "combined", "reference": reference}]))
     assert told["shadow"] == told["audited"] == []
     assert told["known"] == [
         "Some attacks learned from images whose use is known. They were judged on the other images only."
