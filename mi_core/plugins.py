@@ -58,7 +58,7 @@ def plugged_in(
             raise ConfigError(f"{place} cannot be loaded ({type(error).__name__}: {error}); {remedy}") from error
         if key is None:
             fault = "" if isinstance(entry, base) else f"is no {base.__module__}.{base.__name__}"
-        elif not (fault := fault_of(entry, base)) and getattr(entry, key) != point.name:
+        elif not (fault := class_fault(entry, base)) and getattr(entry, key) != point.name:
             fault = f"calls itself {getattr(entry, key)!r} in its attribute {key}"
         if fault:
             raise ConfigError(f"{place} {fault}; uninstall it")
@@ -66,7 +66,7 @@ def plugged_in(
     return found
 
 
-def fault_of(entry: Any, base: type[Any]) -> str:
+def class_fault(entry: Any, base: type[Any]) -> str:
     """Why code of others is no complete subclass of ``base``, in words that follow its name; empty: it is one."""
     if not (isinstance(entry, type) and issubclass(entry, base)):
         return f"is no subclass of {base.__module__}.{base.__name__}"

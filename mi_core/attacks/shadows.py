@@ -6,6 +6,7 @@ views, or the logarithm of its embedding's norm.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -24,6 +25,21 @@ Places = npt.NDArray[np.intp]
 def shadow_row(sample: str, shadow: str) -> str:
     """The id of a sample as one shadow encoder sees it."""
     return f"{sample}#{shadow}"
+
+
+def join_shadows(by_shadow: Mapping[str, Features]) -> Features:
+    """The rows of several shadows, under the ids of `shadow_row`, with those of the population where all have one.
+
+    Args:
+        by_shadow: features by the name of the shadow, of the same measures.
+    """
+    values = {
+        need: np.concatenate([own.values[need] for own in by_shadow.values()])
+        for need in next(iter(by_shadow.values())).values
+    }
+    ids = np.array([shadow_row(sample, shadow) for shadow, own in by_shadow.items() for sample in own.ids])
+    population = {shadow: own.population for shadow, own in by_shadow.items() if own.population is not None}
+    return Features(ids, values, population=join_shadows(population) if population else None)
 
 
 @dataclass(frozen=True)

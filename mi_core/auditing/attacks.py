@@ -11,7 +11,7 @@ import numpy as np
 from mi_core.attacks import ATTACKS
 from mi_core.attacks.base import Attack
 from mi_core.attacks.mean_cosine import MeanCosine
-from mi_core.attacks.shadows import shadow_row
+from mi_core.attacks.shadows import join_shadows
 from mi_core.auditing.config_text import FAMILY, MISSING
 from mi_core.auditing.references import Reference
 from mi_core.checks import ConfigError, check_choice
@@ -71,10 +71,8 @@ class AuditAttack:
         elif self.reference == AUDITED:
             method.fit(LabelledFeatures(features[name], rows.candidate, audited=True))
         else:
-            parts = [(one, method.condensed(features[one.name]), one.seen) for one in beside]
-            ids = np.array([shadow_row(image, one.name) for one, own, _ in parts for image in own.ids])
-            values = {need: np.concatenate([own.values[need] for _, own, _ in parts]) for need in parts[0][1].values}
-            method.fit(LabelledFeatures(Features(ids, values), np.concatenate([seen for *_, seen in parts])))
+            joined = join_shadows({one.name: method.condensed(features[one.name]) for one in beside})
+            method.fit(LabelledFeatures(joined, np.concatenate([one.seen for one in beside])))
         return method
 
     def judges(self, rows: Rows) -> BoolArray:
@@ -132,12 +130,8 @@ def _read(given: Any, seed: int, no_shadows: str) -> AuditAttack:
     parameters: dict[str, Any] = {}
     if isinstance(given, Attack):
         method = _unfitted(given, seed)
-        plain = type(given.parameters)()
-        parameters = {
-            one.name: getattr(given.parameters, one.name)
-            for one in fields(plain)
-            if getattr(given.parameters, one.name) != getattr(plain, one.name)
-        }
+        values = {one.name: (getattr(given.parameters, one.name), one.default) for one in fields(given.parameters)}
+        parameters = {name: value for name, (value, default) in values.items() if value != default}
         wanted = None
     else:
         entry = dict(given) if isinstance(given, Mapping) else {"attack": given}

@@ -29,7 +29,7 @@ _Number = TypeVar("_Number", np.float64, np.int64)
 
 
 @dataclass(frozen=True)
-class AttackScores:
+class JudgedScores:
     """Scores of the J images that one attack judges.
 
     Args:
@@ -72,7 +72,7 @@ class Scores:
         telling: features of files and pixels, with the AUC of each by itself.
     """
 
-    attacks: tuple[AttackScores, ...]
+    attacks: tuple[JudgedScores, ...]
     not_applicable: Mapping[str, str]
     known: int
     blind: FloatArray
@@ -81,7 +81,7 @@ class Scores:
     telling: Mapping[str, float]
 
     @property
-    def first(self) -> AttackScores:
+    def first(self) -> JudgedScores:
         """Those of the attack of the verdict."""
         return self.attacks[0]
 
@@ -118,13 +118,13 @@ def scores_of(
     judged = attacks[0].judges(rows)
     member, summaries, hashes = candidate[seen], samples.summaries[seen], list(compress(samples.hashes, seen))
 
-    def of_all(values: npt.NDArray[_Number], absent: int = 0) -> npt.NDArray[_Number]:
+    def spread(values: npt.NDArray[_Number], absent: int = 0) -> npt.NDArray[_Number]:
         every = np.full(len(seen), absent, dtype=values.dtype)
         every[seen] = values
         return every
 
     bursts = find_bursts(asked.embeddings, member) if beside else None
-    groups = None if bursts is None else of_all(bursts, -1)
+    groups = None if bursts is None else spread(bursts, -1)
     first, *others = (_Scorer(attack, asked.features, beside, rows) for attack in attacks)
     found, faults = [first.scores(seen, groups)], {}
     for scorer in others:
@@ -137,11 +137,11 @@ def scores_of(
         attacks=tuple(found),
         not_applicable=faults,
         known=int(known.sum()),
-        blind=of_all(blind_scores(summaries, asked.pixels, member, seed=seed))[judged],
+        blind=spread(blind_scores(summaries, asked.pixels, member, seed=seed))[judged],
         calibrated=None
         if control is None
         else Calibration.fit(first.target[known], control[known])(first.target[judged], control[judged]),
-        semantic=of_all(semantic_scores(asked.embeddings, member, hashes, seed=seed))[judged] if beside else None,
+        semantic=spread(semantic_scores(asked.embeddings, member, hashes, seed=seed))[judged] if beside else None,
         telling=telling(summaries, (*FILE_FEATURES, *pixel_names(samples.decoder.channels)), member),
     )
 
@@ -155,10 +155,10 @@ class _Scorer:
     beside: Sequence[Reference]
     rows: Rows
 
-    def scores(self, seen: BoolArray, groups: npt.NDArray[np.int64] | None) -> AttackScores:
+    def scores(self, seen: BoolArray, groups: npt.NDArray[np.int64] | None) -> JudgedScores:
         """Those of the images that it judges; ``seen`` and ``groups`` are of all. Raises as `AuditAttack.fitted`."""
         judged, features, control = self.attack.judges(self.rows), self.features["target"], self.control
-        return AttackScores(
+        return JudgedScores(
             attack=self.attack,
             member=self.rows.candidate[judged],
             seen=seen[judged],

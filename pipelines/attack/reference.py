@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
 from typing import cast
 
 import numpy as np
 
-from mi_core.attacks.shadows import shadow_row
+from mi_core.attacks.shadows import join_shadows
 from mi_core.features.sequential import StoppingRule
-from mi_core.records import Features, LabelledFeatures, among
+from mi_core.records import LabelledFeatures, among
 from pipelines.config.sections.encoders import TrainedConfig
 from pipelines.data.draw.halves import members_of
 from pipelines.data.draw.splits import Splits
@@ -47,29 +45,14 @@ def names_of(reading: Reading) -> list[str]:
 def _halves(fit: Fit, folder: SeedFolder, splits: Splits) -> LabelledFeatures:
     """Features of the audited samples from several shadow encoders; members are the training samples of each."""
     method = fit.attack.method()(fit.attack.parameters())
-    seen, members, beside = [], [], []
+    by_shadow, members = {}, []
     for reading in fit.readings:
         shadow = reading.encoder
         settings = cast(TrainedConfig, shadow.settings)
-        features = method.condensed(read(folder, reading, splits))
+        features = by_shadow[shadow.name] = method.condensed(read(folder, reading, splits))
         trained = members_of(splits, settings, fit.seed, shadow.nonce)
-        seen.append(_by(shadow.name, features))
         members.append(trained.among(features.ids, settings.train_on))
-        if features.population is not None:
-            beside.append(_by(shadow.name, features.population))
-    population = _joined(beside) if beside else None
-    return LabelledFeatures(replace(_joined(seen), population=population), np.concatenate(members))
-
-
-def _by(shadow: str, features: Features) -> Features:
-    """Features under the ids of a shadow's rows."""
-    return Features(np.array([shadow_row(name, shadow) for name in features.ids]), features.values)
-
-
-def _joined(parts: Sequence[Features]) -> Features:
-    """The rows of several features."""
-    values = {need: np.concatenate([part.values[need] for part in parts]) for need in parts[0].values}
-    return Features(np.concatenate([part.ids for part in parts]), values)
+    return LabelledFeatures(join_shadows(by_shadow), np.concatenate(members))
 
 
 def stopping_rule(fit: Fit, folder: SeedFolder) -> StoppingRule:

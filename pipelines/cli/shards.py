@@ -47,7 +47,7 @@ def import_(
     from pipelines.run.parts import on_parts
 
     found = shards.source_of(source, root=root, options=_named_values(option))
-    shards.left_in(storage.target(out))  # a folder of something else is not touched
+    shards.unfinished_shards(storage.target(out))  # a folder of something else is not touched
     with on_parts(storage.target(out), address) as each:
         shards.import_shards(found, out, max_rejected=max_rejected, task_map=each)
 

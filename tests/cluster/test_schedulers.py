@@ -223,7 +223,7 @@ class Job:
         for folder in Path("/tmp").glob(f"ray-{self.number}-*"):
             shutil.rmtree(folder, ignore_errors=True)
 
-    def left(self) -> list[str]:
+    def remaining_processes(self) -> list[str]:
         """Processes and folders of the job that there are."""
         return [*self.processes().values(), *map(str, Path("/tmp").glob(f"ray-{self.number}-*"))]
 
@@ -256,18 +256,18 @@ def test_two_slurm_jobs_on_a_node_do_not_meet(cancelled: str, home: Path) -> Non
             assert (report["answer"], len(report["nodes"]), report["all"]["CPU"]) == (42, 1, 2.0)
             assert report["all"]["object_store_memory"] + report["all"]["memory"] < MEGABYTES * 2**20
         assert reports[0]["nodes"] != reports[1]["nodes"]
-        assert all(job.left() for job in jobs)
+        assert all(job.remaining_processes() for job in jobs)
         if cancelled:
             for process in jobs[1].processes() if cancelled == "all" else [jobs[1].process.pid]:
                 with suppress(ProcessLookupError):
                     os.kill(process, signal.SIGTERM)
             assert jobs[1].process.wait(100) == 5, jobs[1].log.read_text()
-            assert jobs[1].left() == []
+            assert jobs[1].remaining_processes() == []
         assert jobs[0].process.poll() is None
         (home / "go").touch()
         codes = [job.process.wait(100) for job in jobs]
         assert codes == [3, 5 if cancelled else 0], "".join(job.log.read_text() for job in jobs)
-        assert [job.left() for job in jobs] == [[], []]
+        assert [job.remaining_processes() for job in jobs] == [[], []]
     finally:
         for job in jobs:
             job.end()
@@ -294,7 +294,7 @@ def test_a_slurm_job_has_all_its_nodes(home: Path) -> None:
         report = job.report()
         assert (len(report["nodes"]), report["all"]["CPU"]) == (2, 4.0)
         assert job.process.wait(100) == 3, job.log.read_text()
-        assert (job.left(), list((home / "tmp").iterdir())) == ([], [])
+        assert (job.remaining_processes(), list((home / "tmp").iterdir())) == ([], [])
     finally:
         job.end()
 
@@ -311,14 +311,14 @@ def test_the_port_that_slurm_names_is_free() -> None:
     """The one that the number of the job gives may be in use; an address of another node has none."""
     (code,) = re.findall(r"client=.*? -c '(.*?)'", SLURM, re.S)
 
-    def found(address: str) -> subprocess.CompletedProcess[str]:
+    def port_search(address: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-c", code.replace("20000", str(port)), address, "30000"]
         return subprocess.run(command, capture_output=True, text=True, check=False)
 
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        assert port < int(found("127.0.0.1").stdout) < port + 100
-    assert found("192.0.2.77").stderr.startswith("slurm.sh: no port of 192.0.2.77 is free; if ENCODER_AUDIT_IP")
+        assert port < int(port_search("127.0.0.1").stdout) < port + 100
+    assert port_search("192.0.2.77").stderr.startswith("slurm.sh: no port of 192.0.2.77 is free; if ENCODER_AUDIT_IP")
 
 
 def test_slurm_without_a_config_says_how() -> None:

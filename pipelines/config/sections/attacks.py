@@ -15,7 +15,7 @@ from mi_core.attacks.base import Attack
 from mi_core.checks import ConfigError, check_choice
 from mi_core.encoders.checkpoint import OUTPUTS
 from mi_core.features import Measure
-from mi_core.plugins import code_sha256, fault_of
+from mi_core.plugins import class_fault, code_sha256
 from mi_core.validity.verdict import FACTOR
 from pipelines.config.names import check_name
 from pipelines.config.sections.parameters import build, combinations, complete, parameter_fields
@@ -165,7 +165,7 @@ def trusted_class(entry: Mapping[str, Any]) -> type[Attack]:
     if entry.get("trust_code") is not True:
         raise ConfigError(f"{place} runs code; set trust_code: true beside it if you trust it")
     _, found = imported("attack", code.removeprefix(PYTHON))
-    if fault := fault_of(found, Attack):
+    if fault := class_fault(found, Attack):
         raise ConfigError(f"{place} {fault}")
     method: type[Attack] = found
     if not is_dataclass(method.Parameters):

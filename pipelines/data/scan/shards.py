@@ -99,10 +99,10 @@ def import_shards(
         The manifest: samples, bytes, classes of an image folder, shards with sha256, rejected samples.
 
     Raises:
-        UserError: as `left_in`; the source is empty, too damaged, or was changed meanwhile.
+        UserError: as `unfinished_shards`; the source is empty, too damaged, or was changed meanwhile.
     """
     out = storage.target(out)
-    left = left_in(out)
+    left = unfinished_shards(out)
     storage.remove_unfinished(out)
     for path in left:
         storage.remove(path)
@@ -127,7 +127,7 @@ def import_shards(
     return manifest
 
 
-def left_in(out: str) -> list[str]:
+def unfinished_shards(out: str) -> list[str]:
     """Paths of the shards that an interrupted import has left in a folder.
 
     Raises:

@@ -221,13 +221,13 @@ def test_images_that_were_learned_by_heart_have_the_lower_loss(case: str) -> Non
     trainer = Pretrainer(ResidentImages(pixels[member], names, None, batch_size=16, seed=0), recipe, how, seed=0)
     views = make_views(pixels, torch.arange(32), recipe, views=4, size=None)
 
-    def found() -> float:
+    def loss_auc() -> float:
         encoder = copy.deepcopy(trainer.encoder()).eval().requires_grad_(False)
         encoder.momentum = copy.deepcopy(trainer.momentum_encoder())
         losses = losses_and_gradients(encoder, "backbone", views, None, measure)[:, 0]
         return auc(-losses.double().numpy(), member.numpy()).value
 
-    assert 0.3 < found() < 0.7
+    assert 0.3 < loss_auc() < 0.7
     for _ in range(how.epochs):
         trainer.train_epoch()
-    assert found() > least
+    assert loss_auc() > least
