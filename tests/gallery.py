@@ -17,35 +17,19 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 from mi_core import audit
-from mi_core.augmentations.simclr import SimCLRAugmentation
-from mi_core.objectives.simclr import SimCLRParameters
 from mi_core.training.data import ResidentImages
-from mi_core.training.loop import Pretrainer, PretrainingParameters
-from mi_core.training.optimizers import OptimizerParameters
+from mi_core.training.loop import Pretrainer
+from pipelines.config.sections.encoders import TrainedConfig
+from pipelines.plan.load import load
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "gallery"
-VIEWS = {
-    "crop_scale": (0.75, 1.0),
-    "rotation": 8,
-    "flip": 0,
-    "jitter_probability": 1.0,
-    "brightness": 0.1,
-    "contrast": 0,
-    "saturation": 0,
-    "hue": 0,
-    "grayscale": 0,
-}
-RECIPE = PretrainingParameters(
-    backbone="conv4",
-    objective="simclr",
-    objective_parameters=SimCLRParameters(temperature=0.2, projection_hidden=256, projection_width=128),
-    optimizer=OptimizerParameters(name="adamw", learning_rate=0.005, weight_decay=0.0001, warmup=0.03),
-    epochs=200,
-    batch_size=220,
-)
-"""Views and training are those of configs/quickstart.yaml, for half as long."""
+TARGET = load("quickstart", ["encoders.target.epochs=200"]).encoders["target"]
+"""The encoder of quickstart, trained for half as long."""
 BY_LOT = ("queries.outputs=[projection]", "attacks=[{attack: encodermi-t, target: target, reference: shadow}]")
+
+
+assert isinstance(TARGET, TrainedConfig)
 
 
 def digits() -> list[np.ndarray[Any, Any]]:
@@ -62,9 +46,9 @@ def resampled(images: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 def trained(images: np.ndarray[Any, Any]) -> Callable[[torch.Tensor], torch.Tensor]:
     """The projection of an encoder that saw these images."""
     keys = [("digits", str(row)) for row in range(len(images))]
-    own = ResidentImages(torch.from_numpy(images)[:, None], keys, batch_size=220, seed=0)
-    trainer = Pretrainer(own, SimCLRAugmentation(**VIEWS), RECIPE, seed=0)
-    for _ in range(RECIPE.epochs):
+    own = ResidentImages(torch.from_numpy(images)[:, None], keys, batch_size=TARGET.batch_size, seed=0)
+    trainer = Pretrainer(own, TARGET.views(), TARGET.pretraining(), seed=0)
+    for _ in range(TARGET.epochs):
         trainer.train_epoch()
     encoder = trainer.encoder().eval()
     return lambda images: encoder(images)["projection"]
@@ -75,7 +59,7 @@ def made(folder: Path) -> None:
     folder.mkdir(exist_ok=True)
     seen, unseen, other, _ = digits()
     encoder = trained(seen)
-    ask = partial(audit, encoder, size=8, channels=1, augmentation=VIEWS, nonce="gallery", progress=False)
+    ask = partial(audit, encoder, size=8, channels=1, augmentation=TARGET.augmentation, nonce="gallery", progress=False)
     for name, found in (
         ("undecided", ask(seen, unseen, quick=True)),
         ("no-evidence", ask(other, unseen)),

@@ -76,10 +76,7 @@ def read_values(path: str, trail: tuple[str, ...], read: list[str] | None = None
     folder = path.rpartition("/")[0]
     merged: dict[str, Any] = {}
     for base in every:
-        whole = base if not folder or base.startswith("/") or storage.is_uri(base) else f"{folder}/{base}"
-        if not storage.exists(whole):
-            whole = shipped.shipped().get(base.removesuffix(".yaml"), whole)
-        merged = _merged(merged, read_values(whole, (*trail, path), read))
+        merged = _merged(merged, read_values(shipped.config_file(base, folder), (*trail, path), read))
     result: dict[str, Any] = _merged(merged, raw)
     return result
 

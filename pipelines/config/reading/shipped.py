@@ -18,19 +18,24 @@ def shipped() -> dict[str, str]:
     return {path.rpartition("/")[2].removesuffix(".yaml"): path for path in paths if path.endswith(".yaml")}
 
 
-def config_file(name: str) -> str:
+def config_file(name: str, folder: str = "") -> str:
     """The file that a name stands for: one that is there, with or without ``.yaml``, before one of the package.
+
+    Args:
+        name: of a config, or the path of a file.
+        folder: to which a path is relative; empty: the current one.
 
     Raises:
         UserError: there is neither; it lists the names.
     """
-    for path in (name, f"{name}.yaml"):
+    place = name if not folder or name.startswith("/") or storage.is_uri(name) else f"{folder}/{name}"
+    for path in (place, f"{place}.yaml"):
         if storage.exists(path) and not storage.is_folder(path):
             return path
     bare = name.removesuffix(".yaml").removeprefix("papers/")
     if bare in shipped():
         return shipped()[bare]
     raise UserError(
-        f"{name} is no file; give an existing config file, a run folder with its config.yaml, or one of "
+        f"{place} is no file; give an existing config file, a run folder with its config.yaml, or one of "
         f"{', '.join(shipped())}"
     )

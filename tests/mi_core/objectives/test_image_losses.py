@@ -99,6 +99,15 @@ def test_shapes_are_checked() -> None:
         caption_sigmoid(QUERIES, KEYS[0], BANK, BANK[:3], 1.0, 0.0)
 
 
+def loss_and_norms(encoder: Encoder, loss: torch.Tensor, groups: list[list[str]]) -> list[float]:
+    """A loss, and the norms of its gradient by plain autograd, group by group."""
+    encoder.zero_grad()
+    loss.backward()
+    held = dict(encoder.named_parameters())
+    norms = (sum(float(held[name].grad.square().sum()) for name in group) for group in groups)  # type: ignore[union-attr]
+    return [float(loss.detach()), *map(math.sqrt, norms)]
+
+
 def autoencoder() -> Encoder:
     how = PretrainingParameters(
         "vit-tiny/4", "mae", MAEParameters(decoder_width=32, decoder_layers=2, decoder_heads=2), mean=(0.4,), std=(0.3,)
@@ -117,15 +126,8 @@ def test_gradients_of_the_masked_error_are_those_of_plain_autograd() -> None:
     groups = layer_groups(plain, "backbone", 4, rebuilt=True)
     assert groups[-1][-1] == "decoder.numbers.bias"
     for row in range(2):
-        plain.zero_grad()
         loss = plain.masked_errors(views[row], order, 4).mean()
-        loss.backward()
-        held = dict(plain.named_parameters())
-        norms = [
-            math.sqrt(sum(float(held[name].grad.square().sum()) for name in group))  # type: ignore[union-attr]
-            for group in groups
-        ]
-        np.testing.assert_allclose(found[row], [float(loss.detach()), *norms], rtol=1e-3)
+        np.testing.assert_allclose(found[row], loss_and_norms(plain, loss, groups), rtol=1e-3)
 
 
 def predictive(momentum: bool) -> Encoder:
@@ -152,16 +154,9 @@ def test_gradients_of_the_prediction_error_are_those_of_plain_autograd(momentum:
     groups = layer_groups(plain, "backbone", 4, rebuilt=True)
     assert groups[-1][-1] == "decoder.numbers.bias"
     for row in range(2):
-        plain.zero_grad()
         target = plain if plain.momentum is None else plain.momentum
         loss = plain.prediction_errors(views[row], *masks, target.feature_map(views[row]).detach()).mean()
-        loss.backward()
-        held = dict(plain.named_parameters())
-        norms = [
-            math.sqrt(sum(float(held[name].grad.square().sum()) for name in group))  # type: ignore[union-attr]
-            for group in groups
-        ]
-        np.testing.assert_allclose(found[row], [float(loss.detach()), *norms], rtol=1e-3)
+        np.testing.assert_allclose(found[row], loss_and_norms(plain, loss, groups), rtol=1e-3)
 
 
 def test_measures_name_what_is_wrong() -> None:
