@@ -5,10 +5,12 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import numba
 import torch
+
+Tensors = TypeVar("Tensors", bound=tuple[torch.Tensor | None, ...])
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -59,6 +61,35 @@ def denormals_flushed() -> Iterator[None]:
         yield
     finally:
         torch.set_flush_denormal(False)
+
+
+def uploaded(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """A tensor of the host on a device; on CUDA the copy runs while the host goes on."""
+    if device.type != "cuda" or tensor.device.type == "cuda":
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)
+
+
+def ahead(made: Iterator[Tensors], device: torch.device) -> Iterator[Tensors]:
+    """The items of an iterator; on CUDA each is made on a stream of its own while the device works on the one before.
+
+    What makes an item may wait for numbers of the device: it waits for that stream alone.
+    """
+    if device.type != "cuda":
+        yield from made
+        return
+    making, using = torch.cuda.Stream(device), torch.cuda.current_stream(device)
+    making.wait_stream(using)
+    while True:
+        with torch.cuda.stream(making):
+            item = next(made, None)
+        if item is None:
+            return
+        using.wait_stream(making)
+        for tensor in item:
+            if tensor is not None:
+                tensor.record_stream(using)
+        yield item
 
 
 _MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1  # names of mallopt's settings in glibc's malloc.h

@@ -142,8 +142,8 @@ def _ours(trainer: Pretrainer, threads: int) -> Way:
     def begin() -> Generator[None, None, None]:
         trainer.trained.train()
         while True:
-            for step, batch in enumerate(trainer.data.epoch(trainer.epoch)):
-                trainer.train_batch(batch, step)
+            for step, drawn in enumerate(trainer.drawn()):
+                trainer.train_views(*drawn, step)
                 yield
             trainer.epoch += 1
 

@@ -26,19 +26,40 @@ class SplitBatchNorm2d(nn.BatchNorm2d):
         """(B, C, H, W) to the same; in training B must be divisible by the number of parts."""
         if not self.training:
             return super().forward(input)
-        batch, channels, height, width = input.shape
+        channels = input.shape[1]
         assert self.running_mean is not None
         assert self.running_var is not None
         assert self.num_batches_tracked is not None
         mean, variance = self.running_mean.repeat(self.splits), self.running_var.repeat(self.splits)
-        parts = input.reshape(batch // self.splits, self.splits * channels, height, width)
+        parts = _side_by_side(input, self.splits)
         weight, bias = self.weight.repeat(self.splits), self.bias.repeat(self.splits)
         normalised = F.batch_norm(parts, mean, variance, weight, bias, True, self.momentum or 0.0, self.eps)
         with torch.no_grad():
             self.running_mean.copy_(mean.view(self.splits, channels).mean(dim=0))
             self.running_var.copy_(variance.view(self.splits, channels).mean(dim=0))
             self.num_batches_tracked += 1
-        return normalised.reshape(batch, channels, height, width)
+        return _in_order(normalised, input.shape)
+
+
+def _side_by_side(images: torch.Tensor, splits: int) -> torch.Tensor:
+    """Images (B, C, H, W) as (B / splits, splits C, H, W): every part has channels of its own."""
+    parts = images.reshape(-1, splits, *images.shape[1:])
+    if not _pixels_together(images):
+        return parts.flatten(1, 2)
+    return parts.permute(0, 3, 4, 1, 2).flatten(3).permute(0, 3, 1, 2)
+
+
+def _in_order(parts: torch.Tensor, shape: torch.Size) -> torch.Tensor:
+    """What `_side_by_side` made of images, in their shape again."""
+    if not _pixels_together(parts):
+        return parts.reshape(shape)
+    by_part = parts.view(len(parts), -1, *shape[1:]).permute(0, 1, 3, 4, 2)
+    return by_part.flatten(0, 1).permute(0, 3, 1, 2)
+
+
+def _pixels_together(images: torch.Tensor) -> bool:
+    """Whether the channels of a pixel are to stay together in memory, which CUDA wants; CPUs want them apart."""
+    return images.device.type == "cuda"
 
 
 def split_batch_norm(module: nn.Module, splits: int) -> nn.Module:

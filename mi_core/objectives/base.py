@@ -69,6 +69,12 @@ class Objective(nn.Module, ABC):
         """Backbone, and heads by output, of the copy that follows by momentum and gives keys; None: there is none."""
         return None
 
+    def compile_backbones(self) -> None:
+        """Compile the networks that take views (`torch.compile`); the rest is little beside them."""
+        for name, part in self.named_children():
+            if name.endswith("backbone"):
+                part.compile(dynamic=False)  # batches are all of one size
+
     def start_epoch(self, epoch: int) -> None:
         """Called before every epoch, which count from 0."""
 

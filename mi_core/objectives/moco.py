@@ -20,6 +20,7 @@ from mi_core.encoders.projection import projection_head
 from mi_core.objectives.base import similarities, width_of
 from mi_core.objectives.gather import gather, own_rows, world
 from mi_core.objectives.momentum import MomentumObjective, rising
+from mi_core.runtime import uploaded
 
 
 def queue_info_nce(queries: torch.Tensor, keys: torch.Tensor, queue: torch.Tensor, temperature: float) -> torch.Tensor:
@@ -129,8 +130,8 @@ class _QueueMoCo(MomentumObjective):
     sync_batch_norm = False  # statistics over all workers would undo the shuffling
 
     queue: torch.Tensor
-    pointer: torch.Tensor
-    steps: torch.Tensor
+    steps: int
+    """Steps so far: a number of the host, as it would have to wait for one of the device in every step."""
 
     def __init__(self, backbone: nn.Module, parameters: MoCoV1Parameters, widths: tuple[int, ...]) -> None:
         super().__init__()
@@ -140,8 +141,7 @@ class _QueueMoCo(MomentumObjective):
         self.add_key_encoder()
         self.shuffled = parameters.batch_norm_splits > 1 or world()[1] > 1
         self.register_buffer("queue", F.normalize(torch.randn(parameters.queue, widths[-1]), dim=1))
-        self.register_buffer("pointer", torch.zeros((), dtype=torch.int64))
-        self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+        self.steps = 0
         self._keys: torch.Tensor | None = None
 
     @classmethod
@@ -180,8 +180,8 @@ class _QueueMoCo(MomentumObjective):
             return self._key_encoder(images)
         rank, workers = world()
         everyone = gather(images)
-        generator = torch.Generator().manual_seed(int(self.steps))
-        order = torch.randperm(len(everyone), generator=generator).to(images.device)
+        order = torch.randperm(len(everyone), generator=torch.Generator().manual_seed(self.steps))
+        order = uploaded(order, images.device)
         mine = order.view(workers, -1)[rank]
         shuffled = gather(self._key_encoder(everyone[mine]))
         return shuffled[torch.argsort(order).view(workers, -1)[rank]]
@@ -193,11 +193,18 @@ class _QueueMoCo(MomentumObjective):
         """Move the key encoder after the query encoder, and replace the oldest keys of the queue."""
         self.follow(self.momentum)
         if self._keys is not None:
-            start = int(self.pointer)
+            start = self.steps * len(self._keys) % len(self.queue)
             self.queue[start : start + len(self._keys)] = self._keys
-            self.pointer.fill_((start + len(self._keys)) % len(self.queue))
             self._keys = None
         self.steps += 1
+
+    def get_extra_state(self) -> torch.Tensor:
+        """What a state holds besides weights and buffers: the steps so far, ()."""
+        return torch.tensor(self.steps)
+
+    def set_extra_state(self, state: torch.Tensor) -> None:
+        """Continue after so many steps."""
+        self.steps = int(state)
 
 
 class MoCoV1(_QueueMoCo):

@@ -4,14 +4,16 @@ The only thing that crosses back to the caller is one row of statistics per imag
 for one batch. Random views are a function of (nonce, seed, pixels, view) alone, so the result
 does not depend on batch, worker or order (float32 outputs agree within 1e-5).
 
-On CUDA the host runs ahead of the device: it copies the next images while the encoder works, and waits for statistics
-when it needs them. Views and statistics are computed in float32 proper whatever the precision of the encoder.
+On CUDA the host runs ahead of the device: it copies the next images and draws their views while the encoder works, and
+waits for statistics when it needs them. Views and statistics are computed in float32 proper whatever the precision of
+the encoder.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -30,7 +32,7 @@ from mi_core.querying.batch_size import best_batch, seconds_each, seconds_of
 from mi_core.querying.forward import Forward
 from mi_core.querying.oracle import EncoderOracle
 from mi_core.querying.plan import QueryPlan
-from mi_core.runtime import tf32
+from mi_core.runtime import tf32, uploaded
 
 AHEAD = 2  # batches that wait for a GPU, at most: each holds its images in pinned memory
 MOST_VIEWS = 16_384  # queries per call that are tried on a GPU, at most
@@ -60,6 +62,7 @@ class Extractor:
     own: Mapping[str, QueryPlan] = field(default_factory=dict)
     bank: Bank | None = None
     seconds: Seconds = field(default_factory=Seconds)
+    _drawing: torch.cuda.Stream | None = None
     _begun: deque[Work] = field(default_factory=deque)
     _images_at_once: int | None = None
     _forward: Forward = field(init=False)
@@ -68,6 +71,8 @@ class Extractor:
     def __post_init__(self) -> None:
         self._forward = Forward(self.device, self.plan.precision)
         self._bank = BankAnswers(self.bank, self.augmentation, self._forward, self.plan.batch_views)
+        if self.device.type == "cuda":
+            self._drawing = torch.cuda.Stream(self.device)
         if self.plan.precision == "tf32" and self.device.type != "cuda":
             raise ConfigError(f"precision = 'tf32' on {self.device.type}; it exists on CUDA alone")
         for name, plan in self.own.items():
@@ -118,13 +123,14 @@ class Extractor:
         ask_anew(*self.encoders.values())
         for start in range(0, len(images), size):
             rows = slice(start, start + size)
-            batch = Batch(
-                self._uploaded(images[rows]),
-                self._uploaded(streams[rows]),
-                ids[rows],
-                None if captions is None else captions[rows],
-                None if labels is None else self._uploaded(torch.tensor(labels[rows])),
-            )
+            with self._aside():
+                batch = Batch(
+                    uploaded(images[rows], self.device),
+                    uploaded(streams[rows], self.device),
+                    ids[rows],
+                    None if captions is None else captions[rows],
+                    None if labels is None else uploaded(torch.tensor(labels[rows]), self.device),
+                )
             while len(self._begun) >= AHEAD:
                 self._begun.popleft().arrived.synchronize()
             work.append(self._batch(batch))
@@ -164,15 +170,23 @@ class Extractor:
     @torch.inference_mode()
     def _seconds_of(self, shape: tuple[int, int, int], images: int) -> float:
         """Seconds of one call on images of noise. Raises torch.OutOfMemoryError."""
-        noise = torch.randint(256, (images, *shape), dtype=torch.uint8, device=self.device)
-        batch = Batch(noise, torch.arange(images, device=self.device), [""] * images, ["a picture"] * images, None)
+        with self._aside():
+            noise = torch.randint(256, (images, *shape), dtype=torch.uint8, device=self.device)
+            batch = Batch(noise, torch.arange(images, device=self.device), [""] * images, ["a picture"] * images, None)
         return seconds_of(partial(self._batch, batch), self.device)
 
-    def _uploaded(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A tensor of the host on the device; on CUDA the copy runs while the host goes on."""
-        if self.device.type != "cuda":
-            return tensor.to(self.device)
-        return tensor.pin_memory().to(self.device, non_blocking=True)
+    def _aside(self) -> AbstractContextManager[object]:
+        """What is done inside is done, on CUDA, beside the encoders' work: images are copied and views are drawn."""
+        return nullcontext() if self._drawing is None else torch.cuda.stream(self._drawing)
+
+    def _take(self, *made: torch.Tensor | None) -> None:
+        """Let the encoders' work wait for, and use, what was made aside."""
+        if self._drawing is not None:
+            using = torch.cuda.current_stream(self.device)
+            using.wait_stream(self._drawing)
+            for tensor in made:
+                if tensor is not None:
+                    tensor.record_stream(using)
 
     @tf32(False)
     def _batch(self, batch: Batch) -> Work:
@@ -180,7 +194,9 @@ class Extractor:
         self._forward.checks = work.checks
         views = Views(self.augmentation, self.plan.views, self._size())
         queries = by_query(self.plan.needs)
-        sent = {query: measure.sent(batch, views) for query, measure in queries.items()}
+        with self._aside():
+            sent = {query: measure.sent(batch, views) for query, measure in queries.items()}
+        self._take(batch.images, batch.streams, batch.labels, *sent.values())
         work.clock.mark("augment")
         for name, encoder in self.encoders.items():
             plan = self.own.get(name, self.plan)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import torch
@@ -25,9 +26,12 @@ from mi_core.hashing import digest64
 from mi_core.objectives import OBJECTIVES
 from mi_core.objectives.base import Objective
 from mi_core.objectives.gather import world
+from mi_core.runtime import ahead
 from mi_core.streams import uniforms
 from mi_core.training.data import Batch, TrainingImages
 from mi_core.training.optimizers import OptimizerParameters
+
+DRAWN = 2**27  # bytes of views that a GPU draws at once, if that is several batches
 
 
 @dataclass(frozen=True)
@@ -104,7 +108,7 @@ class Pretrainer:
             self.module = nn.SyncBatchNorm.convert_sync_batchnorm(self.module)
         self.trained: nn.Module = self.module
         if parameters.compile:
-            self.trained = torch.compile(self.trained)  # type: ignore[assignment]
+            self.module.compile_backbones()
         if self.workers > 1:
             self.trained = DistributedDataParallel(self.trained, find_unused_parameters=self.module.alternates)
         self.optimizer = parameters.optimizer.build(self.module)
@@ -131,11 +135,9 @@ class Pretrainer:
         """
         self.module.start_epoch(self.epoch)
         self.trained.train()
-        for index, batch in enumerate(self.data.epoch(self.epoch)):
-            if index < self.step:
-                continue
+        for index, drawn in enumerate(self.drawn(self.step), self.step):
             self._set_rate(self.epoch * self.data.steps + index)
-            self.total += self.train_batch(batch, self.epoch * self.data.steps + index)
+            self.total += self.train_views(*drawn, self.epoch * self.data.steps + index)
             self.step = index + 1
             if progress is not None:
                 progress(index)
@@ -151,12 +153,31 @@ class Pretrainer:
         self.losses.append(loss)
         return loss
 
-    def train_batch(self, batch: Batch, step: int) -> torch.Tensor:
-        """Views and one optimiser step; ``step`` counts from 0 over the run. Returns the loss, a scalar."""
-        return self.train_views(self.views(batch, self.epoch), self._targets(batch), step)
+    def drawn(self, first: int = 0) -> Iterator[tuple[torch.Tensor, torch.Tensor | None]]:
+        """Views and targets, as `train_views` takes them, of this epoch's batches from ``first`` on.
+
+        On a GPU they are drawn ahead, while earlier batches are trained on, and those of several small batches at once:
+        starting the many small operations of a view takes the host longer than the device.
+        """
+        return ahead(self._drawn(islice(self.data.epoch(self.epoch), first, None)), self.device)
+
+    def _drawn(self, batches: Iterator[Batch]) -> Iterator[tuple[torch.Tensor, torch.Tensor | None]]:
+        while block := list(islice(batches, self._at_once)):
+            images, streams = (torch.cat([getattr(batch, part) for batch in block]) for part in ("images", "streams"))
+            views = self.views(Batch(images, streams), self.epoch).split([len(batch.images) for batch in block])
+            yield from zip(views, map(self._targets, block), strict=True)
+
+    @property
+    def _at_once(self) -> int:
+        """Batches whose views are drawn together."""
+        if self.device.type != "cuda":
+            return 1
+        batch = self.parameters.batch_size // self.workers * self.module.views
+        side = self.parameters.size or self.data.size
+        return int(max(1, DRAWN // (4 * batch * self.data.channels * side**2)))
 
     def train_views(self, views: torch.Tensor, targets: torch.Tensor | None, step: int) -> torch.Tensor:
-        """One optimiser step on views (B, V, C, H, W) that are ready."""
+        """One optimiser step on views (B, V, C, H, W); ``step`` counts from 0 over the run. Returns the loss ()."""
         half = self.parameters.precision == "bfloat16"
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=half):
             loss: torch.Tensor = self.trained(views, targets)

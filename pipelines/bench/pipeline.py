@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import itertools
 import statistics
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -118,16 +120,22 @@ def query_config(
 
 def smooth_shards(folder: Path, side: int, count: int, images: int) -> str:
     """Write shards of smooth random JPEG images; returns their pattern."""
-    import webdataset
-
     if not folder.exists():
         folder.mkdir(parents=True)
-        for number in range(count):
-            generator = np.random.default_rng(number)
-            with webdataset.TarWriter(f"{folder}/{number:06d}.tar", encoder=False) as writer:
-                for row in range(images):
-                    coarse = Image.fromarray(generator.integers(0, 256, (4, 4, 3), dtype=np.uint8))
-                    buffer = io.BytesIO()
-                    coarse.resize((side, side), Image.Resampling.BICUBIC).save(buffer, "JPEG", quality=90)
-                    writer.write({"__key__": f"{number:06d}{row:06d}", "jpg": buffer.getvalue()})
+        with ProcessPoolExecutor(cpus()) as pool:
+            list(
+                pool.map(_smooth_shard, itertools.repeat(folder), range(count), *map(itertools.repeat, (side, images)))
+            )
     return f"{folder}/{{000000..{count - 1:06d}}}.tar"
+
+
+def _smooth_shard(folder: Path, number: int, side: int, images: int) -> None:
+    import webdataset
+
+    generator = np.random.default_rng(number)
+    with webdataset.TarWriter(f"{folder}/{number:06d}.tar", encoder=False) as writer:
+        for row in range(images):
+            coarse = Image.fromarray(generator.integers(0, 256, (4, 4, 3), dtype=np.uint8))
+            buffer = io.BytesIO()
+            coarse.resize((side, side), Image.Resampling.BICUBIC).save(buffer, "JPEG", quality=90)
+            writer.write({"__key__": f"{number:06d}{row:06d}", "jpg": buffer.getvalue()})

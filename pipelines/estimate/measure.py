@@ -348,12 +348,12 @@ def time_steps(one: Training, size: int, resources: ResourcesConfig, seconds: fl
     pixels = torch.randint(256, (size, source.channels, source.image_size, source.image_size), dtype=torch.uint8)
     names = [("noise", str(row)) for row in range(size)]
     data = ResidentImages(pixels, names, targets, batch_size=size, seed=0, device=device)
-    (batch,) = data.epoch(0)
     data.count = round(one.images.value)  # some objectives need more images than one batch
     trainer = Pretrainer(data, settings.views(), replace(parameters, batch_size=size), seed=0, device=device)
     trainer.trained.train()
     ticks = [time.perf_counter()]
     while len(ticks) < 3 or (len(ticks) < OPTIMISED + 2 and time.perf_counter() - ticks[0] < seconds):
-        float(trainer.train_batch(batch, 0))  # a number on the host: the device is done
+        for drawn in trainer.drawn():  # one batch
+            float(trainer.train_views(*drawn, 0))  # a number on the host: the device is done
         ticks.append(time.perf_counter())
     return [end - start for start, end in pairwise(ticks[1:])]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import pytest
@@ -88,6 +88,16 @@ class _Event:
         return 1.0
 
 
+class _Stream:
+    """A queue of work that is always done."""
+
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def wait_stream(self, other: _Stream) -> None:
+        pass
+
+
 def _copied(tensor: torch.Tensor, memo: dict[int, torch.Tensor]) -> torch.Tensor:
     if id(tensor) not in memo:
         copied = tensor.detach().clone()
@@ -136,7 +146,11 @@ def fake_cuda() -> Iterator[_NoNumbers]:
         patch.setattr("torch.cuda.amp.common.amp_definitely_not_available", lambda: False)
         patch.setattr("torch.cuda.is_bf16_supported", lambda *_: True)
         patch.setattr("torch.cuda.Event", _Event)
+        patch.setattr("torch.cuda.Stream", _Stream)
+        patch.setattr("torch.cuda.current_stream", _Stream)
+        patch.setattr("torch.cuda.stream", nullcontext)
         patch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)
+        patch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: None)
         patch.setattr(FakeTensor, "__deepcopy__", _copied)  # PyTorch's own reads memory that is not there
         patch.setattr(nn.Module, "_apply", _moved)
         patch.setattr("torch.backends.mha._is_fastpath_enabled", False)  # PyTorch 2.11 has no fake kernel of it

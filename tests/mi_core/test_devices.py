@@ -90,6 +90,8 @@ DECODING = {"masked-gradient": "vit-tiny", "prediction-gradient": "vit-tiny-gap"
 RECIPES: dict[str, dict[str, Any]] = {name: {} for name in AUGMENTATIONS} | {
     "all of SimCLR": {"rotation": 10.0, "blur": 0.5, "solarize": 0.2},
 }
+STEP_WAITS = {"clip": (1, 0), "siglip": (1, 0), "i-jepa": (4, 2), "moco-v2": (0, 1)}
+"""The same per training step: of captions their longest, of I-JEPA its blocks, of MoCo with parts its order of keys."""
 WAITS = {"clip": (0, 10), "supervised": (0, 10)}
 """Per batch: numbers that the host waits for (sizes of parts of the batch, which a jitter and a blur have), and tensors
 that it sends (images, streams, and constants of a few numbers). A new one means a way over the host."""
@@ -99,7 +101,7 @@ def recipe(name: str) -> SimCLRAugmentation:
     return AUGMENTATIONS.get(name, SimCLRAugmentation)(**RECIPES[name])
 
 
-def encoder(name: str) -> Encoder:
+def encoder(name: str, device: torch.device = CUDA) -> Encoder:
     """An encoder with all outputs and a text tower, as an actor has it."""
     side, patch = (224, 32) if name.startswith("clip") else (32, 8)
     backbone = build_backbone(f"{name}/{patch}" if ENCODERS[name].patches else name, 3, side)
@@ -124,7 +126,7 @@ def encoder(name: str) -> Encoder:
         text=CaptionEncoder(tower, lambda texts: byte_tokens(texts, 16)),
         decoder=decoder,
     )
-    return for_queries(made, CUDA)
+    return for_queries(made, device)
 
 
 def ask(
@@ -307,8 +309,8 @@ def trained(case: str, precision: str = "bfloat16", optimizer: str = "adamw") ->
     for epoch in range(step.epochs):
         trainer.module.start_epoch(epoch)
         trainer.trained.train()
-        for index, batch in enumerate(data.epoch(epoch)):
-            loss = trainer.train_batch(batch, index)
+        for index, drawn in enumerate(trainer.drawn()):
+            loss = trainer.train_views(*drawn, index)
             assert (loss.shape, loss.dtype, loss.device.type) == ((), torch.float32, "cuda")
     return trainer
 
@@ -330,6 +332,17 @@ def test_every_objective_trains_on_the_device(name: str, precision: str) -> None
         asked = for_queries(trainer.encoder(), CUDA)
         needs = (Embedding(),)
         check(ask(asked, recipe("supervised"), needs, side=32, outputs=asked.outputs), needs)
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_a_training_step_keeps_the_device_busy(name: str) -> None:
+    """The host that waits for a number leaves the device without work until the next launches."""
+    with fake_cuda() as numbers:
+        trainer = trained(name)
+        views, targets = next(trainer.drawn())
+        numbers.read = numbers.sent = 0
+        trainer.train_views(views, targets, 0)
+        assert (numbers.read, numbers.sent) == STEP_WAITS.get(name, (0, 0))
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from mi_core.checks import ConfigError, ShapeError
-from mi_core.encoders import build_backbone
+from mi_core.encoders import batch_norm, build_backbone
 from mi_core.encoders.batch_norm import SplitBatchNorm2d, split_batch_norm
 from mi_core.objectives.moco import (
     MoCoV1,
@@ -105,7 +105,7 @@ def test_the_queue_is_first_in_first_out() -> None:
         network.after_step(0.5)
         expected[start : start + 4] = keys
         torch.testing.assert_close(network.queue, expected)
-    assert int(network.pointer) == 4
+    assert network.steps == 4
 
 
 def test_the_loss_is_that_of_query_key_and_queue() -> None:
@@ -218,8 +218,10 @@ def test_the_share_of_steps_in_which_an_image_is_its_own_negative(queue: int, sh
     assert share_of_own_keys(16_384, 256, 20_000) == pytest.approx(0.34, abs=0.005)  # LpLA
 
 
-def test_split_batch_norm_is_that_of_parts() -> None:
+@pytest.mark.parametrize("on_cuda", [False, True])
+def test_split_batch_norm_is_that_of_parts(on_cuda: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Part p holds the rows p, p + 4, ...: normalised alone; running statistics are the mean over parts."""
+    monkeypatch.setattr(batch_norm, "_pixels_together", lambda images: on_cuda)
     torch.manual_seed(0)
     network = nn.Sequential(nn.BatchNorm2d(3))
     nn.init.uniform_(network[0].weight)
@@ -227,10 +229,17 @@ def test_split_batch_norm_is_that_of_parts() -> None:
     for part in alone:
         part.load_state_dict(network[0].state_dict())
     split = split_batch_norm(network, 4)[0]
-    images = torch.randn(8, 3, 5, 5)
+    images = torch.randn(8, 3, 5, 7).contiguous(memory_format=torch.channels_last).requires_grad_()
     result = split(images)
+    weights = torch.randn_like(result)
+    gradients = torch.autograd.grad((result * weights).sum(), [images, split.weight])
+    expected = torch.empty_like(images)
     for index, part in enumerate(alone):
-        torch.testing.assert_close(result[index::4], part(images[index::4]))
+        expected[index::4] = part(images[index::4])
+    torch.testing.assert_close(result, expected)
+    own = torch.autograd.grad((expected * weights).sum(), [images, *(part.weight for part in alone)])
+    torch.testing.assert_close(gradients[0], own[0])
+    torch.testing.assert_close(gradients[1], torch.stack(own[1:]).sum(dim=0))
     torch.testing.assert_close(split.running_var, torch.stack([part.running_var for part in alone]).mean(dim=0))
     plain = nn.BatchNorm2d(3)
     plain.load_state_dict(split.state_dict())

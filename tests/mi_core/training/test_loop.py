@@ -10,6 +10,7 @@ from mi_core.checks import ConfigError, NumericError
 from mi_core.encoders.checkpoint import fingerprint, load_weights, weights_bytes
 from mi_core.objectives.barlow_twins import BarlowTwinsParameters
 from mi_core.objectives.byol import BYOLParameters
+from mi_core.objectives.i_jepa import IJEPAParameters
 from mi_core.objectives.moco import MoCoV1Parameters, MoCoV2Parameters, MoCoV3Parameters
 from mi_core.objectives.simclr import SimCLRParameters
 from mi_core.objectives.supervised import SupervisedParameters
@@ -113,6 +114,19 @@ def test_batches_are_disjoint_and_new_each_epoch() -> None:
     first, second = data.rows(0).flatten(), data.rows(1).flatten()
     assert len(set(first.tolist())) == 32
     assert first.tolist() != second.tolist()
+
+
+def test_batches_drawn_together_are_those_drawn_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = IJEPAParameters(predictor_width=16, predictor_layers=1, predictor_heads=2)  # it draws for targets
+    settings = {"objective": "i-jepa", "backbone": "vit-tiny-gap/2", "objective_parameters": own}
+    alone = list(make_trainer(batch_size=4, **settings).drawn(2))
+    monkeypatch.setattr(Pretrainer, "_at_once", 3)
+    together = list(make_trainer(batch_size=4, **settings).drawn(2))
+    assert len(alone) == len(together) == 8  # of 10
+    for (views, targets), (others, theirs) in zip(alone, together, strict=True):
+        assert targets is not None
+        assert torch.equal(views, others)
+        assert torch.equal(targets, theirs)  # type: ignore[arg-type]
 
 
 def test_views_differ_between_epochs_and_are_normalised() -> None:
