@@ -46,14 +46,15 @@ def drop_copies(connection: Any, shards: Mapping[int, Numbered], roles: Sequence
         """
     )
     shared = connection.execute(
-        "SELECT of_owner, of_shard, of_row, owner, shard, row FROM copies "
+        "SELECT of_owner, of_shard, of_row, owner, shard, row, count(*) OVER () FROM copies "
         f"WHERE place > 1 AND owner <> of_owner ORDER BY {ORDER} LIMIT 1"
     ).fetchall()
-    for one_owner, one_shard, one_row, two_owner, two_shard, two_row in shared:
+    for one_owner, one_shard, one_row, two_owner, two_shard, two_row, several in shared:
         (one, first), (two, second) = _named(shards, one_shard, one_row), _named(shards, two_shard, two_row)
+        what, them = ("an image", "it") if several == 1 else (f"{several:,} images", "them")
         raise UserError(
-            f"roles {roles[one_owner]} and {roles[two_owner]} share an image: {one}/{first} and {two}/{second} "
-            "have the same pixels; remove the image from one of them"
+            f"roles {roles[one_owner]} and {roles[two_owner]} share {what}: {one}/{first} and {two}/{second} have the "
+            f"same pixels; remove {them} from one of them (of whole sources, fraction: 1.0 on one does)"
         )
     connection.execute("INSERT INTO gone SELECT shard, row FROM copies WHERE place > 1")
     return int(connection.execute("SELECT count(*) FROM copies WHERE place > 1").fetchall()[0][0])

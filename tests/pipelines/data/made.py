@@ -90,7 +90,7 @@ def slow_draw(config: DataConfig, rows: Sequence[Row], seed: int) -> SlowDraw:
         if mine is not row:
             copies.add(row.name)
             if role_of[row.name] and role_of[mine.name] and role_of[row.name] != role_of[mine.name]:
-                raise UserError(f"share an image: {mine.name} and {row.name}")
+                raise UserError(f"share .* images?: {mine.name} and {row.name}")
     order = [row for row in order if row.name not in copies]
     near: dict[str, str] = {}
     if config.near_duplicates is not None:

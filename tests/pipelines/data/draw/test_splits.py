@@ -140,10 +140,17 @@ def _lossless_webp(data: bytes) -> bytes:
 
 
 def test_given_roles_that_share_an_image_are_refused(tmp_path: Path) -> None:
-    sources = folders(tmp_path, mine=range(5), others=range(4, 9))
+    """The remedy that the line names works."""
+    sources = folders(tmp_path, mine=range(5), others=range(4, 9), more=range(3, 9))
     roles = {"target-member": {"from": "mine"}, "target-nonmember": {"from": "others"}}
     with pytest.raises(UserError, match=r"share an image: mine/004.png and others/004.png have the same pixels"):
         drawn(DataConfig(sources=sources, image_size=8, roles=roles))
+    roles["target-nonmember"] = {"from": "more"}
+    with pytest.raises(UserError, match=r"share 2 images: mine/00..png and .*remove them .*fraction: 1.0"):
+        drawn(DataConfig(sources=sources, image_size=8, roles=roles))
+    roles["target-nonmember"] = {"from": "more", "fraction": 1.0}
+    splits = drawn(DataConfig(sources=sources, image_size=8, roles=roles))
+    assert splits.counts() == {"target-member": 5, "target-nonmember": 4}
 
 
 def test_one_percent_of_damage_is_borne_and_listed(tmp_path: Path) -> None:
