@@ -46,6 +46,15 @@ def _is_marked(path: str) -> bool:
     return "pytest.mark.ray" in (ROOT / path).read_text()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def on_any_cpu() -> Iterator[None]:
+    """Runs and audits that a test's own process starts compute in float32, so that numbers are those of any CPU."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in ("mi_core.querying.precision_trial", "pipelines.audit.precision"):
+            patch.setattr(f"{module}.has_bfloat16", lambda: False)
+        yield
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Tests that take `local_ray` have the mark; slow ones need none, as they run in one process."""
     marked = item.get_closest_marker("ray") or item.get_closest_marker("slow")

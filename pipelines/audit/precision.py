@@ -1,6 +1,6 @@
 """The precision of a run's queries: settled when it first starts, so that each resumption and each worker has it.
 
-``auto`` is bfloat16 on GPUs. On CPUs it is found by trying, where all nodes have instructions for bfloat16.
+``auto`` is bfloat16 on GPUs, and on CPUs where all nodes have instructions for it and answers stay alike.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def settle_precision(runs: list[Run]) -> list[Run]:
     precision = "float32"
     if _all_nodes_have_bfloat16():
         precision = _tried(runs[0].config)
-        say("config", f"queries.precision: {precision}, in which this CPU answers sooner")
+        say("config", f"queries.precision: {precision}, by the instructions of this CPU")
     settled = [Run(one.with_queries(precision=precision) if _is_open(one) else one, folder) for one, folder in runs]
     for config, folder in settled:
         folder.settle(config.model_dump(mode="json", by_alias=True))
@@ -64,7 +64,7 @@ def _all_nodes_have_bfloat16() -> bool:
 
 
 def _tried(config: RunConfig) -> str:
-    """The precision in which a worker answers sooner for the encoders of a run, or for networks like them."""
+    """The precision for the encoders of a run, or for networks like them, as a worker would ask them."""
     import ray
 
     remote = ray.remote(num_cpus=config.resources.actor_cpus, memory=borne(TASK_MEMORY))(_try)

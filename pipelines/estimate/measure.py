@@ -350,6 +350,7 @@ def time_steps(one: Training, size: int, resources: ResourcesConfig, seconds: fl
     data = ResidentImages(pixels, names, targets, batch_size=size, seed=0, device=device)
     data.count = round(one.images.value)  # some objectives need more images than one batch
     trainer = Pretrainer(data, settings.views(), replace(parameters, batch_size=size), seed=0, device=device)
+    data.count = size
     trainer.trained.train()
     ticks = [time.perf_counter()]
     while len(ticks) < 3 or (len(ticks) < OPTIMISED + 2 and time.perf_counter() - ticks[0] < seconds):
