@@ -13,21 +13,22 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+import torch
 from sklearn.datasets import load_digits
 
+from mi_core.encoders import build_backbone
 from mi_core.images import encode_png
 from tests.pages import ROOT, blocks, commands
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
+MINE, LAST = "runs/mine", "runs/last"
 CONFIG = """
 extends: quickstart
 name: mine
 encoders: {target: {epochs: 2}}
 attacks: [{attack: [encodermi-t, lpla], target: target, reference: known}]
 """
-TARGET = "runs/mine/seed-0/encoders/target/epoch-0002.safetensors"
-ENCODER = "--encoder checkpoint:conv4 --objective simclr --size 8 encoders.target.channels=1"
 NEEDED = {
     "quickstart": "tests.test_results runs it",
     "init": "it asks",
@@ -41,7 +42,7 @@ NEEDED = {
 PAGES: dict[str, dict[str, str]] = {
     "docs/commands.md": {
         "CONFIG": "mine.yaml",
-        "RUN": "runs/mine",
+        "RUN": MINE,
         "IMAGES": "photos",
         "LOT": "lot",
         "KIND:NAME": "checkpoint:conv4",
@@ -52,27 +53,29 @@ PAGES: dict[str, dict[str, str]] = {
         "FOLDER|s3://...": "runs",
         "section.field=value": "queries.views=10",
     },
-    "configs/gate.md": {"runs/last": "runs/mine"},
+    "configs/gate.md": {},
     "configs/statement.md": {},
-    "configs/lots.md": {"VALUE": "0f" * 32, "open_clip:ViT-B-32": "checkpoint:conv4", "model.pt": TARGET},
-    "docs/running.md": {"runs/clip": "runs/mine"},
+    "configs/lots.md": {"VALUE": "0f" * 32, "open_clip:ViT-B-32": "checkpoint:conv4"},
+    "docs/running.md": {"runs/clip": MINE},
     "docs/cost.md": {},
 }
 """Pages, and what their words stand for here."""
-FURTHER = {"claim": ["--objective", "simclr", "--size", "8", "encoders.target.channels=1"]}
+FURTHER = {"claim": ["--objective", "simclr", "--size", "32"]}
 """What a command takes besides for this encoder."""
 
 
 @pytest.fixture(scope="module")
 def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder with photos, a config and its run."""
+    """A folder with photos, a file of weights, a config and its run, and another run."""
     place = tmp_path_factory.mktemp("reader")
     (place / "photos").mkdir()
     for row, image in enumerate(load_digits().images[:120]):
-        (place / "photos" / f"{row:03d}.png").write_bytes(encode_png((image * 15.9375).astype("uint8")[..., None]))
+        (place / "photos" / f"{row:03d}.png").write_bytes(encode_png((image * 15.9375).astype("uint8")))
     (place / "mine.yaml").write_text(CONFIG)
+    torch.save(build_backbone("conv4", 3, 32).state_dict(), place / "model.pt")
     (place / "configs").symlink_to(ROOT / "configs")
-    typed(place, ["audit", "mine.yaml", "--out", "runs/mine"])
+    for run, seed in ((MINE, 0), (LAST, 1)):
+        typed(place, ["audit", "mine.yaml", "--out", run, f"seeds=[{seed}]"])
     yield place
 
 
@@ -97,9 +100,11 @@ def of_page(page: str) -> list[list[str]]:
             if program != "encoder-audit" or words[0] in NEEDED or any(word.startswith("s3://") for word in words):
                 continue
             kept = words[: words.index("--push")] if "--push" in words else words  # an account
-            stand = PAGES[page] | {"FILE": TARGET if words[0] == "claim" else f"{words[0]}.out"}
+            stand = PAGES[page] | {"FILE": "model.pt" if words[0] == "claim" else f"{words[0]}.out"}
             stand |= {"NAME": {"attacks": "lpla", "defenses": "output-noise"}.get(words[1], "")} if words[1:] else {}
             shown = [stand.get(word, word) for word in kept if word != "--open"]  # a browser
+            if shown.count(MINE) == 2:  # two runs are compared
+                shown[shown.index(MINE, shown.index(MINE) + 1)] = LAST
             found.append(shown + FURTHER.get(words[0], []))
     return found
 

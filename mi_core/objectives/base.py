@@ -73,7 +73,7 @@ class Objective(nn.Module, ABC):
         """Compile the networks that take views (`torch.compile`); the rest is little beside them."""
         for name, part in self.named_children():
             if name.endswith("backbone"):
-                part.compile(dynamic=False)  # batches are all of one size
+                part.compile(dynamic=None if self.rebuilds else False)  # sizes change where patches are hidden
 
     def start_epoch(self, epoch: int) -> None:
         """Called before every epoch, which count from 0."""

@@ -15,7 +15,10 @@ from mi_core.checks import NumericError
 
 @dataclass
 class Seconds:
-    """Time of an extraction by its part: seconds of this process, on CUDA of the device."""
+    """Time of an extraction by its part: seconds of this process, on CUDA of the device.
+
+    Views are drawn beside the encoder's work there; ``augment`` is what the encoder waited for.
+    """
 
     augment: float = 0.0
     forward: float = 0.0
