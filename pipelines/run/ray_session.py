@@ -161,10 +161,15 @@ def start_or_give_up(start: Callable[[], Any], tidy: Callable[[], Any]) -> None:
 
 
 def check_connected(resources: ResourcesConfig) -> None:
-    """Refuse the cluster that is connected, as `ResourcesConfig.check`."""
+    """Refuse the cluster that is connected, as `ResourcesConfig.check`; say how its GPUs are used, if none is."""
     import ray
 
-    resources.check(ray.cluster_resources())
+    there = ray.cluster_resources()
+    resources.check(there)
+    gpus = int(there.get("GPU", 0))
+    if gpus and not resources.train_gpus and not resources.gpus_per_actor:
+        use = f"resources.gpus_per_actor=1 resources.encoder_actors={gpus} resources.train_gpus=1"
+        say("ray", f"{count_of(gpus, 'GPU is', 'GPUs are')} not used; to use {'it' if gpus == 1 else 'them'}: {use}")
 
 
 def encoder_actors(resources: ResourcesConfig) -> int:

@@ -17,6 +17,7 @@ from pipelines.config.sections.limits import ResourcesConfig
 from pipelines.plan.load import load
 from pipelines.run.leftovers import RECORD, end_leftovers, note
 from pipelines.run.machine import Process, cpus, descendants, identity, quotas, this_process
+from pipelines.run.ray_session import check_connected
 
 pytestmark = pytest.mark.ray
 
@@ -55,6 +56,33 @@ def test_the_quickstart_fits_one_cpu_and_more_are_used() -> None:
     assert [resources.actors({"CPU": count}) for count in (1.0, 1.75, 64.0)] == [1, 2, 2]
     assert ResourcesConfig(encoder_actors=3).actors({"CPU": 1.0}) == 3  # what a config says is kept, and refused
     assert ResourcesConfig(gpus_per_actor=1).actors({"CPU": 8.0, "GPU": 1.0}) == 1
+
+
+@pytest.mark.parametrize(
+    ("gpus", "resources", "told"),
+    [
+        (0, {}, ""),
+        (1, {}, "1 GPU is not used; to use it: resources.gpus_per_actor=1 resources.encoder_actors=1 "),
+        (4, {}, "4 GPUs are not used; to use them: resources.gpus_per_actor=1 resources.encoder_actors=4 "),
+        (1, {"train_gpus": 1}, ""),
+        (1, {"gpus_per_actor": 0.5}, ""),
+    ],
+)
+def test_a_gpu_that_nobody_uses_is_told_of_with_settings_that_fit(
+    gpus: int,
+    resources: dict[str, float],
+    told: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    there = {"CPU": 16.0} | ({"GPU": float(gpus)} if gpus else {})
+    monkeypatch.setattr("ray.cluster_resources", lambda: there)
+    check_connected(ResourcesConfig(**resources))
+    line = capsys.readouterr().err
+    assert told in line and bool(told) == bool(line)
+    for words in line.split(": ", 1)[1:]:
+        given = {word.partition("=")[0]: float(word.partition("=")[2]) for word in words.split()}
+        ResourcesConfig(**{name.removeprefix("resources."): value for name, value in given.items()}).check(there)
 
 
 def test_threads_that_decode_share_the_cpus_of_a_node_with_gpus() -> None:
