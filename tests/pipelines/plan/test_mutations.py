@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import cProfile
+import pstats
 import random
 import re
 import time
@@ -68,15 +70,15 @@ SLOWEST = ("contrastiveleaks-cifar10", "contrastiveleaks-defenses-cifar10", "alm
 @pytest.mark.parametrize(
     "paths", [[path for path in SHIPPED if path.stem in SLOWEST], pytest.param(SHIPPED, marks=pytest.mark.slow)]
 )
-def test_loading_a_shipped_config_takes_less_than_a_second(paths: list[Path]) -> None:
-    """Beside the import of open_clip, 3 to 4 s, where a config names a model of it: the run needs that anyway."""
+def test_loading_a_shipped_config_takes_few_calls(paths: list[Path]) -> None:
+    """Four million calls take less than a second. Calls are counted: seconds depend on what else the machine does."""
     if any("open_clip:" in path.read_text() for path in paths):
-        import_open_clip()
+        import_open_clip()  # 3 to 4 s, which the run needs anyway
     for path in paths:
         overrides = [
             f"data.sources.{name}={yaml.safe_dump(one, default_flow_style=True, width=9999).strip()}"
             for name, one in whole(path)["data"]["sources"].items()
         ]
-        began = time.process_time()
-        load(str(path), overrides)
-        assert time.process_time() - began < 1, path
+        with cProfile.Profile() as calls:
+            load(str(path), overrides)
+        assert pstats.Stats(calls).total_calls < 4_000_000, path  # type: ignore[attr-defined]
