@@ -12,8 +12,11 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
+import open_clip
 import pytest
 import torch
+from safetensors.torch import save_file
 from sklearn.datasets import load_digits
 
 from mi_core.encoders import build_backbone
@@ -58,6 +61,7 @@ PAGES: dict[str, dict[str, str]] = {
     "configs/lots.md": {"VALUE": "0f" * 32, "open_clip:ViT-B-32": "checkpoint:conv4"},
     "docs/running.md": {"runs/clip": MINE},
     "docs/cost.md": {},
+    "configs/tutorial-clip.md": {},
 }
 """Pages, and what their words stand for here."""
 FURTHER = {"claim": ["--objective", "simclr", "--size", "32"]}
@@ -68,11 +72,15 @@ FURTHER = {"claim": ["--objective", "simclr", "--size", "32"]}
 def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder with photos, a file of weights, a config and its run, and another run."""
     place = tmp_path_factory.mktemp("reader")
-    (place / "photos").mkdir()
-    for row, image in enumerate(load_digits().images[:120]):
-        (place / "photos" / f"{row:03d}.png").write_bytes(encode_png((image * 15.9375).astype("uint8")))
+    for row, image in enumerate(load_digits().images[:240]):
+        album = place / ("photos" if row < 120 else "others") / f"album-{row // 15:02d}"
+        album.mkdir(parents=True, exist_ok=True)
+        pixels = np.kron(image * 15.9375, np.ones((4, 4))).astype("uint8")
+        (album / f"{row:03d}.png").write_bytes(encode_png(pixels))
     (place / "mine.yaml").write_text(CONFIG)
     torch.save(build_backbone("conv4", 3, 32).state_dict(), place / "model.pt")
+    clip = open_clip.create_model("ViT-S-32-alt").state_dict()
+    save_file({name: weight.contiguous() for name, weight in clip.items()}, place / "open_clip_model.safetensors")
     (place / "configs").symlink_to(ROOT / "configs")
     for run, seed in ((MINE, 0), (LAST, 1)):
         typed(place, ["audit", "mine.yaml", "--out", run, f"seeds=[{seed}]"])
