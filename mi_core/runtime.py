@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -63,14 +63,14 @@ def denormals_flushed() -> Iterator[None]:
         torch.set_flush_denormal(False)
 
 
-def uploaded(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+def upload(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     """A tensor of the host on a device; on CUDA the copy runs while the host goes on."""
     if device.type != "cuda" or tensor.device.type == "cuda":
         return tensor.to(device)
     return tensor.pin_memory().to(device, non_blocking=True)
 
 
-def ahead(made: Iterator[Tensors], device: torch.device) -> Iterator[Tensors]:
+def make_ahead(made: Iterator[Tensors], device: torch.device) -> Iterator[Tensors]:
     """The items of an iterator; on CUDA each is made on a stream of its own while the device works on the one before.
 
     What makes an item may wait for numbers of the device: it waits for that stream alone.
@@ -78,18 +78,24 @@ def ahead(made: Iterator[Tensors], device: torch.device) -> Iterator[Tensors]:
     if device.type != "cuda":
         yield from made
         return
-    making, using = torch.cuda.Stream(device), torch.cuda.current_stream(device)
-    making.wait_stream(using)
+    making = torch.cuda.Stream(device)
+    making.wait_stream(torch.cuda.current_stream(device))
     while True:
         with torch.cuda.stream(making):
             item = next(made, None)
         if item is None:
             return
-        using.wait_stream(making)
-        for tensor in item:
-            if tensor is not None:
-                tensor.record_stream(using)
+        hand_over(item, making)
         yield item
+
+
+def hand_over(made: Iterable[torch.Tensor | None], making: torch.cuda.Stream) -> None:
+    """Let the stream that this thread works on wait for, and use, tensors that were made on another one."""
+    using = torch.cuda.current_stream(making.device)
+    using.wait_stream(making)
+    for tensor in made:
+        if tensor is not None:
+            tensor.record_stream(using)
 
 
 _MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1  # names of mallopt's settings in glibc's malloc.h

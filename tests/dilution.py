@@ -98,7 +98,7 @@ def read(kind: str, pool: torch.Tensor, rows: range, steps: Sequence[int], seed:
     for step in range(steps[-1]):
         if step % data.steps == 0:
             worker.epoch = step // data.steps
-            batches = worker.drawn()
+            batches = worker.view_batches()
         worker.train_views(*next(batches), step)
         if step + 1 in steps:
             yield step + 1, scores_of(worker.encoder(), pool[judged], pool[BANK])

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import statistics
 import sys
 import tempfile
 import time
@@ -27,20 +26,20 @@ sys.path.insert(0, str(ROOT))
 
 from mi_core.augmentations.simclr import SimCLRAugmentation  # noqa: E402
 from mi_core.bench.extraction import ExtractionCase  # noqa: E402
-from mi_core.bench.setting import MEAN, RECIPE, STD  # noqa: E402
+from mi_core.bench.setting import MEAN, RECIPE, STD, spread  # noqa: E402
 from mi_core.encoders import batch_norm, build_backbone  # noqa: E402
 from mi_core.encoders.checkpoint import Encoder, channelwise, seeded  # noqa: E402
 from mi_core.encoders.folding import for_queries  # noqa: E402
 from mi_core.features.lp_norm import LpNorm  # noqa: E402
 from mi_core.features.pairwise_similarity import PairwiseSimilarity  # noqa: E402
 from mi_core.objectives import OBJECTIVES  # noqa: E402
-from mi_core.provenance import versions  # noqa: E402
 from mi_core.querying.extractor import Extractor  # noqa: E402
 from mi_core.querying.plan import QueryPlan  # noqa: E402
 from mi_core.runtime import prepare_cuda  # noqa: E402
 from mi_core.training.data import ResidentImages  # noqa: E402
 from mi_core.training.loop import Pretrainer, PretrainingParameters  # noqa: E402
 from mi_core.training.optimizers import OptimizerParameters  # noqa: E402
+from pipelines.bench.cases import dated  # noqa: E402
 
 GPU = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 TURNS, SECONDS = 3, 0.5
@@ -65,10 +64,10 @@ def rates(step: Callable[[], int], warm: int = 2) -> dict[str, float]:
             done += step()
         wait()
         found.append(done / (time.perf_counter() - started))
-    return {"median": round(statistics.median(found), 1), "least": round(min(found), 1), "most": round(max(found), 1)}
+    return spread(found, 1)
 
 
-def fresh(name: str, side: int, compile: bool) -> Encoder:
+def fresh_encoder(name: str, side: int, compile: bool) -> Encoder:
     backbone = seeded(0, lambda: build_backbone(name, 3, side))
     made = Encoder(backbone, {}, channelwise(MEAN, 3), channelwise(STD, 3), size=side)
     return for_queries(made, GPU, compile=compile)
@@ -80,7 +79,7 @@ def queries(
     """Our way from images in memory to features, and the encoder alone on views that are ready."""
     images = torch.randint(256, (1024, 3, 224, 224), dtype=torch.uint8)
     keys, ids = torch.arange(len(images)), [str(row) for row in range(len(images))]
-    asked = fresh(name, 224, compile)
+    asked = fresh_encoder(name, 224, compile)
     needs = (PairwiseSimilarity(),) if views > 1 else (LpNorm(),)
     plan = QueryPlan(needs, ("backbone",), views=views, batch_views=batch or 640, precision=precision)
     extractor = Extractor({"e": asked}, plan, SimCLRAugmentation(**RECIPE), GPU)
@@ -142,7 +141,7 @@ def training(objective: str, precision: str, *, compile: bool = False) -> dict[s
     made = trainer(objective, precision, compile)
     made.trained.train()
     batches = itertools.chain.from_iterable(made.data.epoch(number) for number in itertools.count())
-    drawn = itertools.chain.from_iterable(made.drawn() for _ in itertools.count())
+    drawn = itertools.chain.from_iterable(made.view_batches() for _ in itertools.count())
     ready = made.views(next(batches), 0)
 
     def ours() -> int:
@@ -186,7 +185,7 @@ def profile(objective: str) -> str:
 
     made = trainer(objective, "bfloat16", False)
     made.trained.train()
-    drawn = made.drawn()
+    drawn = made.view_batches()
     for _ in range(4):
         made.train_views(*next(drawn), 0)
     wait()
@@ -242,7 +241,7 @@ def main() -> None:
     path, patterns = Path(sys.argv[1]), sys.argv[2:] or ["*"]
     prepare_cuda()
     device = torch.cuda.get_device_name() if GPU.type == "cuda" else "cpu"
-    result: dict[str, Any] = {"device": device, "versions": versions(), "cases": {}}
+    result = dated(device=device, cases={})
     cases = {
         name: case for name, case in all_cases().items() if any(fnmatchcase(name, pattern) for pattern in patterns)
     }

@@ -37,9 +37,9 @@ NEEDED = {
     "init": "it asks",
     "submit": "a cluster",
     "tune": "minutes; tests.pipelines.tune.test_run runs it",
-    "forget": "an encoder before and after; tests.pipelines.report.test_forgetting runs it",
-    "selftest": "minutes; tests.pipelines.selftest runs it",
-    "bench": "minutes; tests.pipelines.bench runs it",
+    "forget": "an encoder before and after; tests.pipelines.report.test_forget runs it",
+    "selftest": "minutes; tests.pipelines.audit.test_selftest runs it",
+    "bench": "minutes; tests.mi_core.bench.test_training runs a part",
 }
 """Commands by what they need that is not here, or the test that runs them."""
 PAGES: dict[str, dict[str, str]] = {
@@ -83,11 +83,11 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     save_file({name: weight.contiguous() for name, weight in clip.items()}, place / "open_clip_model.safetensors")
     (place / "configs").symlink_to(ROOT / "configs")
     for run, seed in ((MINE, 0), (LAST, 1)):
-        typed(place, ["audit", "mine.yaml", "--out", run, f"seeds=[{seed}]"])
+        type_command(place, ["audit", "mine.yaml", "--out", run, f"seeds=[{seed}]"])
     yield place
 
 
-def typed(place: Path, words: Sequence[str]) -> str:
+def type_command(place: Path, words: Sequence[str]) -> str:
     """What a command prints."""
     environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
     environment["PYTHONPATH"] = str(ROOT)
@@ -100,7 +100,7 @@ def typed(place: Path, words: Sequence[str]) -> str:
     return told
 
 
-def of_page(page: str) -> list[list[str]]:
+def page_commands(page: str) -> list[list[str]]:
     """The commands of a page that can run here, in its order."""
     found = []
     for block in blocks(page):
@@ -119,5 +119,5 @@ def of_page(page: str) -> list[list[str]]:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_the_commands_of_a_page_run(page: str, reader: Path) -> None:
-    for words in of_page(page):
-        typed(reader, words)
+    for words in page_commands(page):
+        type_command(reader, words)

@@ -142,7 +142,7 @@ def _ours(trainer: Pretrainer, threads: int) -> Way:
     def begin() -> Generator[None, None, None]:
         trainer.trained.train()
         while True:
-            for step, drawn in enumerate(trainer.drawn()):
+            for step, drawn in enumerate(trainer.view_batches()):
                 trainer.train_views(*drawn, step)
                 yield
             trainer.epoch += 1

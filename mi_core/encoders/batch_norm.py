@@ -31,17 +31,17 @@ class SplitBatchNorm2d(nn.BatchNorm2d):
         assert self.running_var is not None
         assert self.num_batches_tracked is not None
         mean, variance = self.running_mean.repeat(self.splits), self.running_var.repeat(self.splits)
-        parts = _side_by_side(input, self.splits)
+        parts = _parts_to_channels(input, self.splits)
         weight, bias = self.weight.repeat(self.splits), self.bias.repeat(self.splits)
         normalised = F.batch_norm(parts, mean, variance, weight, bias, True, self.momentum or 0.0, self.eps)
         with torch.no_grad():
             self.running_mean.copy_(mean.view(self.splits, channels).mean(dim=0))
             self.running_var.copy_(variance.view(self.splits, channels).mean(dim=0))
             self.num_batches_tracked += 1
-        return _in_order(normalised, input.shape)
+        return _channels_to_parts(normalised, input.shape)
 
 
-def _side_by_side(images: torch.Tensor, splits: int) -> torch.Tensor:
+def _parts_to_channels(images: torch.Tensor, splits: int) -> torch.Tensor:
     """Images (B, C, H, W) as (B / splits, splits C, H, W): every part has channels of its own."""
     parts = images.reshape(-1, splits, *images.shape[1:])
     if not _pixels_together(images):
@@ -49,8 +49,8 @@ def _side_by_side(images: torch.Tensor, splits: int) -> torch.Tensor:
     return parts.permute(0, 3, 4, 1, 2).flatten(3).permute(0, 3, 1, 2)
 
 
-def _in_order(parts: torch.Tensor, shape: torch.Size) -> torch.Tensor:
-    """What `_side_by_side` made of images, in their shape again."""
+def _channels_to_parts(parts: torch.Tensor, shape: torch.Size) -> torch.Tensor:
+    """What `_parts_to_channels` made of images, in their shape again."""
     if not _pixels_together(parts):
         return parts.reshape(shape)
     by_part = parts.view(len(parts), -1, *shape[1:]).permute(0, 1, 3, 4, 2)

@@ -20,7 +20,7 @@ from mi_core.encoders.projection import projection_head
 from mi_core.objectives.base import similarities, width_of
 from mi_core.objectives.gather import gather, own_rows, world
 from mi_core.objectives.momentum import MomentumObjective, rising
-from mi_core.runtime import uploaded
+from mi_core.runtime import upload
 
 
 def queue_info_nce(queries: torch.Tensor, keys: torch.Tensor, queue: torch.Tensor, temperature: float) -> torch.Tensor:
@@ -181,7 +181,7 @@ class _QueueMoCo(MomentumObjective):
         rank, workers = world()
         everyone = gather(images)
         order = torch.randperm(len(everyone), generator=torch.Generator().manual_seed(self.steps))
-        order = uploaded(order, images.device)
+        order = upload(order, images.device)
         mine = order.view(workers, -1)[rank]
         shuffled = gather(self._key_encoder(everyone[mine]))
         return shuffled[torch.argsort(order).view(workers, -1)[rank]]

@@ -32,7 +32,7 @@ from mi_core.querying.batch_size import best_batch, seconds_each, seconds_of
 from mi_core.querying.forward import Forward
 from mi_core.querying.oracle import EncoderOracle
 from mi_core.querying.plan import QueryPlan
-from mi_core.runtime import tf32, uploaded
+from mi_core.runtime import hand_over, tf32, upload
 
 AHEAD = 2  # batches that wait for a GPU, at most: each holds its images in pinned memory
 MOST_VIEWS = 16_384  # queries per call that are tried on a GPU, at most
@@ -123,13 +123,13 @@ class Extractor:
         ask_anew(*self.encoders.values())
         for start in range(0, len(images), size):
             rows = slice(start, start + size)
-            with self._aside():
+            with self._drawing_views():
                 batch = Batch(
-                    uploaded(images[rows], self.device),
-                    uploaded(streams[rows], self.device),
+                    upload(images[rows], self.device),
+                    upload(streams[rows], self.device),
                     ids[rows],
                     None if captions is None else captions[rows],
-                    None if labels is None else uploaded(torch.tensor(labels[rows]), self.device),
+                    None if labels is None else upload(torch.tensor(labels[rows]), self.device),
                 )
             while len(self._begun) >= AHEAD:
                 self._begun.popleft().arrived.synchronize()
@@ -170,23 +170,14 @@ class Extractor:
     @torch.inference_mode()
     def _seconds_of(self, shape: tuple[int, int, int], images: int) -> float:
         """Seconds of one call on images of noise. Raises torch.OutOfMemoryError."""
-        with self._aside():
+        with self._drawing_views():
             noise = torch.randint(256, (images, *shape), dtype=torch.uint8, device=self.device)
             batch = Batch(noise, torch.arange(images, device=self.device), [""] * images, ["a picture"] * images, None)
         return seconds_of(partial(self._batch, batch), self.device)
 
-    def _aside(self) -> AbstractContextManager[object]:
+    def _drawing_views(self) -> AbstractContextManager[object]:
         """What is done inside is done, on CUDA, beside the encoders' work: images are copied and views are drawn."""
         return nullcontext() if self._drawing is None else torch.cuda.stream(self._drawing)
-
-    def _take(self, *made: torch.Tensor | None) -> None:
-        """Let the encoders' work wait for, and use, what was made aside."""
-        if self._drawing is not None:
-            using = torch.cuda.current_stream(self.device)
-            using.wait_stream(self._drawing)
-            for tensor in made:
-                if tensor is not None:
-                    tensor.record_stream(using)
 
     @tf32(False)
     def _batch(self, batch: Batch) -> Work:
@@ -194,9 +185,10 @@ class Extractor:
         self._forward.checks = work.checks
         views = Views(self.augmentation, self.plan.views, self._size())
         queries = by_query(self.plan.needs)
-        with self._aside():
+        with self._drawing_views():
             sent = {query: measure.sent(batch, views) for query, measure in queries.items()}
-        self._take(batch.images, batch.streams, batch.labels, *sent.values())
+        if self._drawing is not None:
+            hand_over((batch.images, batch.streams, batch.labels, *sent.values()), self._drawing)
         work.clock.mark("augment")
         for name, encoder in self.encoders.items():
             plan = self.own.get(name, self.plan)

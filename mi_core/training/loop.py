@@ -26,12 +26,12 @@ from mi_core.hashing import digest64
 from mi_core.objectives import OBJECTIVES
 from mi_core.objectives.base import Objective
 from mi_core.objectives.gather import world
-from mi_core.runtime import ahead
+from mi_core.runtime import make_ahead
 from mi_core.streams import uniforms
 from mi_core.training.data import Batch, TrainingImages
 from mi_core.training.optimizers import OptimizerParameters
 
-DRAWN = 2**27  # bytes of views that a GPU draws at once, if that is several batches
+VIEW_BYTES = 2**27  # bytes of views that a GPU draws at once, if that is several batches
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ class Pretrainer:
         """
         self.module.start_epoch(self.epoch)
         self.trained.train()
-        for index, drawn in enumerate(self.drawn(self.step), self.step):
+        for index, drawn in enumerate(self.view_batches(self.step), self.step):
             self._set_rate(self.epoch * self.data.steps + index)
             self.total += self.train_views(*drawn, self.epoch * self.data.steps + index)
             self.step = index + 1
@@ -153,28 +153,28 @@ class Pretrainer:
         self.losses.append(loss)
         return loss
 
-    def drawn(self, first: int = 0) -> Iterator[tuple[torch.Tensor, torch.Tensor | None]]:
+    def view_batches(self, first: int = 0) -> Iterator[tuple[torch.Tensor, torch.Tensor | None]]:
         """Views and targets, as `train_views` takes them, of this epoch's batches from ``first`` on.
 
         On a GPU they are drawn ahead, while earlier batches are trained on, and those of several small batches at once:
         starting the many small operations of a view takes the host longer than the device.
         """
-        return ahead(self._drawn(islice(self.data.epoch(self.epoch), first, None)), self.device)
+        return make_ahead(self._draw_batches(islice(self.data.epoch(self.epoch), first, None)), self.device)
 
-    def _drawn(self, batches: Iterator[Batch]) -> Iterator[tuple[torch.Tensor, torch.Tensor | None]]:
-        while block := list(islice(batches, self._at_once)):
+    def _draw_batches(self, batches: Iterator[Batch]) -> Iterator[tuple[torch.Tensor, torch.Tensor | None]]:
+        while block := list(islice(batches, self._batches_at_once)):
             images, streams = (torch.cat([getattr(batch, part) for batch in block]) for part in ("images", "streams"))
             views = self.views(Batch(images, streams), self.epoch).split([len(batch.images) for batch in block])
             yield from zip(views, map(self._targets, block), strict=True)
 
     @property
-    def _at_once(self) -> int:
+    def _batches_at_once(self) -> int:
         """Batches whose views are drawn together."""
         if self.device.type != "cuda":
             return 1
         batch = self.parameters.batch_size // self.workers * self.module.views
         side = self.parameters.size or self.data.size
-        return int(max(1, DRAWN // (4 * batch * self.data.channels * side**2)))
+        return int(max(1, VIEW_BYTES // (4 * batch * self.data.channels * side**2)))
 
     def train_views(self, views: torch.Tensor, targets: torch.Tensor | None, step: int) -> torch.Tensor:
         """One optimiser step on views (B, V, C, H, W); ``step`` counts from 0 over the run. Returns the loss ()."""

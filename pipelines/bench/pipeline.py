@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import io
-import itertools
 import statistics
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -122,14 +122,12 @@ def smooth_shards(folder: Path, side: int, count: int, images: int) -> str:
     """Write shards of smooth random JPEG images; returns their pattern."""
     if not folder.exists():
         folder.mkdir(parents=True)
-        with ProcessPoolExecutor(cpus()) as pool:
-            list(
-                pool.map(_smooth_shard, itertools.repeat(folder), range(count), *map(itertools.repeat, (side, images)))
-            )
+        with ThreadPoolExecutor(cpus()) as pool:
+            list(pool.map(partial(_write_smooth_shard, folder, side, images), range(count)))
     return f"{folder}/{{000000..{count - 1:06d}}}.tar"
 
 
-def _smooth_shard(folder: Path, number: int, side: int, images: int) -> None:
+def _write_smooth_shard(folder: Path, side: int, images: int, number: int) -> None:
     import webdataset
 
     generator = np.random.default_rng(number)

@@ -354,7 +354,7 @@ def time_steps(one: Training, size: int, resources: ResourcesConfig, seconds: fl
     trainer.trained.train()
     ticks = [time.perf_counter()]
     while len(ticks) < 3 or (len(ticks) < OPTIMISED + 2 and time.perf_counter() - ticks[0] < seconds):
-        for drawn in trainer.drawn():  # one batch
+        for drawn in trainer.view_batches():  # one batch
             float(trainer.train_views(*drawn, 0))  # a number on the host: the device is done
         ticks.append(time.perf_counter())
     return [end - start for start, end in pairwise(ticks[1:])]

@@ -161,7 +161,7 @@ def start_or_give_up(start: Callable[[], Any], tidy: Callable[[], Any]) -> None:
 
 
 def check_connected(resources: ResourcesConfig) -> None:
-    """Refuse the cluster that is connected, as `ResourcesConfig.check`; say how its GPUs are used, if none is."""
+    """Refuse the cluster that is connected, as `ResourcesConfig.check`; say how to use GPUs that a run leaves idle."""
     import ray
 
     there = ray.cluster_resources()

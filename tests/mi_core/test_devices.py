@@ -58,6 +58,7 @@ pytestmark = pytest.mark.skipif(
     tuple(map(int, torch.__version__.split(".")[:2])) < (2, 11), reason="FakeTensorMode of older PyTorch asks a driver"
 )
 IMAGES, VIEWS, CLASSES = 4, 3, 2
+OUTPUTS = "backbone", "projection"
 TWO_DEVICES = "cuda:0 and cpu|cpu and cuda:0|two different devices cuda:0, cpu|two different devices cpu, cuda:0"
 NEEDS: dict[str, tuple[Measure, ...]] = {  # per kind of measure, its settings
     "pairwise": tuple(map(PairwiseSimilarity, METRICS)),
@@ -90,11 +91,11 @@ DECODING = {"masked-gradient": "vit-tiny", "prediction-gradient": "vit-tiny-gap"
 RECIPES: dict[str, dict[str, Any]] = {name: {} for name in AUGMENTATIONS} | {
     "all of SimCLR": {"rotation": 10.0, "blur": 0.5, "solarize": 0.2},
 }
-STEP_WAITS = {"clip": (1, 0), "siglip": (1, 0), "i-jepa": (4, 2), "moco-v2": (0, 1)}
-"""The same per training step: of captions their longest, of I-JEPA its blocks, of MoCo with parts its order of keys."""
 WAITS = {"clip": (0, 10), "supervised": (0, 10)}
 """Per batch: numbers that the host waits for (sizes of parts of the batch, which a jitter and a blur have), and tensors
 that it sends (images, streams, and constants of a few numbers). A new one means a way over the host."""
+STEP_WAITS = {"clip": (1, 0), "siglip": (1, 0), "i-jepa": (4, 2), "moco-v2": (0, 1)}
+"""The same per training step: of captions their longest, of I-JEPA its blocks, of MoCo with parts its order of keys."""
 
 
 def recipe(name: str) -> SimCLRAugmentation:
@@ -129,6 +130,15 @@ def encoder(name: str, device: torch.device = CUDA) -> Encoder:
     return for_queries(made, device)
 
 
+def query_plan(needs: tuple[Measure, ...], precision: str, outputs: tuple[str, ...] = OUTPUTS) -> QueryPlan:
+    """The plan of some needs: the outputs that they name, else those given; a rule where one of them takes it."""
+    only = tuple(dict.fromkeys(measure.output for measure in needs if measure.output is not None))
+    rule = None
+    if SequentialSimilarity() in needs:
+        only, rule = ("backbone",), StoppingRule((0.0,) * (VIEWS - 2), (1.0,) * (VIEWS - 2))
+    return QueryPlan(needs, only or outputs, views=VIEWS, precision=precision, rule=rule)
+
+
 def ask(
     asked: Encoder,
     augmentation: Any,
@@ -136,14 +146,10 @@ def ask(
     precision: str = "bfloat16",
     *,
     side: int = 48,
-    outputs: tuple[str, ...] = ("backbone", "projection"),
+    outputs: tuple[str, ...] = OUTPUTS,
 ) -> dict[str, Any]:
     """Features of a few images by the extractor's own way, before the host waits for them."""
-    only = tuple(measure.output for measure in needs if measure.output is not None)
-    rule = None
-    if SequentialSimilarity() in needs:
-        only, rule = ("backbone",), StoppingRule((0.0,) * (VIEWS - 2), (1.0,) * (VIEWS - 2))
-    plan = QueryPlan(needs, tuple(dict.fromkeys(only)) or outputs, views=VIEWS, precision=precision, rule=rule)
+    plan = query_plan(needs, precision, outputs)
     bank = Bank(torch.zeros(IMAGES, 3, side, side, dtype=torch.uint8), torch.arange(IMAGES), ("a picture",) * IMAGES)
     extractor = Extractor({"e": asked}, plan, augmentation, CUDA, crafter=asked, bank=bank)
     answers = extractor.begin(
@@ -290,26 +296,30 @@ STEPS = {
 }
 
 
+def new_trainer(case: str, pixels: torch.Tensor, device: torch.device, optimizer: str, **settings: Any) -> Pretrainer:
+    """A run of two epochs of an objective on an even number of images, four a step."""
+    step, name = STEPS[case], case.partition(" ")[0]
+    kind, count = OBJECTIVES[name], len(pixels)
+    own = kind.Parameters(**step.parameters)
+    targets = kind.encode_targets(own, [0, 1] * (count // 2), [f"picture {row}" for row in range(count)])
+    names = [("pool", str(row)) for row in range(count)]
+    data = ResidentImages(pixels, names, targets, batch_size=IMAGES, seed=0, device=device)
+    data.count = 64  # a queue may not exceed the images
+    parameters = PretrainingParameters(step.backbone, name, own, OptimizerParameters(optimizer), 2, IMAGES, **settings)
+    trainer = Pretrainer(data, AUGMENTATIONS[name](), parameters, seed=0, device=device)
+    data.count = count
+    return trainer
+
+
 def trained(case: str, precision: str = "bfloat16", optimizer: str = "adamw") -> Pretrainer:
     """Two steps of an objective on four images per step."""
-    step, name = STEPS[case], case.partition(" ")[0]
-    kind = OBJECTIVES[name]
-    settings = kind.Parameters(**step.parameters)
-    count, size = 2 * IMAGES, 32
-    pixels = torch.zeros(count, 3, size, size, dtype=torch.uint8)
-    targets = kind.encode_targets(settings, [0, 1] * IMAGES, ["a picture"] * count)
-    names = [("pool", str(row)) for row in range(count)]
-    data = ResidentImages(pixels, names, targets, batch_size=IMAGES, seed=0, device=CUDA)
-    data.count = 64  # a queue may not exceed the images
-    parameters = PretrainingParameters(
-        step.backbone, name, settings, OptimizerParameters(optimizer), 2, IMAGES, precision=precision
-    )
-    trainer = Pretrainer(data, AUGMENTATIONS[name](), parameters, seed=0, device=CUDA)
-    data.count = count
+    step, pixels = STEPS[case], torch.zeros(2 * IMAGES, 3, 32, 32, dtype=torch.uint8)
+    trainer = new_trainer(case, pixels, CUDA, optimizer, precision=precision)
     for epoch in range(step.epochs):
+        trainer.epoch = epoch
         trainer.module.start_epoch(epoch)
         trainer.trained.train()
-        for index, drawn in enumerate(trainer.drawn()):
+        for index, drawn in enumerate(trainer.view_batches()):
             loss = trainer.train_views(*drawn, index)
             assert (loss.shape, loss.dtype, loss.device.type) == ((), torch.float32, "cuda")
     return trainer
@@ -339,7 +349,7 @@ def test_a_training_step_keeps_the_device_busy(name: str) -> None:
     """The host that waits for a number leaves the device without work until the next launches."""
     with fake_cuda() as numbers:
         trainer = trained(name)
-        views, targets = next(trainer.drawn())
+        views, targets = next(trainer.view_batches())
         numbers.read = numbers.sent = 0
         trainer.train_views(views, targets, 0)
         assert (numbers.read, numbers.sent) == STEP_WAITS.get(name, (0, 0))

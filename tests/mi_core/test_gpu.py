@@ -19,21 +19,28 @@ from mi_core.encoders.checkpoint import seeded
 from mi_core.encoders.folding import for_queries
 from mi_core.features import Measure
 from mi_core.features.pairwise_similarity import PairwiseSimilarity
-from mi_core.features.sequential import SequentialSimilarity, StoppingRule
-from mi_core.objectives import OBJECTIVES
 from mi_core.querying.bank import Bank
 from mi_core.querying.extractor import Extractor
 from mi_core.querying.plan import QueryPlan
-from mi_core.training.data import ResidentImages
-from mi_core.training.loop import Pretrainer, PretrainingParameters
-from mi_core.training.optimizers import OPTIMIZERS, OptimizerParameters
-from tests.mi_core.test_devices import AUGMENTATIONS, CLASSES, DECODING, NEEDS, RECIPES, STEPS, encoder, recipe
+from mi_core.training.loop import Pretrainer
+from mi_core.training.optimizers import OPTIMIZERS
+from tests.mi_core.test_devices import (
+    CLASSES,
+    DECODING,
+    NEEDS,
+    RECIPES,
+    STEPS,
+    encoder,
+    new_trainer,
+    query_plan,
+    recipe,
+)
 
 if not torch.cuda.is_available():
     pytest.skip("no GPU", allow_module_level=True)
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
-IMAGES, SIDE, VIEWS = 24, 48, 3
+IMAGES, SIDE = 24, 48
 RANDOM = ("boundary",)
 """Needs whose random numbers are the device's own, so that other values are right too."""
 
@@ -55,7 +62,7 @@ def pictures(count: int = IMAGES, side: int = SIDE) -> torch.Tensor:
     return (smooth * 255).to(torch.uint8)
 
 
-def built(name: str, device: torch.device) -> Any:
+def seeded_encoder(name: str, device: torch.device) -> Any:
     """The same weights on either device."""
 
     def both() -> Any:
@@ -68,15 +75,10 @@ def built(name: str, device: torch.device) -> Any:
 
 def features(name: str, needs: tuple[Measure, ...], device: torch.device, **settings: Any) -> dict[str, np.ndarray]:
     """Features of random images by column, computed on a device."""
-    asked = built(name, device)
+    asked = seeded_encoder(name, device)
     if settings.pop("compile", False):
         asked = for_queries(asked, device, compile=True)
-    only = tuple(measure.output for measure in needs if measure.output is not None)
-    rule = None
-    if SequentialSimilarity() in needs:
-        only, rule = ("backbone",), StoppingRule((0.0,) * (VIEWS - 2), (1.0,) * (VIEWS - 2))
-    outputs = tuple(dict.fromkeys(only)) or ("backbone", "projection")
-    plan = QueryPlan(needs, outputs, views=VIEWS, precision=settings.pop("precision", "float32"), rule=rule)
+    plan = query_plan(needs, settings.pop("precision", "float32"))
     images, keys = pictures(), torch.arange(IMAGES)
     bank = Bank(pictures(8), torch.arange(8), ("a picture",) * 8)
     drawn = recipe(settings.pop("recipe", "simclr"))
@@ -92,7 +94,7 @@ def features(name: str, needs: tuple[Measure, ...], device: torch.device, **sett
     return {column: np.concatenate([one[column] for one in found]) for column in found[0]}
 
 
-def apart(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> float:
+def largest_difference(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> float:
     """The largest difference of two tables, as a share of the length of a column's rows."""
     assert set(one) == set(other)
     return max(float(np.abs(one[name] - other[name]).max() / (np.abs(one[name]).max() + 1e-6)) for name in one)
@@ -114,7 +116,7 @@ def test_views_are_those_of_the_cpu(name: str) -> None:
 )
 def test_embeddings_are_those_of_the_cpu(name: str) -> None:
     needs = (PairwiseSimilarity(), NEEDS["norm"][0], NEEDS["embedding"][0])
-    assert apart(features(name, needs, CPU), features(name, needs, GPU)) < 2e-3
+    assert largest_difference(features(name, needs, CPU), features(name, needs, GPU)) < 2e-3
 
 
 @pytest.mark.parametrize("feature", NEEDS)
@@ -124,42 +126,29 @@ def test_every_need_is_that_of_the_cpu(feature: str) -> None:
         ours, theirs = (features(name, (need,), place) for place in (CPU, GPU))
         assert all(np.isfinite(rows).all() for rows in theirs.values())
         if feature not in RANDOM:
-            assert apart(ours, theirs) < 1e-2, need
+            assert largest_difference(ours, theirs) < 1e-2, need
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "tf32"])
 @pytest.mark.parametrize("name", ["resnet18", "vit-tiny"])
 def test_fewer_bits_change_similarities_little(name: str, precision: str) -> None:
     needs = (PairwiseSimilarity(),)
-    assert apart(features(name, needs, CPU), features(name, needs, GPU, precision=precision)) < 3e-2
+    assert largest_difference(features(name, needs, CPU), features(name, needs, GPU, precision=precision)) < 3e-2
 
 
 @pytest.mark.parametrize("name", ["resnet18", "vit-tiny"])
 def test_a_compiled_encoder_answers_as_before(name: str) -> None:
     needs = (PairwiseSimilarity(),)
-    assert apart(features(name, needs, CPU), features(name, needs, GPU, compile=True)) < 2e-3
+    assert largest_difference(features(name, needs, CPU), features(name, needs, GPU, compile=True)) < 2e-3
 
 
 def test_batches_on_their_way_do_not_mix() -> None:
     needs = (PairwiseSimilarity(), NEEDS["embedding"][0])
-    assert apart(features("resnet8", needs, CPU), features("resnet8", needs, GPU, batches=8)) < 2e-3
+    assert largest_difference(features("resnet8", needs, CPU), features("resnet8", needs, GPU, batches=8)) < 2e-3
 
 
 def pretrainer(case: str, device: torch.device, optimizer: str = "adamw", **settings: Any) -> Pretrainer:
-    """A run of two epochs of an objective on 16 random images, four a step."""
-    step, name = STEPS[case], case.partition(" ")[0]
-    kind = OBJECTIVES[name]
-    own = kind.Parameters(**step.parameters)
-    targets = kind.encode_targets(own, [0, 1] * 8, [f"picture {row}" for row in range(16)])
-    names = [("pool", str(row)) for row in range(16)]
-    data = ResidentImages(pictures(16, 32), names, targets, batch_size=4, seed=0, device=device)
-    data.count = 64  # a queue may not exceed the images
-    parameters = PretrainingParameters(
-        step.backbone, name, own, OptimizerParameters(optimizer, learning_rate=1e-3), 2, 4, **settings
-    )
-    trainer = Pretrainer(data, AUGMENTATIONS[name](), parameters, seed=0, device=device)
-    data.count = 16
-    return trainer
+    return new_trainer(case, pictures(16, 32), device, optimizer, **settings)
 
 
 def losses(case: str, device: torch.device, optimizer: str = "adamw", **settings: Any) -> np.ndarray:
@@ -195,6 +184,6 @@ def test_a_state_of_a_gpu_continues_on_the_cpu() -> None:
 
 def test_the_batch_of_queries_is_found_by_trying() -> None:
     plan = QueryPlan((PairwiseSimilarity(),), ("backbone",), views=10, batch_views=40)
-    extractor = Extractor({"e": built("resnet8", GPU)}, plan, recipe("simclr"), GPU)
+    extractor = Extractor({"e": seeded_encoder("resnet8", GPU)}, plan, recipe("simclr"), GPU)
     assert extractor.fit_batch((3, 32, 32), 512) >= 4
     assert extractor.seconds_per_image((3, 32, 32)) > 0  # type: ignore[operator]

@@ -119,9 +119,9 @@ def test_batches_are_disjoint_and_new_each_epoch() -> None:
 def test_batches_drawn_together_are_those_drawn_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     own = IJEPAParameters(predictor_width=16, predictor_layers=1, predictor_heads=2)  # it draws for targets
     settings = {"objective": "i-jepa", "backbone": "vit-tiny-gap/2", "objective_parameters": own}
-    alone = list(make_trainer(batch_size=4, **settings).drawn(2))
-    monkeypatch.setattr(Pretrainer, "_at_once", 3)
-    together = list(make_trainer(batch_size=4, **settings).drawn(2))
+    alone = list(make_trainer(batch_size=4, **settings).view_batches(2))
+    monkeypatch.setattr(Pretrainer, "_batches_at_once", 3)
+    together = list(make_trainer(batch_size=4, **settings).view_batches(2))
     assert len(alone) == len(together) == 8  # of 10
     for (views, targets), (others, theirs) in zip(alone, together, strict=True):
         assert targets is not None
