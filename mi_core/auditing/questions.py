@@ -28,6 +28,9 @@ from mi_core.querying.precision import precision_on
 from mi_core.records import Features, FloatArray
 from mi_core.streams import pixel_streams
 
+PRECISION = "float32"
+"""Of the answers on which a claim rests, so that they repeat on every machine."""
+
 
 @dataclass(frozen=True)
 class Question:
@@ -104,7 +107,7 @@ class ViewSimilarity:
 
     def __init__(self, encoder: Encoder, question: Question, views: int, nonce: str, device: torch.device) -> None:
         self.attack, self.nonce, self.seed = MeanCosine(seed=question.how.seed), nonce, question.how.seed
-        plan = QueryPlan(self.attack.needs, (question.output,), views, precision=precision_on(device.type, "auto"))
+        plan = QueryPlan(self.attack.needs, (question.output,), views, precision=precision_on(device.type, PRECISION))
         ready = averaged(for_queries(encoder, device), 1)
         self.extractor = Extractor({"target": ready}, plan, question.recipe, device)
 
@@ -130,7 +133,7 @@ class CaptionFit:
         self.extractor = None
         if encoder.text is not None:
             measure = CaptionSimilarity()
-            plan = QueryPlan((measure,), (measure.output,), precision=precision_on(device.type, "auto"))
+            plan = QueryPlan((measure,), (measure.output,), precision=precision_on(device.type, PRECISION))
             self.extractor = Extractor({"target": for_queries(encoder, device)}, plan, question.recipe, device)
 
     def __call__(self, images: torch.Tensor, captions: Sequence[str], names: Sequence[str]) -> FloatArray:

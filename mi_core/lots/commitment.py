@@ -3,7 +3,8 @@
 It is the SHA-256 of a *header*, which tells the design, the SHA-256 of the salt, which public number will be taken as
 beacon, and the Merkle root over the images. With the salt and the images bound, the coins are bound, too: they are a
 function of salt, beacon and design (`mi_core.lots.draw`). Leaves are blinded, so that whoever is shown some of the
-images can neither guess the others nor recognise those he has.
+images can neither guess the others nor recognise those he has. A header names the link of the lot's chain before it
+(`mi_core.lots.chain`).
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from mi_core.lots.merkle import leaf_digest
 KIND = "encoder-audit lot, version 1"
 ALONE = ""
 """In place of a beacon: the salt decides, and every statement says that the owner drew alone."""
+ALL, UNTIL_DECIDED = "all", "until-decided"
+"""The images that a claim asks about: all, or wave after wave until it is decided."""
 
 
 @dataclass(frozen=True)
@@ -52,14 +55,18 @@ class Header:
         design: with N units.
         root: Merkle root (hex) over the N leaves.
         salt_sha256: of the salt (hex).
+        albums_sha256: `text_digest` of the names of the strata, each on a line.
         beacon: which public number will decide, in words, such as ``drand quicknet round 12345678``; `ALONE`: none.
-        previous: commitment of the release before this one in the same vault; empty: this is the first.
+        counted: `ALL` or `UNTIL_DECIDED`; that of the first release holds for every claim on the lot.
+        previous: commitment of the link before; empty: this is the first.
     """
 
     design: Design
     root: str
     salt_sha256: str
+    albums_sha256: str
     beacon: str = ALONE
+    counted: str = ALL
     previous: str = ""
 
     def as_json(self) -> dict[str, Any]:
@@ -84,8 +91,12 @@ class Header:
     @property
     def commitment(self) -> str:
         """The number to post: 64 hex digits."""
-        text = json.dumps(self.as_json(), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-        return hashlib.sha256(text.encode()).hexdigest()
+        return entry_digest(self.as_json())
+
+
+def entry_digest(entry: Any) -> str:
+    """The SHA-256 (hex) of an entry of JSON, however it is laid out."""
+    return text_digest(json.dumps(entry, sort_keys=True, separators=(",", ":"), ensure_ascii=True))
 
 
 def blind_of(key: str, number: int) -> bytes:
@@ -94,5 +105,5 @@ def blind_of(key: str, number: int) -> bytes:
 
 
 def text_digest(text: str) -> str:
-    """The SHA-256 (hex) of a salt, as the header tells it, or of a caption, as a leaf does."""
+    """The SHA-256 (hex) of a text, such as a salt, as the header tells it, or a caption, as a leaf does."""
     return hashlib.sha256(text.encode()).hexdigest()

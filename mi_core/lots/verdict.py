@@ -17,14 +17,17 @@ the share is at least 2 P - 1, with the lower limit of Clopper and Pearson for P
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import ndtr, ndtri
 
 from mi_core.checks import ConfigError, check_finite, check_range, check_shape
 from mi_core.hashing import digest64
+from mi_core.lots.commitment import ALL
 from mi_core.lots.designs import (
     DRAWS,
     any_time_p_value,
@@ -47,8 +50,6 @@ LEVEL = 0.01
 """The chance that any of all questions about one lot ends with a wrong ``used``."""
 USED, NOT_SHOWN = "used", "not shown"
 _Pairs = dict[str, tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]]
-ALL, UNTIL_DECIDED = "all", "until-decided"
-"""Which images are asked about: all, or wave after wave until it is decided."""
 
 
 @dataclass(frozen=True)
@@ -180,6 +181,25 @@ def level_of(questions_asked: int) -> float:
     return LEVEL / (questions_asked * (questions_asked + 1))
 
 
+def least_auc(published: int, held_back: int, *, power: float = 0.8) -> float:
+    """The AUC of published against held-back images at which a first claim says ``used`` with the wanted chance.
+
+    The scores are normal with equal spread, so that the test of normal scores has the power of the z test.
+
+    Args:
+        published, held_back: numbers of images, at least 1.
+        power: the wanted chance, in (0, 1).
+
+    Example:
+        >>> round(least_auc(120, 30), 2), round(least_auc(48_000, 12_000), 2)
+        (0.69, 0.51)
+    """
+    check_range("published", published, 1)
+    check_range("held back", held_back, 1)
+    apart = (ndtri(1 - level_of(1)) + ndtri(power)) * math.sqrt(1 / published + 1 / held_back)
+    return float(ndtr(apart / math.sqrt(2)))
+
+
 def judge_claim(
     drawn: Drawn,
     units: npt.NDArray[np.int64],
@@ -202,7 +222,7 @@ def judge_claim(
         caption_scores: (M, 2) of the image with each caption; None: captions were not drawn.
         counted: `ALL` or `UNTIL_DECIDED`, as it was fixed before the first query.
         questions_asked: about this lot so far, this one included.
-        seed: names the random draws of the p-values: that of the same claim gives the same numbers.
+        seed: names the random draws of the p-values; a claim has the nonce of its views.
         draws: how many of a p-value.
 
     Raises:

@@ -2,35 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
+from mi_core.lots.chain import FIXED, OWNERS_WORD, WITNESSED
+from mi_core.lots.commitment import UNTIL_DECIDED
 from mi_core.lots.draw import CAPTIONS, HELD_BACK, TWINS
-from mi_core.lots.verdict import UNTIL_DECIDED, USED, ClaimResult, DesignResult, Elsewhere
-from mi_core.report.words.numbers import count, estimate, percent, small
+from mi_core.lots.verdict import USED, ClaimResult, DesignResult, Elsewhere, least_auc
+from mi_core.report.words.numbers import count, estimate, percent, rate, small
 
 _ALBUMS = 5  # that are named
-_ALONE = (
-    "The owner drew alone. The other side can say that many lots were drawn and the luckiest was kept, unless the "
-    "commitment was shown to somebody before the encoder was made."
-)
+MEANINGS = {
+    WITNESSED: "a later public number decided how the encoder was asked, so nobody could choose that",
+    FIXED: "the sealed images and the encoder settle how it was asked, so the owner could choose nothing about that",
+    OWNERS_WORD: "the owner could choose something, so whoever does not trust the owner need not believe the result",
+}
+"""The grades of a claim in words."""
+_CHOSEN = {"encoder": "code of the owner's own", "decoder": "image size or decoding"}
 
 
-def headline(result: ClaimResult) -> str:
-    """The answer in one sentence."""
+def headline(result: ClaimResult, grade: str) -> str:
+    """The answer in one sentence, with its grade."""
     if result.verdict == USED:
-        return "USED: what this encoder answers depends on which of these images were published."
-    return "NOT SHOWN: what this encoder answers does not show that it used the published images."
+        return f"USED ({grade}): what this encoder answers depends on which of these images were published."
+    return f"NOT SHOWN ({grade}): what this encoder answers does not show that it used the published images."
 
 
-def lines(
-    result: ClaimResult, drawn_by: Sequence[Mapping[str, Any]], lost: int, elsewhere: Elsewhere | None = None
-) -> list[str]:
+def grade_in_words(grade: str, alone: bool, given: Sequence[str]) -> str:
+    """The grade of a claim and its reasons.
+
+    Args:
+        grade: of the claim.
+        alone: whether the owner drew a release alone.
+        given: the parts of the plan that the owner chose.
+    """
+    reasons = ["the owner drew alone, and may have drawn many lots"] if alone else []
+    reasons += [f"the owner chose {', '.join(_CHOSEN.get(part, part) for part in given)}"] if given else []
+    return f"Grade: {grade}. {MEANINGS[grade].capitalize()}" + (f": {'; '.join(reasons)}." if reasons else ".")
+
+
+def power_in_words(published: int, held_back: int) -> str:
+    """The weakest effect that a claim on a lot would usually show."""
+    if not published or not held_back:
+        return f"With {count(held_back)} images held back, nothing can be shown."
+    return (
+        f"With {count(published)} images published and {count(held_back)} held back, a claim usually shows a use only "
+        f"if it tells used from unused images with an AUC of {rate(least_auc(published, held_back), 2)} or more. "
+        "Encoders of web scale have about .51."
+    )
+
+
+def lines(result: ClaimResult, lost: int, elsewhere: Elsewhere | None = None) -> list[str]:
     """The lines below the headline.
 
     Args:
         result: of the claim.
-        drawn_by: of each release that was asked about, ``by`` and ``beacon``.
         lost: images that are missing or altered.
         elsewhere: what would be without the images that were seen elsewhere.
     """
@@ -58,7 +83,6 @@ def lines(
             "above does not follow that, since they were named after the draw. Held-back images that the encoder may "
             "know from elsewhere can hide a use; they cannot make one."
         )
-    told += [_ALONE] if any(not one["beacon"] for one in drawn_by) else []
     if result.verdict != USED:
         told.append(
             "This is no proof that they were not used: with few images, or where the encoder learned little of each, a "

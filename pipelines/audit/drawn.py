@@ -105,7 +105,6 @@ def claim_on(config: RunConfig, lot: Lot, folder: SeedFolder, name: str) -> Clai
         objective=recipe.name,
         augmentation=recipe.settings,
         output=primary_output(config),
-        nonce="selftest",
     )
 
 

@@ -202,7 +202,7 @@ def claim_outcome(name: str, found: Claim) -> Outcome:
     """The outcome of a claim on an encoder."""
     result = found.result
     figures = {"p_value": result.p_value, "lot_auc": result.designs[0].auc.as_json()}
-    return Outcome(name, drawn.verdict_of(found), figures, found.path, STATEMENT)
+    return Outcome(name, drawn.verdict_of(found), figures, found.statement, STATEMENT)
 
 
 def _training_outcomes(config: RunConfig, trained: RunConfig, folder: RunFolder) -> Iterator[Outcome]:

@@ -23,7 +23,7 @@ from pipelines.cli.gate import end_by, gate, gate_after
 from pipelines.cli.jobs import estimate, submit
 from pipelines.cli.listing import list_app
 from pipelines.cli.loading import check_stage, loaded_run
-from pipelines.cli.lots import claim, lot_app
+from pipelines.cli.lots import claim_app, lot_app
 from pipelines.cli.options import (
     Address,
     Config,
@@ -61,6 +61,7 @@ app.add_typer(shards_app, name="shards")
 app.add_typer(list_app, name="list")
 app.add_typer(bench_app, name="bench")
 app.add_typer(lot_app, name="lot")
+app.add_typer(claim_app, name="claim")
 
 
 def _tell_version(asked: bool) -> None:
@@ -256,7 +257,6 @@ for _command, _example in (
     (status, "status runs/quickstart"),
     (statement, "statement runs/quickstart --card card.md"),
     (verify, "verify runs/quickstart/statement.json runs/quickstart"),
-    (claim, "claim release --encoder timm:resnet18 --weights resnet18.pth"),
     (check, "check quickstart queries.views=6"),
     (schema, "schema"),
     (completion, "completion bash"),

@@ -1,4 +1,4 @@
-"""``encoder-audit lot`` and ``claim``: prepare a release by lot, and prove its use later."""
+"""``encoder-audit lot`` and ``claim``: prepare a release by lot, and test later whether an encoder used it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from pipelines.cli.options import (
     ApiKeyEnv,
     Encoder,
     EncoderUrl,
-    Nonce,
     Objective,
     Size,
     Weights,
@@ -27,32 +26,43 @@ if TYPE_CHECKING:
     from pipelines.config.sections.sources import SourceConfig
     from pipelines.lots.vault import Release
 
-_FOR_BOTH = "prepare"
+_PREPARE, _ASK = "prepare", "ask"
 
 
-class _BothByDefault(TyperGroup):
-    """``lot IMAGES`` stands for ``lot prepare IMAGES``."""
+class _WithDefault(TyperGroup):
+    """``lot IMAGES`` stands for ``lot prepare IMAGES``, and ``claim LOT`` for ``claim ask LOT``."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if args and not args[0].startswith("-") and args[0] not in self.commands:
-            args = [_FOR_BOTH, *args]
+            args = [_PREPARE if _PREPARE in self.commands else _ASK, *args]
         return super().parse_args(ctx, args)
 
 
 lot_app = typer.Typer(
-    cls=_BothByDefault,
+    cls=_WithDefault,
     no_args_is_help=True,
     help="Prepare a release by lot, so that its use can be proved later: lot IMAGES --out LOT.",
     epilog=example("lot prepare photos --out release"),
+)
+claim_app = typer.Typer(
+    cls=_WithDefault,
+    no_args_is_help=True,
+    help="Test whether an encoder used what a lot published: claim LOT --encoder KIND:NAME --weights FILE.",
+    epilog=example("claim ask release --encoder timm:resnet18 --weights resnet18.pth"),
 )
 Images = Annotated[str, typer.Argument(help="A folder of images, or tars.", metavar="IMAGES")]
 Place = Annotated[str, typer.Option("--out", help="Folder of the lot; one that is there gets a new release.")]
 Share = Annotated[float, typer.Option("--share", help="Share of the images that is held back; 0: none.")]
 Twins = Annotated[
-    bool, typer.Option("--twins", help="Publish one of two versions of every image that no eye tells apart.")
+    bool,
+    typer.Option("--twins", help="Publish one of two versions of each image. Such random edits showed nothing so far."),
 ]
 Captions = Annotated[
     bool, typer.Option("--captions", help="Publish one of two credit lines behind every caption (text beside it).")
+]
+UntilDecided = Annotated[
+    bool,
+    typer.Option("--until-decided", help="Claims ask about more and more images, and stop when it is decided."),
 ]
 Elsewhere = Annotated[
     str | None,
@@ -70,7 +80,7 @@ Albums = Annotated[
 ]
 
 
-@lot_app.command(_FOR_BOTH, epilog=example("lot prepare photos --out release"))
+@lot_app.command(_PREPARE, epilog=example("lot prepare photos --out release"))
 def prepare(
     images: Images,
     out: Place,
@@ -78,11 +88,13 @@ def prepare(
     twins: Twins = False,
     captions: Captions = False,
     albums: Albums = None,
+    until_decided: UntilDecided = False,
     elsewhere: Elsewhere = None,
     address: Address = None,
 ) -> None:
     """Commit and draw at once, with random numbers of this machine; lot IMAGES is short for it."""
-    _commit(images, out, (share, twins, captions), "", (albums, elsewhere), address, draw=True)
+    beside = albums, elsewhere
+    _commit(images, out, (share, twins, captions), "", beside, address, until_decided=until_decided, draw=True)
 
 
 @lot_app.command("commit", epilog=example("lot commit photos --out release --decided-by 'drand quicknet round NUMBER'"))
@@ -96,6 +108,7 @@ def commit(
     twins: Twins = False,
     captions: Captions = False,
     albums: Albums = None,
+    until_decided: UntilDecided = False,
     elsewhere: Elsewhere = None,
     address: Address = None,
 ) -> None:
@@ -103,7 +116,8 @@ def commit(
     beacon = decided_by.strip()
     if not beacon:
         raise UserError("--decided-by is empty; say which public number of a later day will decide")
-    _commit(images, out, (share, twins, captions), beacon, (albums, elsewhere), address, draw=False)
+    beside = albums, elsewhere
+    _commit(images, out, (share, twins, captions), beacon, beside, address, until_decided=until_decided, draw=False)
 
 
 @lot_app.command("draw", epilog=example("lot draw photos --out release --beacon 8f3c...01"))
@@ -138,9 +152,11 @@ def _commit(
     beside: tuple[str | None, str | None],
     address: str | None,
     *,
+    until_decided: bool,
     draw: bool,
 ) -> None:
     from mi_core.checks import check_range
+    from mi_core.lots.commitment import ALL, UNTIL_DECIDED
     from pipelines.data.scan.shards import source_of
     from pipelines.files import storage
     from pipelines.lots.commit import commit, read_albums
@@ -160,7 +176,8 @@ def _commit(
     with on_parts(f"{lot.path}/{VAULT}", address) as each:
         albums = None if beside[0] is None else read_albums(beside[0])
         seen = None if beside[1] is None else source_of(beside[1])
-        release = commit(source, lot, wanted, beacon=beacon, albums=albums, elsewhere=seen, each=each)
+        counted = UNTIL_DECIDED if until_decided else ALL
+        release = commit(source, lot, wanted, beacon=beacon, albums=albums, counted=counted, elsewhere=seen, each=each)
         if release is None:
             output.print("nothing new: all images are in the lot already, and nothing was changed")
         elif draw:
@@ -186,10 +203,9 @@ def _images(images: str) -> SourceConfig:
 
 def _tell(release: Release, counts: dict[str, int]) -> None:
     """Say what to do with what was written."""
-    from pipelines.lots.vault import COMMITMENTS, LONE
+    from pipelines.lots.vault import COMMITMENTS
 
-    lot = release.lot
-    with_beacon = release.drawing["by"] != LONE
+    lot, with_beacon = release.lot, bool(release.drawing["beacon"])
     todo = "decided by the beacon" if with_beacon else "post, time-stamp or mail these 64 characters today"
     alone = (
         "\nYou drew alone. An opponent can say that you drew many lots and kept the luckiest. Show the 64 characters "
@@ -206,8 +222,15 @@ def _tell(release: Release, counts: dict[str, int]) -> None:
     )
 
 
-def claim(
-    lot: Annotated[str, typer.Argument(help="Folder of the lot.", metavar="LOT")],
+LotFolder = Annotated[str, typer.Argument(help="Folder of the lot.", metavar="LOT")]
+
+
+@claim_app.command("register", epilog=example("claim register release --encoder timm:resnet18 --decided-by 'round N'"))
+def register(
+    lot: LotFolder,
+    decided_by: Annotated[
+        str, typer.Option("--decided-by", help="Which public number of a later time will decide, in words.")
+    ],
     encoder: Encoder = None,
     url: EncoderUrl = None,
     adapter: Adapter = None,
@@ -215,13 +238,36 @@ def claim(
     weights: Weights = None,
     objective: Objective = None,
     size: Size = None,
-    views: Annotated[
-        int, typer.Option("--views", min=2, help="Views of each image that the encoder is asked for.")
-    ] = 10,
-    until_decided: Annotated[
-        bool, typer.Option("--until-decided", help="Ask about more and more images, and stop when it is decided.")
-    ] = False,
-    nonce: Nonce = None,
+) -> None:
+    """Fix a question by one number, before a public number of a later time decides how the encoder is asked."""
+    from pipelines.lots.claim import register_claim
+
+    beacon = decided_by.strip()
+    if not beacon:
+        raise UserError("--decided-by is empty; say which public number of a later day will decide")
+    model, settings = encoder_of(encoder, url, adapter, api_key_env, weights, objective, size)
+    question = register_claim(lot, model, beacon, **settings)
+    output.print(f"registration: {question.commitment}")
+    output.print(
+        f"Post, time-stamp or mail these 64 characters before {beacon} is known.\n"
+        f"Then run: encoder-audit claim ask {lot} with the same encoder and --beacon VALUE",
+        soft_wrap=True,
+    )
+
+
+@claim_app.command(_ASK, epilog=example("claim ask release --encoder timm:resnet18 --weights resnet18.pth"))
+def ask(
+    lot: LotFolder,
+    encoder: Encoder = None,
+    url: EncoderUrl = None,
+    adapter: Adapter = None,
+    api_key_env: ApiKeyEnv = None,
+    weights: Weights = None,
+    objective: Objective = None,
+    size: Size = None,
+    beacon: Annotated[
+        str, typer.Option("--beacon", help="The value of the public number that was registered.", metavar="VALUE")
+    ] = "",
     missing_ok: Annotated[
         bool, typer.Option("--missing-ok", help="Ask although images are missing; they count against the claim.")
     ] = False,
@@ -233,37 +279,57 @@ def claim(
     ] = None,
     address: Address = None,
 ) -> None:
-    """Find out whether an encoder used what a lot published, with a p-value that no choice of images can forge."""
-    from mi_core.lots.words import headline, lines
-    from pipelines.data.scan.shards import source_of
-    from pipelines.lots.claim import claim as made
+    """Test whether an encoder used what a lot published; claim LOT is short for it.
 
-    if (encoder is None) == (url is None):
-        raise UserError("give --encoder kind:architecture, or --encoder-url for an API")
-    own = {name: value for name, value in (("adapter", adapter), ("api_key_env", api_key_env)) if value is not None}
-    if own and url is None:
-        raise UserError("--adapter and --api-key-env are of an API; give --encoder-url")
-    found = made(
+    The p-value holds whatever the images and the encoder are. Its grade says what the owner could have chosen.
+    """
+    from mi_core.lots.words import grade_in_words, headline, lines
+    from pipelines.data.scan.shards import source_of
+    from pipelines.lots.claim import claim
+
+    model, settings = encoder_of(encoder, url, adapter, api_key_env, weights, objective, size)
+    found = claim(
         lot,
-        url or encoder,
-        views=views,
-        until_decided=until_decided,
-        nonce=nonce,
+        model,
+        beacon=beacon.strip(),
         missing_ok=missing_ok,
         seen_elsewhere=None if elsewhere is None else source_of(elsewhere),
         address=address,
-        weights=weights,
-        objective=objective,
-        size=size,
-        endpoint=own or None,
-        trust_code=bool(encoder and encoder.partition(":")[0] in ("python", "torchscript")),
+        **settings,
     )
-    output.print(f"{headline(found.result)}\n", soft_wrap=True, highlight=False)
-    for line in lines(found.result, found.drawings, found.lost, found.elsewhere):
+    output.print(f"{headline(found.result, found.grade)}\n", soft_wrap=True, highlight=False)
+    graded = grade_in_words(found.grade, found.alone, found.question.given)
+    for line in (graded, *lines(found.result, found.lost, found.elsewhere)):
         output.print(f"  {line}", soft_wrap=True, highlight=False)
     output.print(
-        f"\nstatement: {found.statement}/statement.json, and opened.parquet beside it: hand over both, they show no "
+        f"\nquestion {found.result.questions_asked}  {found.question.commitment}\nanswers     {found.answers}\n"
+        f"statement: {found.statement}/statement.json, and opened.parquet beside it: hand over both, they show no "
         "image; encoder-audit verify checks them without the vault",
         soft_wrap=True,
         highlight=False,
     )
+
+
+def encoder_of(
+    encoder: str | None,
+    url: str | None,
+    adapter: str | None,
+    api_key_env: str | None,
+    weights: str | None,
+    objective: str | None,
+    size: int | None,
+) -> tuple[str, dict[str, Any]]:
+    """The encoder that options name, and the settings of `pipelines.lots.claim.claim`.
+
+    Raises:
+        UserError: both an encoder and an API are given, or neither, or options of the other one.
+    """
+    model = url or encoder
+    if model is None or (encoder is not None and url is not None):
+        raise UserError("give --encoder kind:architecture, or --encoder-url for an API")
+    own = {name: value for name, value in (("adapter", adapter), ("api_key_env", api_key_env)) if value is not None}
+    if own and url is None:
+        raise UserError("--adapter and --api-key-env are of an API; give --encoder-url")
+    code = model.partition(":")[0] in ("python", "torchscript")
+    settings = {"weights": weights, "objective": objective, "size": size, "endpoint": own or None, "trust_code": code}
+    return model, settings

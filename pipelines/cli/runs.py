@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from pipelines.cli.lots import encoder_of
+from pipelines.cli.options import Adapter, ApiKeyEnv, Encoder, EncoderUrl, Objective, Size, Weights
 from pipelines.console import count_of, output
 from pipelines.errors import UserError
 from pipelines.files import storage
@@ -102,29 +104,49 @@ def statement(
 
 def verify(
     file: Annotated[str, typer.Argument(help="The statement, or a signed envelope of it.", metavar="STATEMENT")],
-    run: Annotated[
-        str | None, typer.Argument(help="Folder of the run that it is of; of a claim not needed.", metavar="[RUN]")
+    place: Annotated[
+        str | None, typer.Argument(help="Folder of the run that it is of; of a claim the lot.", metavar="[RUN|LOT]")
+    ] = None,
+    encoder: Encoder = None,
+    url: EncoderUrl = None,
+    adapter: Adapter = None,
+    api_key_env: ApiKeyEnv = None,
+    weights: Weights = None,
+    objective: Objective = None,
+    size: Size = None,
+    roots: Annotated[
+        str | None, typer.Option("--roots", help="Certificates (PEM) by which time stamps are checked.", metavar="FILE")
     ] = None,
 ) -> None:
-    """Check a statement against its run, offline: every digest anew, and the verdict by the rule; exit code 1: no."""
-    from pipelines.lots.statement import is_claim, verify_claim
-    from pipelines.report.verify import FAILS
+    """Check a statement: every digest anew, and the verdict by the rule; exit code 1: no, 4: cannot tell.
+
+    The statement of a claim needs the encoder: it is asked again about a tenth of the images.
+    """
+    from pipelines.lots.again import ask_again
+    from pipelines.lots.statement import Stated, is_claim
+    from pipelines.lots.verify import ENCODER, in_a_line, verify_claim
+    from pipelines.report.gate import CANNOT_TELL, EXIT_CODES
+    from pipelines.report.verify import FAILS, HOLDS
     from pipelines.report.verify import verify as checked
 
     claimed = is_claim(file)
     if claimed:
-        checks = verify_claim(file, run)
-    elif run is None:
+        again = None
+        if encoder is not None or url is not None:
+            model, settings = encoder_of(encoder, url, adapter, api_key_env, weights, objective, size)
+            again = ask_again(file, place, model, **settings)
+        checks = verify_claim(file, roots=roots, again=again)
+        output.print(in_a_line(Stated.read(file), checks), soft_wrap=True, highlight=False, markup=False)
+    elif place is None:
         raise UserError(f"{file} is of a run; give its folder as well: encoder-audit verify {file} RUN")
     else:
-        checks = checked(file, run)
+        checks = checked(file, place)
     for check in checks:
         output.print(f"{check.outcome:5}  {check.about}: {check.text}", soft_wrap=True, highlight=False, markup=False)
-    failed = sum(check.outcome == FAILS for check in checks)
-    if claimed:
-        output.print(f"{failed} checks FAIL" if failed else "all that can be checked here holds")
-    if failed:
+    if any(check.outcome == FAILS for check in checks):
         raise typer.Exit(1)
+    if claimed and not any(check.about == ENCODER and check.outcome == HOLDS for check in checks):
+        raise typer.Exit(EXIT_CODES[CANNOT_TELL])
 
 
 def tell(name: str, page: str, *, show: bool) -> None:

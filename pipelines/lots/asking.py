@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,30 +31,33 @@ class Asking:
 
     Args:
         model: a name or an address; anything else is asked in the process that has it.
-        settings: of `question_of`.
-        views: of each image.
+        settings: of `pipelines.lots.question.whole`.
         nonce: of the views.
     """
 
     model: Any
     settings: Mapping[str, Any]
-    views: int
     nonce: str
 
 
 def ask_part(
-    asking: Asking, release: Release, name: str, part: pa.Table, path: str, loaded: Ready | None = None
+    asking: Asking, release: Release, name: str, part: pa.Table, path: str, ready: Callable[[], Ready] | None = None
 ) -> str:
     """Ask about the images of a part, and write their scores (NaN: missing or altered), unless that is done.
 
-    ``loaded``: the encoder; None: it is loaded here, by its name or address.
+    Images that were missing are asked about once they are there. ``ready`` loads the encoder; None: it is loaded here,
+    by its name or address.
     """
+    scores = {unit: np.full(4, np.nan) for unit in part["unit"].to_pylist()}
     if storage.exists(path):
-        return path
-    ask = loaded or _kept_ready(asking)
-    rows = {row["name"]: row for row in part.to_pylist()}
+        before = storage.read_table(path)
+        columns = np.stack([np.asarray(before[name]) for name in (*SCORES, *CAPTION_SCORES)], axis=1)
+        scores |= dict(zip(before["unit"].to_pylist(), columns, strict=True))
+    rows = {row["name"]: row for row in part.to_pylist() if np.isnan(scores[row["unit"]][:2]).any()}
     held = {row["name"]: bool(release.draw.held_back[row["unit"]]) for row in rows.values()}
-    scores = {row["unit"]: np.full(4, np.nan) for row in rows.values()}
+    if storage.exists(path) and not any(True for _ in pictures_of(release, name, held)):
+        return path
+    ask = ready() if ready is not None else _kept_ready(asking)
     batch: list[tuple[Mapping[str, Any], int, np.ndarray]] = []
 
     def send() -> None:
@@ -144,25 +147,27 @@ class Ready:
     decoder: Decoder
 
 
-def made_ready(asking: Asking) -> Ready:
+def make_ready(asking: Asking) -> Ready:
     """Load an encoder.
 
     Raises:
         ConfigError, ShapeError: as `mi_core.audit`.
     """
-    question = question_of(asking.model, **asking.settings)
+    how = dict(asking.settings)
+    views = how.pop("views")
+    question = question_of(asking.model, **how, seed=0)
     target = tried_out(model_of(asking.model, question.how), question.decoder.image_size)
     device = device_of(asking.model)
-    similarity = ViewSimilarity(target.encoder, question, asking.views, asking.nonce, device)
+    similarity = ViewSimilarity(target.encoder, question, views, asking.nonce, device)
     return Ready(similarity, CaptionFit(target.encoder, question, device), question.decoder)
 
 
 def _kept_ready(asking: Asking) -> Ready:
     """An encoder with a name or an address, loaded once per process."""
-    key = json.dumps([asking.model, asking.settings, asking.views, asking.nonce], sort_keys=True, default=str)
+    key = json.dumps([asking.model, asking.settings, asking.nonce], sort_keys=True, default=str)
     if key not in _KEPT:
         _KEPT.clear()
-        _KEPT[key] = made_ready(asking)
+        _KEPT[key] = make_ready(asking)
     return _KEPT[key]
 
 

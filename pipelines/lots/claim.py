@@ -1,51 +1,43 @@
 """Claim that an encoder used what a lot published: ask about published and held-back images, and test the draw.
 
-What is asked is written down before the first query, so that nobody chooses it by its answers. Answers are kept part by
-part, so that a claim that was ended goes on where it stopped, and nothing is asked twice.
+The question is registered in the lot's chain before the first query, and leaves its owner nothing to choose (see
+`mi_core.lots.chain`). Answers are kept part by part, so that a claim that was ended goes on where it stopped, and
+nothing is asked twice.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import islice
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import torch
 
-from mi_core.auditing.models import evaluating, is_address, model_of
-from mi_core.auditing.questions import Question, question_of
-from mi_core.encoders.checkpoint import Encoder
-from mi_core.images import decode
-from mi_core.lots.draw import CAPTIONS
+from mi_core.auditing.models import evaluating, is_address
+from mi_core.lots.chain import Question, grade_of, number_of
+from mi_core.lots.commitment import UNTIL_DECIDED
 from mi_core.lots.drawn import counted_against, waves_of
-from mi_core.lots.verdict import ALL, UNTIL_DECIDED, USED, ClaimResult, Elsewhere, judge_claim, without
-from mi_core.nonce import GIVEN, SYSTEM, new_nonce
+from mi_core.lots.verdict import USED, ClaimResult, Elsewhere, judge_claim, without
 from mi_core.provenance import now
 from pipelines.config.sections.sources import SourceConfig
 from pipelines.console import say
 from pipelines.data.columns import DESCRIPTOR, PHASH
 from pipelines.errors import UserError
 from pipelines.files import storage
-from pipelines.lots.asking import Asking, ask_part, expected_files, made_ready, pictures_of
+from pipelines.lots.asking import Asking, ask_part, expected_files, make_ready
 from pipelines.lots.elsewhere import seen_in
+from pipelines.lots.question import describe, folder_of, register, same_question, settled_nonce, whole
 from pipelines.lots.statement import CAPTION_SCORES, SCORES, Asked, write_statement
 from pipelines.lots.vault import VAULT, Lot, Release, drawn_of, order_of
 from pipelines.run.parts import TaskMap, on_parts
-from pipelines.run.registration import code_digest
 
-CLAIMS = "claims"
-ATTACK = "mean-cosine"
 _MAY_MISS = 0.01  # of the files of a lot, before a claim asks for them
-_PROBED = 8  # images by whose answers a function is known
 _ASKED = ["name", "sha256", "versions", "captions"]  # columns that asking needs
+_VALUE = "value.json"  # in the folder of a question: the number that decided its nonce
 
 
 @dataclass(frozen=True)
@@ -53,35 +45,57 @@ class Claim:
     """A claim and where it stands.
 
     Args:
-        path: its folder.
-        registered: what was written down before the first query: the encoder, how it is asked, nonce and time.
+        lot: that was asked about.
+        question: that was registered before the first query.
+        value: of the later number that decided the nonce; empty: none did.
+        grade: of `mi_core.lots.chain.GRADES`.
         result: what it says.
-        drawings: of each release, how it was drawn: ``by``, ``beacon`` and ``drawn``.
         lost: images that are missing or altered; they count against the claim.
+        answers: number of the answers, 64 hex digits: the last link of the chain.
         elsewhere: what would be without the images that were seen elsewhere; None: nobody asked.
     """
 
-    path: str
-    registered: Mapping[str, Any]
+    lot: Lot
+    question: Question
+    value: str
+    grade: str
     result: ClaimResult
-    drawings: tuple[Mapping[str, Any], ...]
     lost: int
+    answers: str
     elsewhere: Elsewhere | None = None
 
     @property
     def statement(self) -> str:
         """The folder of the two files to hand over, outside of the vault."""
-        root, _, name = self.path.rpartition(f"/{VAULT}/{CLAIMS}/")
-        return f"{Lot(root).claims}/{name}"
+        return f"{self.lot.claims}/{self.question.commitment[:12]}"
+
+    @property
+    def alone(self) -> bool:
+        """Tell whether the owner drew a release without a beacon."""
+        return not all(release.drawing["beacon"] for release in self.lot.releases() if release.is_drawn)
+
+
+def register_claim(place: str, model: Any, decided_by: str, **settings: Any) -> Question:
+    """Register a question that a later number will decide, and ask nothing yet.
+
+    Args:
+        place: folder of the lot.
+        model, settings: as `claim` takes them.
+        decided_by: which later number will decide the nonce, in words.
+
+    Raises:
+        UserError, ConfigError, ShapeError: as `claim`.
+    """
+    lot, releases = _written(place)
+    with on_parts(f"{lot.path}/{VAULT}", None), evaluating(model):
+        return register(lot, describe(model, whole(settings), releases), decided_by)
 
 
 def claim(
     place: str,
     model: Any,
     *,
-    views: int = 10,
-    until_decided: bool = False,
-    nonce: str | None = None,
+    beacon: str = "",
     missing_ok: bool = False,
     seen_elsewhere: SourceConfig | None = None,
     address: str | None = None,
@@ -93,40 +107,61 @@ def claim(
         place: folder of the lot.
         model: the encoder, as `mi_core.audit` takes it. A network or function is asked in this process; a name or an
             address also by Ray tasks.
-        views: of each image, at least 2.
-        until_decided: ask in waves and stop when it is decided, by the p-value that allows that; else ask about all.
-        nonce: a number of the other party; None: drawn when the claim is registered.
+        beacon: the number by which `register_claim` said that the views are decided; empty: none was registered.
         missing_ok: ask although images are missing; else a few may be. They count against the claim.
         seen_elsewhere: images that are known to stand elsewhere, too. What the result would be without them and their
             near-copies is told; the verdict does not follow it, for they were named after the draw.
         address: a Ray cluster; None: a local Ray where there are many images.
         settings: ``size``, ``decoding``, ``weights``, ``weights_key``, ``objective``, ``augmentation``, ``output``,
-            ``mean``, ``std``, ``endpoint``, ``key``, ``trust_code`` and ``seed`` as `mi_core.audit` has them.
+            ``mean``, ``std``, ``endpoint``, ``key``, ``trust_code`` and ``views`` as `mi_core.audit` has them. What
+            the encoder does not settle by itself makes the claim the owner's word.
 
     Returns:
         The claim; the same call again goes on with it, or gives the same.
 
     Raises:
-        UserError: there is no lot, or it is not drawn and written to its end.
+        UserError: there is no lot, it is not drawn and written to its end, or the question waits for another number.
         ConfigError, ShapeError, NumericError: as `mi_core.audit`.
     """
-    lot = Lot.at(place)
-    releases = [release for release in lot.releases() if release.is_written]
-    if not releases:
-        raise UserError(f"{place} has no release that is drawn and written; run encoder-audit lot")
+    lot, releases = _written(place)
     _check_there(releases, missing_ok=missing_ok)
     with on_parts(f"{lot.path}/{VAULT}", address) as each, evaluating(model):
-        asking = Asking(model, _whole(settings), views, "")
+        own = whole(settings)
         if is_address(model):
-            say(
-                "claim",
-                "the operator of the API gets to see held-back images; --until-decided sends fewer",
-            )
-        described = _described(asking, releases)
-        registered, folder = _register(lot, releases, described, asking, until_decided, nonce)
-        asking = Asking(model, asking.settings, views, registered["nonce"]["value"])
-        seen = set() if seen_elsewhere is None else _seen(releases, seen_elsewhere)
-        return _asked(releases, folder, registered, asking, each, None if seen_elsewhere is None else seen)
+            say("claim", "the operator of the API gets to see held-back images")
+        described = describe(model, own, releases)
+        question = _decided(lot, described, beacon)
+        say("claim", f"question {number_of(lot.chain(), question)}: {question.commitment}")
+        asking = Asking(model, own, settled_nonce(lot, question, beacon))
+        seen = None if seen_elsewhere is None else _seen(releases, seen_elsewhere)
+        return _asked(lot, releases, question, beacon, asking, each, seen)
+
+
+def _written(place: str) -> tuple[Lot, list[Release]]:
+    """A lot and its releases that are drawn and written."""
+    lot = Lot.at(place)
+    releases = [release for release in lot.releases() if release.is_committed]
+    if not any(release.is_written for release in releases):
+        raise UserError(f"{place} has no release that is drawn and written; run encoder-audit lot")
+    for release in releases:
+        if not release.is_written:  # else its owner could see what it would say, and then decide
+            raise UserError(f"release {release.number} is committed and not written; run encoder-audit lot draw first")
+    return lot, releases
+
+
+def _decided(lot: Lot, described: Question, beacon: str) -> Question:
+    """The registered question; the number that decides its views is written down before the first query."""
+    if not beacon:
+        return register(lot, described, "")
+    question = same_question(lot.chain(), described)
+    if question is None or not question.decided_by:
+        raise UserError("--beacon is of a registered question, and this one is not; run encoder-audit claim register")
+    path = f"{folder_of(lot, question)}/{_VALUE}"
+    if not storage.exists(path):
+        storage.write_json(path, {"value": beacon, "time": now()})
+    if (told := storage.read_json(path))["value"] != beacon:
+        raise UserError(f"this question was decided by {told['value']} on {told['time']}; no other number is taken")
+    return question
 
 
 def _check_there(releases: Sequence[Release], *, missing_ok: bool) -> None:
@@ -154,154 +189,70 @@ def _seen(releases: Sequence[Release], source: SourceConfig) -> set[str]:
     return seen_in(whole.filter(pc.not_equal(whole["sha256"], "")), source)
 
 
-def _whole(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of `question_of`, with those that are not given."""
-    usual: dict[str, Any] = dict.fromkeys(
-        ("size", "decoding", "weights", "weights_key", "objective", "augmentation", "output", "mean", "std")
-    ) | {"endpoint": None, "key": None, "trust_code": False, "seed": 0}
-    unknown = settings.keys() - usual.keys()
-    if unknown:
-        raise UserError(f"{min(unknown)} is no setting of a claim, allowed: {', '.join(usual)}")
-    return usual | dict(settings)
-
-
-@dataclass(frozen=True)
-class _Described:
-    """How an encoder is asked, its fingerprint, what it is in words, and whether it is asked about captions."""
-
-    question: Question
-    fingerprint: str
-    load: str
-    captions: bool
-
-
-def _described(asking: Asking, releases: Sequence[Release]) -> _Described:
-    """Look at the encoder that the user gave."""
-    question = question_of(asking.model, **asking.settings)
-    target = model_of(asking.model, question.how)
-    if question.output not in target.encoder.outputs:
-        raise UserError(f"output = {question.output!r}: the encoder has {', '.join(target.encoder.outputs)}")
-    designs = {name for release in releases for name in release.header.design.designs}
-    reads = CAPTIONS in designs and target.encoder.text is not None
-    if CAPTIONS in designs and not reads:
-        if designs == {CAPTIONS}:
-            raise UserError("only captions were drawn, and the encoder reads no texts: nothing can be shown")
-        say("claim", "the encoder reads no texts, so that the coins of captions are left out")
-    mark = target.part.fingerprint or ""
-    if callable(asking.model) and not isinstance(asking.model, torch.nn.Module):
-        mark = hashlib.sha256(_answers(target.encoder, question, releases[0]).tobytes()).hexdigest()
-    return _Described(question, mark, target.part.load or "", reads)
-
-
-@torch.inference_mode()
-def _answers(encoder: Encoder, question: Question, release: Release) -> npt.NDArray[np.float32]:
-    """Answers of a function, of which only its name is known, to a few images of the lot, to four digits."""
-    name = release.parts()[0]
-    keys = [row["name"] for row in release.images(name, _ASKED).to_pylist() if row["sha256"]]
-    held = dict.fromkeys(keys, False)
-    data = [one for _, _, one in islice(pictures_of(release, name, held), _PROBED)]
-    if not data:
-        raise UserError(f"{release.lot.published} holds none of the published images; put them back")
-    pixels = torch.from_numpy(np.stack([decode(one, question.decoder) for one in data]))
-    found = encoder(pixels.float() / 255)[question.output].float().numpy()
-    return np.asarray(np.round(found / (np.abs(found).max() or 1), 4) + 0.0, dtype=np.float32)
-
-
-def _register(
+def _asked(
     lot: Lot,
     releases: Sequence[Release],
-    described: _Described,
-    asking: Asking,
-    until_decided: bool,
-    nonce: str | None,
-) -> tuple[dict[str, Any], str]:
-    """Write down what is asked, unless it stands there already; and the folder of the claim."""
-    counted, question = UNTIL_DECIDED if until_decided else ALL, described.question
-    asked = {
-        "encoder": described.load,
-        "fingerprint": described.fingerprint,
-        "attack": ATTACK,
-        "output": question.output,
-        "objective": question.objective,
-        "augmentation": repr(question.recipe),
-        "decoder": question.decoder.settings(),
-        "views": asking.views,
-        "seed": asking.settings["seed"],
-        "counted": counted,
-        "captions": described.captions,
-    } | ({} if until_decided else {"releases": [release.header.commitment for release in releases]})
-    name = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:12]
-    root = f"{lot.path}/{VAULT}/{CLAIMS}"
-    path = f"{root}/{name}/registered.json"
-    if not storage.exists(path):
-        before = [one for one in storage.list_files(root) if one.endswith("/registered.json")]
-        origin = {"from": SYSTEM, "value": new_nonce()} if nonce is None else {"from": GIVEN, "value": nonce}
-        told = {"time": now(), "number": len(before) + 1, "nonce": origin, "tool": code_digest(), **asked}
-        storage.write_json(path, told)
-    registered: dict[str, Any] = storage.read_json(path)
-    if nonce is not None and registered["nonce"]["value"] != nonce:
-        raise UserError(f"this claim was registered with another nonce on {registered['time']}; leave --nonce out")
-    return registered, f"{root}/{name}"
-
-
-def _asked(
-    releases: Sequence[Release],
-    folder: str,
-    registered: Mapping[str, Any],
+    question: Question,
+    value: str,
     asking: Asking,
     each: TaskMap,
     seen: set[str] | None,
 ) -> Claim:
     """Ask wave by wave, or about all at once, and judge."""
-    drawn, order = drawn_of(releases, captions=registered["captions"]), order_of(releases)
-    waves = waves_of([len(release.units) for release in releases])
-    asked = Asked(order, np.full((len(order), 2), np.nan), np.full((len(order), 2), np.nan))
-    stops = np.unique(waves) if registered["counted"] == UNTIL_DECIDED else [int(waves[-1])]
-    seed = f"{releases[-1].header.commitment} {folder.rpartition('/')[2]}"
-    each_asks = asking.views * (2 if drawn.version is not None else 1)
-    say(
-        "claim",
-        f"asking about {'' if len(stops) == 1 else 'up to '}{len(order):,} images, {each_asks} views of each",
-    )
+    drawn, order = drawn_of(releases, captions=question.plan["captions"]), order_of(releases)
+    waves, counted = waves_of([len(release.units) for release in releases]), question.plan["counted"]
+    scores, captions = (np.full((len(order), 2), np.nan) for _ in range(2))
+    stops = np.unique(waves) if counted == UNTIL_DECIDED else [int(waves[-1])]
+    views = asking.settings["views"] * (2 if drawn.version is not None else 1)
+    say("claim", f"asking about {'' if len(stops) == 1 else 'up to '}{len(order):,} images, {views} views of each")
     begun = 0
     for wave in stops:
         count = int(np.searchsorted(waves, wave, "right"))
-        _ask(releases, asked, slice(begun, count), f"{folder}/answers/{wave:04d}", asking, each)
-        begun = count
-        scores, captions = counted_against(asked.scores[:count], asked.captions[:count], drawn, order[:count])
+        folder = f"{folder_of(lot, question)}/answers/{wave:04d}"
+        for own, found in zip((scores, captions), ask(releases, order[begun:count], folder, asking, each), strict=True):
+            own[order[begun:count]] = found[order[begun:count]]
+        begun, rows = count, order[:count]
+        judged = counted_against(scores[rows], captions[rows], drawn, rows)
         result = judge_claim(
             drawn,
-            order[:count],
+            rows,
             waves[:count],
-            scores,
-            captions,
-            counted=registered["counted"],
-            questions_asked=registered["number"],
-            seed=seed,
+            *judged,
+            counted=counted,
+            questions_asked=number_of(lot.chain(), question),
+            seed=asking.nonce,
         )
-        if registered["counted"] == UNTIL_DECIDED:
+        if counted == UNTIL_DECIDED:
             say("claim", f"{count:,} of {len(order):,} images asked about: p = {result.any_time_p_value:.2g}")
         if result.verdict == USED:
             break
-    whole = Asked(order[:begun], asked.scores[:begun], asked.captions[:begun])
-    drawings = tuple(release.drawing for release in releases)
-    lost = int(np.isnan(whole.scores).any(axis=1).sum())
+    rows = order[:begun]
     elsewhere = None
     if seen is not None:
         shas = np.concatenate([np.asarray(release.digests.to_pylist()) for release in releases])
-        is_seen = np.isin(shas[whole.order], sorted(seen))
-        elsewhere = without(drawn, whole.order, scores, captions, is_seen, seed=seed)
-    found = Claim(folder, registered, result, drawings, lost, elsewhere)
-    write_statement(found.statement, releases, registered, whole, result, seed)
-    return found
+        elsewhere = without(drawn, rows, *judged, np.isin(shas[rows], sorted(seen)), seed=asking.nonce)
+    lost = int(np.isnan(scores[rows]).any(axis=1).sum())
+    grade = grade_of([release.header for release in releases], question)
+    asked = Asked(rows, scores[rows], captions[rows])
+    answers = write_statement(lot, releases, question, value, asked, result)
+    return Claim(lot, question, value, grade, result, lost, answers, elsewhere)
 
 
-def _ask(releases: Sequence[Release], asked: Asked, rows: slice, folder: str, asking: Asking, each: TaskMap) -> None:
-    """Ask about some units, and enter their scores."""
-    place_of = np.empty(len(asked.order), dtype=np.int64)
-    place_of[asked.order] = np.arange(len(asked.order))
-    wanted = np.zeros(len(asked.order), dtype=bool)
-    wanted[asked.order[rows]] = True
+def ask(
+    releases: Sequence[Release], units: npt.NDArray[np.int64], folder: str, asking: Asking, each: TaskMap
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Ask about some units: scores (N, 2) of both versions and of both captions; NaN: not asked about, or missing.
+
+    Args:
+        releases: with N units together.
+        units: (M,) numbers over all releases.
+        folder: of the answers, part by part; what is there is not asked again.
+        asking: how.
+        each: runs the parts.
+    """
+    total = sum(len(release.units) for release in releases)
+    scores, captions = (np.full((total, 2), np.nan) for _ in range(2))
+    wanted = np.isin(np.arange(total), units)
     tasks: list[tuple[Any, ...]] = []
     offsets, start = [], 0
     for release in releases:
@@ -324,11 +275,11 @@ def _ask(releases: Sequence[Release], asked: Asked, rows: slice, folder: str, as
     if isinstance(asking.model, str):
         paths = each(ask_part, tasks, title="asking the encoder")
     else:  # of this process alone, loaded once and only if something is left to ask
-        is_left = any(not storage.exists(task[-1]) for task in tasks)
-        ask = partial(ask_part, loaded=made_ready(asking) if is_left else None)
-        paths = [ask(*task) for task in tasks]
+        one = partial(ask_part, ready=cache(lambda: make_ready(asking)))
+        paths = [one(*task) for task in tasks]
     for offset, path in zip(offsets, paths, strict=True):
         table = storage.read_table(path)
-        places = place_of[offset + np.asarray(table["unit"])]
-        for values, names in ((asked.scores, SCORES), (asked.captions, CAPTION_SCORES)):
-            values[places] = np.stack([np.asarray(table[name]) for name in names], axis=1)
+        rows = offset + np.asarray(table["unit"])
+        for values, names in ((scores, SCORES), (captions, CAPTION_SCORES)):
+            values[rows] = np.stack([np.asarray(table[name]) for name in names], axis=1)
+    return scores, captions

@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mi_core.checks import ConfigError
-from mi_core.lots.commitment import Header, text_digest
+from mi_core.lots.commitment import ALL, Header, text_digest
 from mi_core.lots.draw import Design, merged_strata
-from mi_core.provenance import now
+from mi_core.lots.words import power_in_words
 from pipelines.config.sections.sources import SourceConfig
 from pipelines.console import count_of, say
 from pipelines.data.columns import DESCRIPTOR, PHASH
@@ -26,7 +26,7 @@ from pipelines.data.scan.scan import usable
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.lots.elsewhere import seen_in
-from pipelines.lots.vault import COMMITMENTS, IMAGES, UNITS, Lot, Release
+from pipelines.lots.vault import IMAGES, UNITS, Lot, Release
 from pipelines.lots.versions import ANY_SIZE, Wanted, bytes_digest, caption_beside, versions_of
 from pipelines.run.parts import TaskMap
 
@@ -40,6 +40,7 @@ def commit(
     *,
     beacon: str,
     albums: Mapping[str, str] | None,
+    counted: str = ALL,
     elsewhere: SourceConfig | None = None,
     each: TaskMap,
 ) -> Release | None:
@@ -51,6 +52,7 @@ def commit(
         wanted: what is drawn.
         beacon: which public number will decide, in words; empty: none.
         albums: the album of every name; None: the folder that an image stands in.
+        counted: `ALL` or `UNTIL_DECIDED`, of the first release; later ones keep it.
         elsewhere: images that others have already; what is nearly one of them is published and left out of the lot.
         each: runs the parts.
 
@@ -65,7 +67,12 @@ def commit(
             f"a lot is drawn of a folder of images or of tars, not of {source.kind}; write tars first with "
             "encoder-audit shards import"
         )
-    release = lot.new_release()
+    release, before = lot.new_release(), lot.chain()
+    first = before[0] if before else None
+    if isinstance(first, Header) and first.counted != counted:
+        if counted != ALL:
+            raise UserError(f"release 1 was committed to ask about {first.counted} images; that holds for all releases")
+        counted = first.counted
     if release.is_committed:
         return _same(release, wanted, beacon)
     storage.write_json(f"{release.path}/source.json", source.model_dump(mode="json", exclude_defaults=True))
@@ -79,11 +86,17 @@ def commit(
         design = Design(tuple(np.bincount(release.units["stratum"]).tolist()), **asdict(wanted))
     except ConfigError as error:
         raise UserError(f"lot: {error}") from error
-    previous = lot.releases()[:-1]
-    before = previous[-1].header.commitment if previous else ""
-    header = Header(design, release.root(), text_digest(release.secret["salt"]), beacon, before)
+    header = Header(
+        design,
+        release.root(),
+        text_digest(release.secret["salt"]),
+        text_digest("\n".join(release.strata)),
+        beacon,
+        counted,
+        before[-1].commitment if before else "",
+    )
     storage.write_json(f"{release.path}/header.json", header.as_json())
-    _tell(release, header)
+    lot.write_down(f"release {release.number}", header.commitment, beacon)
     return release
 
 
@@ -98,17 +111,8 @@ def _same(release: Release, wanted: Wanted, beacon: str) -> Release:
                 f"release {release.number} is committed with {name} {fixed or 'none'!r}, not {given or 'none'!r}; draw "
                 "it with encoder-audit lot draw, or start again in another --out"
             )
-    _tell(release, header)
+    release.lot.write_down(f"release {release.number}", header.commitment, header.beacon)
     return release
-
-
-def _tell(release: Release, header: Header) -> None:
-    """Write the line of a release where it is missing."""
-    path = f"{release.lot.path}/{COMMITMENTS}"
-    told = (storage.file_or_none(path) or b"").decode()
-    if header.commitment not in told:
-        line = f"release {release.number}  {now()}  {header.commitment}  beacon: {header.beacon or 'none'}\n"
-        storage.write_atomic(path, (told + line).encode())
 
 
 def _read_part(source: SourceConfig, item: Item, folder: str, wanted: Wanted, key: str) -> None:
@@ -201,6 +205,11 @@ def _number(
     rest = "".join(f", {number:,} {what}" for what, number in told.items() if number)
     divided = count_of(len(names), "album", "albums")
     say("lot", f"{count_of(count, 'image', 'images')}: {len(units):,} in the lot, in {divided}{rest}")
+    if wanted.share:
+        held_back = round(wanted.share * len(units))
+        say("lot", power_in_words(len(units) - held_back, held_back))
+    if wanted.twins:
+        say("lot", "twins made of such random edits have shown nothing so far; images held back do")
     if wanted.twins and (unmarked := int((np.asarray(pc.list_value_length(units["versions"])) == 1).sum())):
         say("lot", f"{count_of(unmarked, 'image', 'images')} without a twin: only JPEG and PNG can carry a mark")
     return True

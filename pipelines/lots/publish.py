@@ -22,7 +22,7 @@ from pipelines.data.read.samples import Item
 from pipelines.data.read.sources import Source
 from pipelines.errors import UserError
 from pipelines.files import storage
-from pipelines.lots.vault import LONE, Release
+from pipelines.lots.vault import Release
 from pipelines.lots.versions import Versions, Wanted, bytes_digest, caption_path, versions_of
 from pipelines.run.parts import TaskMap
 
@@ -141,8 +141,7 @@ def _fix(release: Release, beacon: str) -> None:
         if release.drawing["beacon"] != beacon:
             raise UserError(f"release {release.number} was drawn with another beacon, on {release.drawing['drawn']}")
         return
-    drawing = {"beacon": beacon, "drawn": now(), "by": "beacon" if beacon else LONE}
-    storage.write_json(f"{release.path}/draw.json", drawing)
+    storage.write_json(f"{release.path}/draw.json", {"beacon": beacon, "drawn": now()})
 
 
 def _write_part(part: _Part) -> None:

@@ -1,16 +1,17 @@
-"""A claim as a statement to hand over, and its check without the vault.
+"""A claim as a statement to hand over, written and read; `pipelines.lots.verify` checks it.
 
-A statement is two files. ``statement.json`` has the headers and their commitments, the salts, the beacons, what was
-registered, the result, and for each release the nodes that lead from the opened leaves to the root. ``opened.parquet``
-has a row for each image that was asked about: its leaf's content and blinding number, and the answers. Images that were
-not asked about stay closed.
+A statement is two files. ``statement.json`` has the chain of the lot up to the question, for each release its beacon,
+salt, albums, and the nodes that lead from the opened leaves to the root, then the answers' link and the result.
+``opened.parquet`` has a row for each image that was asked about: its leaf's content and blinding number, and the
+answers. Images that were not asked about stay closed.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+import base64
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,21 +19,17 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from mi_core.checks import ConfigError
-from mi_core.lots.commitment import Header, Unit, text_digest
-from mi_core.lots.draw import draw
-from mi_core.lots.drawn import asking_order, counted_against, joined_draws, waves_of
-from mi_core.lots.merkle import proof_of, root_from
-from mi_core.lots.verdict import ALL, ClaimResult, judge_claim
-from mi_core.report.statement import differences
+from mi_core.lots.chain import Link, Question, grade_of, headers_before, link_from_json, nonce_of
+from mi_core.lots.commitment import Header, entry_digest
+from mi_core.lots.merkle import proof_of
+from mi_core.lots.verdict import ClaimResult
 from pipelines.errors import UserError
 from pipelines.files import storage
-from pipelines.lots.vault import LONE, Release, contents_of
+from pipelines.lots.vault import Lot, Release, contents_of
 from pipelines.report.bindings import file_digest
-from pipelines.report.verify import FAILS, HOLDS, NEAR, NOTE, OPEN, Check
 
 KIND = "encoder-audit claim, version 1"
 STATEMENT, OPENED = "statement.json", "opened.parquet"
-_MOST = 6  # fields that one line names
 SCORES, CAPTION_SCORES = ("score-0", "score-1"), ("caption-0", "caption-1")
 
 
@@ -51,14 +48,26 @@ class Asked:
 
 
 def write_statement(
-    folder: str,
-    releases: Sequence[Release],
-    registered: Mapping[str, Any],
-    asked: Asked,
-    result: ClaimResult,
-    seed: str,
-) -> None:
-    """Write both files of a statement into the folder of the claim; ``seed``: of `judge_claim`."""
+    lot: Lot, releases: Sequence[Release], question: Question, value: str, asked: Asked, result: ClaimResult
+) -> str:
+    """Write both files of a statement into the folder of the claim.
+
+    Args:
+        lot, releases: that were asked about.
+        question: that was registered.
+        value: of the later number that decided the nonce; empty: there is none.
+        asked: questions and answers.
+        result: of `judge_claim`.
+
+    Returns:
+        The number of the answers: 64 hex digits.
+    """
+    folder = f"{lot.claims}/{question.commitment[:12]}"
+    headers = [release.header for release in releases]
+    chain = lot.chain()
+    places = [link.commitment for link in chain]
+    wanted = {question.commitment, *(header.commitment for header in headers)}
+    chain = chain[: 1 + max(place for place, number in enumerate(places) if number in wanted)]
     starts = np.cumsum([0, *(len(release.units) for release in releases)])
     tables, parts = [], []
     for number, release in enumerate(releases):
@@ -67,9 +76,7 @@ def write_statement(
         contents = list(contents_of(release.units.take(pa.array(units))))
         opened = sorted(units.tolist())
         entry = {
-            "header": release.header.as_json(),
-            "commitment": release.header.commitment,
-            "drawing": release.drawing,
+            "beacon": release.drawing["beacon"],
             "salt": release.secret["salt"],
             "albums": list(release.strata),
             "proof": [node.hex() for node in proof_of(release.leaves(), opened)] if opened else [],
@@ -86,10 +93,20 @@ def write_statement(
             columns |= {name: values[mine, at] for at, name in enumerate(names)}
         tables.append(pa.table(columns, _OPENED))
     storage.write_table(f"{folder}/{OPENED}", pa.concat_tables(tables))
-    told = {"kind": KIND, "releases": parts, "registered": dict(registered)}
-    told |= {"seed": seed, "result": result.as_json()}
-    told["opened"] = {"name": OPENED, "sha256": file_digest(f"{folder}/{OPENED}"), "rows": len(asked.order)}
+    rows = {"name": OPENED, "sha256": file_digest(f"{folder}/{OPENED}"), "rows": len(asked.order)}
+    answers = {"previous": question.commitment, "value": value, "opened": rows}
+    told = {
+        "kind": KIND,
+        "grade": grade_of(headers, question),
+        "result": result.as_json(),
+        "chain": [link.as_json() for link in chain],
+        "releases": parts,
+        "question": question.commitment,
+        "answers": answers,
+        "stamps": [base64.b64encode(storage.read_bytes(path)).decode() for path in storage.list_files(lot.stamps)],
+    }
     storage.write_json(f"{folder}/{STATEMENT}", told)
+    return entry_digest(answers)
 
 
 _OPENED = pa.schema(
@@ -113,129 +130,63 @@ def is_claim(file: str) -> bool:
     return isinstance(content, dict) and content.get("kind") == KIND
 
 
-def verify_claim(file: str, folder: str | None = None) -> list[Check]:
-    """Check the statement of a claim, offline and without the vault.
+@dataclass(frozen=True)
+class Stated:
+    """A statement that was read: its entries, and the rows of opened.parquet."""
 
-    Args:
-        file: statement.json.
-        folder: that holds opened.parquet; None: that of the file.
+    entries: Mapping[str, Any]
+    opened: pa.Table
 
-    Raises:
-        UserError: a file is missing, damaged or no statement of a claim.
-    """
-    if not is_claim(file):
-        raise UserError(f"{file} is no statement of a claim")
-    stated = storage.read_json(file)
-    place = folder or storage.absolute(file).rpartition("/")[0]
-    try:
-        return list(_checks(stated, f"{place}/{OPENED}"))
-    except (KeyError, TypeError, IndexError, pa.ArrowInvalid) as error:
-        raise UserError(f"{file} is damaged ({type(error).__name__}: {error})") from error
+    @classmethod
+    def read(cls, file: str) -> Stated:
+        """Raises UserError: a file is missing or no statement of a claim."""
+        if not is_claim(file):
+            raise UserError(f"{file} is no statement of a claim")
+        opened = f"{storage.absolute(file).rpartition('/')[0]}/{OPENED}"
+        if not storage.exists(opened):
+            raise UserError(f"{opened} is missing; it belongs to the statement")
+        return cls(storage.read_json(file), storage.read_table(opened))
 
+    @cached_property
+    def chain(self) -> list[Link]:
+        """The links. Raises ConfigError: one is none."""
+        return [link_from_json(entry) for entry in self.entries["chain"]]
 
-def _checks(stated: Mapping[str, Any], opened: str) -> Iterator[Check]:
-    if not storage.exists(opened):
-        raise UserError(f"{opened} is missing; it belongs to the statement")
-    same = file_digest(opened) == stated["opened"]["sha256"]
-    yield Check(
-        "opened", HOLDS if same else FAILS, f"{OPENED} {'is as stated' if same else 'has other bytes than stated'}"
-    )
-    table = storage.read_table(opened)
-    headers, faults = [], []
-    for number, entry in enumerate(stated["releases"], start=1):
-        try:
-            header = Header.from_json(entry["header"])
-            faults += [f"release {number}: {fault}" for fault in _faults_of_release(header, entry, table, number - 1)]
-            headers.append(header)
-        except ConfigError as error:
-            faults.append(f"release {number}: {error}")
-    yield from _lines(
-        "commitment", faults, "images, salts and designs are those of the commitments, and the coins follow from them"
-    )
-    if faults:
-        return
-    yield from _check_drawings(stated["releases"], headers)
-    yield from _check_result(stated, headers, table)
+    @cached_property
+    def headers(self) -> list[Header]:
+        """Of all releases that were asked about."""
+        return [link for link in self.chain if isinstance(link, Header)]
 
+    @cached_property
+    def question(self) -> Question:
+        """The question that the answers are to. Raises ConfigError: it is not in the chain."""
+        wanted = self.entries["answers"]["previous"]
+        for link in self.chain:
+            if isinstance(link, Question) and link.commitment == wanted:
+                return link
+        raise ConfigError("the answers follow no question of the chain")
 
-def _lines(about: str, faults: Sequence[str], fine: str) -> list[Check]:
-    return [Check(about, FAILS, fault) for fault in faults] or [Check(about, HOLDS, fine)]
+    @property
+    def value(self) -> str:
+        """Of the later number that decided the nonce."""
+        return str(self.entries["answers"]["value"])
 
+    @cached_property
+    def nonce(self) -> str:
+        """Of the views."""
+        headers = headers_before(self.chain, self.question)
+        beacons = [entry["beacon"] for entry in self.entries["releases"]]
+        return nonce_of(headers, beacons[: len(headers)], self.question, self.value)
 
-def _faults_of_release(header: Header, entry: Mapping[str, Any], table: pa.Table, number: int) -> Iterator[str]:
-    if header.commitment != entry["commitment"]:
-        yield f"its header does not have the commitment {entry['commitment']}"
-    if text_digest(entry["salt"]) != header.salt_sha256:
-        yield "its salt is not the one that was committed"
-    if bool(entry["drawing"]["beacon"]) != bool(header.beacon):
-        yield "it was committed with a beacon and drawn without one, or the other way round"
-    leaves = {
-        row["unit"]: Unit(tuple(row["versions"]), tuple(row["captions"])).leaf(row["blind"])
-        for row in table.select(["release", "unit", "versions", "captions", "blind"]).to_pylist()
-        if row["release"] == number
-    }
-    if leaves:
-        found = root_from(sum(header.design.sizes), leaves, [bytes.fromhex(node) for node in entry["proof"]])
-        if found.hex() != header.root:
-            yield "the opened images are not those that were committed"
+    @cached_property
+    def rows(self) -> npt.NDArray[np.int64]:
+        """(M,) numbers over all releases of the units in opened.parquet."""
+        starts = np.cumsum([0, *(sum(header.design.sizes) for header in self.headers)])
+        return np.asarray(starts[np.asarray(self.opened["release"])] + np.asarray(self.opened["unit"]))
 
-
-def _check_drawings(entries: Sequence[Mapping[str, Any]], headers: Sequence[Header]) -> Iterator[Check]:
-    for number, (entry, header) in enumerate(zip(entries, headers, strict=True), start=1):
-        drawing = entry["drawing"]
-        if drawing["by"] == LONE:
-            yield Check("draw", NOTE, f"release {number} was DRAWN BY THE OWNER ALONE: many lots may have been tried")
-        else:
-            yield Check(
-                "draw",
-                OPEN,
-                f"release {number}: look up that {header.beacon} was {drawing['beacon']}, and that the commitment "
-                f"{header.commitment} was known before",
-            )
-
-
-def _check_result(stated: Mapping[str, Any], headers: Sequence[Header], table: pa.Table) -> Iterator[Check]:
-    """Tell whether all was asked that had to be, and whether the answers give the stated result."""
-    registered, result = stated["registered"], stated["result"]
-    sizes = [sum(header.design.sizes) for header in headers]
-    starts = np.cumsum([0, *sizes])
-    rows = starts[np.asarray(table["release"])] + np.asarray(table["unit"])
-    order = asking_order([header.commitment for header in headers], sizes)
-    waves = waves_of(sizes)
-    faults = []
-    place = np.argsort(np.argsort(order)[rows]) if len(rows) else rows
-    if set(rows.tolist()) != set(order[: len(rows)].tolist()):
-        faults.append("the images that were asked about are not the first in the order that the commitment fixes")
-    elif registered["counted"] == ALL and len(rows) < len(order):
-        faults.append(f"{len(order) - len(rows)} images were not asked about, though all were to be")
-    yield from _lines("completeness", faults, f"{len(rows):,} of {len(order):,} images were asked about, none left out")
-    if faults:
-        return
-    sorted_rows = np.empty_like(rows)
-    sorted_rows[place] = np.arange(len(rows))
-    designs, entries = [header.design for header in headers], stated["releases"]
-    draws = [draw(one, entry["salt"], entry["drawing"]["beacon"]) for one, entry in zip(designs, entries, strict=True)]
-    drawn = joined_draws(designs, [entry["albums"] for entry in entries], draws, captions=registered["captions"])
-    scores, captions = (
-        np.stack([np.asarray(table[name]) for name in names], axis=1)[sorted_rows] for names in (SCORES, CAPTION_SCORES)
-    )
-    asked = order[: len(rows)]
-    scores, texts = counted_against(scores, captions, drawn, asked)
-    found = judge_claim(
-        drawn,
-        asked,
-        waves[: len(rows)],
-        scores,
-        texts,
-        counted=registered["counted"],
-        questions_asked=registered["number"],
-        seed=stated["seed"],
-    ).as_json()
-    changed = differences(result, json.loads(json.dumps(found)), tolerance=NEAR)
-    yield from _lines(
-        "result",
-        [f"the answers give another {', '.join(changed[:_MOST])} than stated"] if changed else [],
-        f"{result['verdict']} follows from the answers by the exact test of the draw",
-    )
-    yield Check("question", NOTE, f"question {registered['number']} about this lot, by the owner's own count")
-    yield Check("encoder", OPEN, f"that the answers are those of {registered['encoder']}: ask it again to see")
+    def answers(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """(M, 2) scores of both versions, and of both captions, as opened.parquet has them."""
+        scores, captions = (
+            np.stack([np.asarray(self.opened[name]) for name in names], axis=1) for names in (SCORES, CAPTION_SCORES)
+        )
+        return scores, captions

@@ -2,7 +2,7 @@
 
     LOT/
       published/            what may be shown: names, bytes and metadata as they were
-      commitments.txt       a line for every release; to be posted, time-stamped or mailed
+      commitments.txt       a line for every release and question; to be posted, time-stamped or mailed
       claims/ID/            statements of claims, to be handed over
       vault/                secret until a claim
         release-001/
@@ -15,7 +15,8 @@
           held-back/        the images that are not published
           other/            the versions that are not published, where there are two
           done/PART.json    parts that are published
-        claims/ID/          what encoders were asked, and what they answered
+        claims/ID/          what encoders were asked (registered.json), and what they answered
+      stamps/               time stamps (RFC 3161) of numbers in commitments.txt, if the owner has some
 
 A *part* is a shard, or a slice of a folder. Releases are numbered; a later one leaves out images of earlier ones.
 """
@@ -35,18 +36,20 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from mi_core.checks import ConfigError
+from mi_core.lots.chain import Link, Question
 from mi_core.lots.commitment import Header, Unit, blind_of, text_digest
 from mi_core.lots.draw import Draw, draw
 from mi_core.lots.drawn import Drawn, asking_order, joined_draws
 from mi_core.lots.merkle import root_of
+from mi_core.provenance import now
 from pipelines.config.sections.sources import SourceConfig
 from pipelines.data.columns import DESCRIPTOR, PHASH
 from pipelines.errors import UserError
 from pipelines.files import storage
 
 COMMITMENTS, PUBLISHED, VAULT = "commitments.txt", "published", "vault"
-LONE = "owner"
-"""Who drew a lot without a beacon."""
+CLAIMS, STAMPS = "claims", "stamps"
+REGISTERED = "registered.json"
 _TEXT, _TEXTS = pa.string(), pa.list_(pa.string())
 IMAGES = pa.schema(
     {
@@ -104,7 +107,17 @@ class Lot:
     @property
     def claims(self) -> str:
         """The folder of the statements of claims, to be handed over."""
-        return f"{self.path}/claims"
+        return f"{self.path}/{CLAIMS}"
+
+    @property
+    def asked(self) -> str:
+        """The folder of the questions and their answers, in the vault."""
+        return f"{self.path}/{VAULT}/{CLAIMS}"
+
+    @property
+    def stamps(self) -> str:
+        """The folder of time stamps that the owner had made."""
+        return f"{self.path}/{STAMPS}"
 
     @property
     def published(self) -> str:
@@ -115,6 +128,42 @@ class Lot:
         """All releases, the first one first; the last may not be committed or drawn."""
         numbered = (Release(self, number) for number in count(1))
         return list(takewhile(lambda release: storage.exists(release.path), numbered))
+
+    def chain(self) -> list[Link]:
+        """The headers and questions in their order.
+
+        Raises:
+            UserError: a link is missing, altered, or one of two that follow the same one.
+        """
+        links: list[Link] = [release.header for release in self.releases() if release.is_committed]
+        for path in storage.list_files(self.asked):
+            if path.endswith(f"/{REGISTERED}"):
+                try:
+                    links.append(Question.from_json(storage.read_json(path)))
+                except (ConfigError, ValueError) as error:
+                    raise UserError(f"{path}: {error}") from error
+        following = {link.previous: link for link in links}
+        found: list[Link] = []
+        while (link := following.get(found[-1].commitment if found else "")) is not None:
+            found.append(link)
+        if len(found) < len(links):
+            raise UserError(
+                f"{self.path}/{VAULT} holds {len(links)} releases and questions, of which {len(found)} follow each "
+                "other; others are missing or altered: put them back from your backup"
+            )
+        return found
+
+    def questions(self) -> list[Question]:
+        """The questions in their order."""
+        return [link for link in self.chain() if isinstance(link, Question)]
+
+    def write_down(self, what: str, commitment: str, decided_by: str) -> None:
+        """Add the line of a link to commitments.txt, unless it stands there."""
+        path = f"{self.path}/{COMMITMENTS}"
+        told = (storage.file_or_none(path) or b"").decode()
+        if commitment not in told:
+            line = f"{what}  {now()}  {commitment}  beacon: {decided_by or 'none'}\n"
+            storage.write_atomic(path, (told + line).encode())
 
     def new_release(self) -> Release:
         """The release that is being made, or the next one."""
@@ -200,7 +249,7 @@ class Release:
 
     @cached_property
     def drawing(self) -> dict[str, Any]:
-        """``beacon``, ``drawn``: when, and ``by``: `LONE` or ``beacon``. Raises UserError: it is not drawn."""
+        """``beacon``, its value or an empty text, and ``drawn``, the time. Raises UserError: it is not drawn."""
         path = f"{self.path}/draw.json"
         if not storage.exists(path):
             raise UserError(f"{self.lot.path}: release {self.number} is not drawn; run encoder-audit lot draw")

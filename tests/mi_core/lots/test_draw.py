@@ -79,7 +79,8 @@ def test_impossible_designs_are_refused() -> None:
 
 
 def header(**changed: object) -> Header:
-    usual = {"design": Design((3,)), "root": "ab", "salt_sha256": text_digest(SALT), "beacon": "drand round 7"}
+    usual = {"design": Design((3,)), "root": "ab", "salt_sha256": text_digest(SALT), "albums_sha256": text_digest("a")}
+    usual |= {"beacon": "drand round 7"}
     return Header(**usual | changed)  # type: ignore[arg-type]
 
 
@@ -93,10 +94,12 @@ def test_the_commitment_binds_every_field_of_the_header() -> None:
         header(design=Design((3,), twins=True)),
         header(root="ac"),
         header(salt_sha256=text_digest(salt(1))),
+        header(albums_sha256=text_digest("b")),
+        header(counted="until-decided"),
         header(beacon=""),
         header(previous=first.commitment),
     ]
-    assert len({one.commitment for one in (first, *changed)}) == 8
+    assert len({one.commitment for one in (first, *changed)}) == 10
 
 
 def test_what_is_no_header_is_refused() -> None:

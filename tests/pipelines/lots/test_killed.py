@@ -14,7 +14,7 @@ import torch
 
 from mi_core.encoders import build_backbone
 from pipelines.files import storage
-from pipelines.lots.statement import verify_claim
+from pipelines.lots.verify import verify_claim
 from tests.pipelines.lots.test_lots import members, tar_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -61,7 +61,7 @@ def test_a_lot_and_a_claim_of_many_shards_survive_being_killed(tmp_path: Path) -
     torch.manual_seed(0)
     torch.save(build_backbone("resnet8-narrow", 3, 32).state_dict(), tmp_path / "weights.pt")
     ask: list[str | Path] = ["claim", place, "--encoder", "checkpoint:resnet8-narrow", "--weights"]
-    ask += [tmp_path / "weights.pt", "--size", "8", "--views", "3"]
+    ask += [tmp_path / "weights.pt", "--size", "8"]
     claims = place / "vault" / "claims"
     run(ask, claims, 4)
     answers = {path: stamp for path, stamp in stamps(claims).items() if "answers" in path}

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from pipelines.cli.app import app
 from pipelines.errors import UserError
 from pipelines.files import storage
-from pipelines.lots.statement import verify_claim
+from pipelines.lots.verify import verify_claim
 from pipelines.report.bindings import file_digest
 from tests.pipelines.lots.test_claim import Remembering, ask, lot_of, picture, published
 
@@ -26,8 +26,8 @@ Change = Callable[[dict[str, Any], pa.Table], pa.Table | None]
 def handed_over(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The two files of a claim that stopped early, in a folder without a vault."""
     place = tmp_path_factory.mktemp("claim")
-    lot = lot_of(place, range(300))
-    found = ask(lot, Remembering(published(lot)), until_decided=True)
+    lot = lot_of(place, range(300), options=["--until-decided"])
+    found = ask(lot, Remembering(published(lot)))
     assert found.result.verdict == "used" and found.result.asked < 300
     (place / "handed").mkdir()
     for name in ("statement.json", "opened.parquet"):
@@ -43,16 +43,19 @@ def outcomes(folder: Path) -> dict[str, str]:
 def test_a_statement_holds_without_the_vault(handed_over: Path) -> None:
     found = outcomes(handed_over)
     assert "FAILS" not in found.values()
-    assert [found[name] for name in ("opened", "commitment", "completeness", "result")] == ["holds"] * 4
-    assert found["draw"] == "note" and found["encoder"] == "open"
+    assert [found[name] for name in ("opened", "chain", "commitment", "completeness", "result")] == ["holds"] * 5
+    assert found["draw"] == "open" and found["encoder"] == "open"
     result = CliRunner().invoke(app, ["verify", str(handed_over / "statement.json")])
-    assert result.exit_code == 0 and "DRAWN BY THE OWNER ALONE" in result.output
+    first, second, *_ = result.output.splitlines()
+    assert first.startswith("CANNOT TELL: USED (the owner's word), if the answers are the encoder's")
+    assert second.startswith("open   encoder: nobody asked")
+    assert result.exit_code == 4 and "DRAWN BY THE OWNER ALONE" in result.output
 
 
 def test_only_what_was_asked_about_is_opened(handed_over: Path) -> None:
     stated = storage.read_json(str(handed_over / "statement.json"))
     table = storage.read_table(str(handed_over / "opened.parquet"))
-    assert len(table) == stated["opened"]["rows"] == stated["result"]["asked"] < 300
+    assert len(table) == stated["answers"]["opened"]["rows"] == stated["result"]["asked"] < 300
     assert not any(key in stated["releases"][0] for key in ("key", "secret"))
 
 
@@ -64,7 +67,7 @@ def changed(handed_over: Path, place: Path, change: Change) -> Path:
     other = change(stated, table)
     if other is not None:
         storage.write_table(str(place / "opened.parquet"), other)
-        stated["opened"] |= {"sha256": file_digest(str(place / "opened.parquet")), "rows": len(other)}
+        stated["answers"]["opened"] |= {"sha256": file_digest(str(place / "opened.parquet")), "rows": len(other)}
     storage.write_json(str(place / "statement.json"), stated)
     return place
 
@@ -79,11 +82,11 @@ def another_salt(stated: dict[str, Any], _: pa.Table) -> None:
 
 
 def another_header(stated: dict[str, Any], _: pa.Table) -> None:
-    stated["releases"][0]["header"]["design"]["share"] = 0.3
+    stated["chain"][0]["design"]["share"] = 0.3
 
 
 def another_beacon(stated: dict[str, Any], _: pa.Table) -> None:
-    stated["releases"][0]["drawing"] |= {"beacon": "1", "by": "beacon"}
+    stated["releases"][0]["beacon"] = "1"
 
 
 def another_image(_: dict[str, Any], table: pa.Table) -> pa.Table:
@@ -117,14 +120,51 @@ def fewer_questions(stated: dict[str, Any], _: pa.Table) -> None:
 
 
 def all_promised(stated: dict[str, Any], _: pa.Table) -> None:
-    stated["registered"]["counted"] = "all"
+    stated["chain"][0]["counted"] = stated["chain"][1]["plan"]["counted"] = "all"
+
+
+def another_album(stated: dict[str, Any], _: pa.Table) -> None:
+    stated["releases"][0]["albums"][0] = "Album of the plaintiff"
+
+
+def another_grade(stated: dict[str, Any], _: pa.Table) -> None:
+    stated["grade"] = "fixed"
+
+
+def of_the_question(**fields: Any) -> Change:
+    """A change of what was registered."""
+
+    def change(stated: dict[str, Any], _: pa.Table) -> None:
+        question = stated["chain"][-1]
+        question |= {name: value for name, value in fields.items() if name in question}
+        question["plan"] |= {name: value for name, value in fields.items() if name in question["plan"]}
+
+    return change
+
+
+OTHERS: dict[str, Any] = {
+    "counted": "all",
+    "views": 50,
+    "time": "2020-01-01T00:00:00+00:00",
+    "encoder": "open_clip:ViT-B-32",
+    "fingerprint": "0" * 64,
+    "given": [],
+    "decided_by": "drand quicknet round 1",
+    "tool": {"version": "9"},
+    "captions": True,
+    "previous": "0" * 64,
+}
+"""What an owner would write in place of what was registered."""
 
 
 @pytest.mark.parametrize(
     ("change", "about"),
     [
         (another_salt, "commitment"),
-        (another_header, "commitment"),
+        (another_header, "chain"),
+        (another_album, "commitment"),
+        (another_grade, "grade"),
+        *((of_the_question(**{name: value}), "chain") for name, value in OTHERS.items()),
         (another_beacon, "commitment"),
         (another_image, "commitment"),
         (images_swapped, "commitment"),
@@ -133,7 +173,7 @@ def all_promised(stated: dict[str, Any], _: pa.Table) -> None:
         (another_p_value, "result"),
         (another_verdict, "result"),
         (fewer_questions, "result"),
-        (all_promised, "completeness"),
+        (all_promised, "chain"),
     ],
 )
 def test_every_forgery_is_found(handed_over: Path, tmp_path: Path, change: Change, about: str) -> None:
@@ -151,8 +191,8 @@ def test_other_bytes_of_what_was_opened_are_found(handed_over: Path, tmp_path: P
 
 def test_an_owner_cannot_choose_images_by_their_answers(tmp_path: Path) -> None:
     """Asking about the first half alone, and proving that, is seen: they are not the first of the order."""
-    lot = lot_of(tmp_path, range(200))
-    found = ask(lot, Remembering(()), until_decided=True)
+    lot = lot_of(tmp_path, range(200), options=["--until-decided"])
+    found = ask(lot, Remembering(()))
     stated = storage.read_json(f"{found.statement}/statement.json")
     table = storage.read_table(f"{found.statement}/opened.parquet")
     kept = np.sort(np.argsort(-np.asarray(table["score-0"]))[:100])
@@ -163,7 +203,7 @@ def test_an_owner_cannot_choose_images_by_their_answers(tmp_path: Path) -> None:
     leaves = Lot.at(str(lot)).releases()[0].leaves()
     stated["releases"][0]["proof"] = [one.hex() for one in proof_of(leaves, sorted(chosen["unit"].to_pylist()))]
     storage.write_table(f"{found.statement}/opened.parquet", chosen)
-    stated["opened"] |= {"sha256": file_digest(f"{found.statement}/opened.parquet"), "rows": 100}
+    stated["answers"]["opened"] |= {"sha256": file_digest(f"{found.statement}/opened.parquet"), "rows": 100}
     storage.write_json(f"{found.statement}/statement.json", stated)
     checks = outcomes(Path(found.statement))
     assert checks["commitment"] == "holds" and checks["completeness"] == "FAILS"
@@ -192,9 +232,10 @@ def test_what_is_no_statement_is_refused(tmp_path: Path, handed_over: Path) -> N
     shutil.copy(handed_over / "statement.json", path)
     with pytest.raises(UserError, match=r"opened\.parquet is missing"):
         verify_claim(str(path))
-    assert not any(check.outcome == "FAILS" for check in verify_claim(str(path), str(handed_over)))
+    shutil.copy(handed_over / "opened.parquet", tmp_path)
+    assert not any(check.outcome == "FAILS" for check in verify_claim(str(path)))
     stated = storage.read_json(str(path))
     del stated["releases"][0]["proof"]
     storage.write_json(str(path), stated)
     with pytest.raises(UserError, match="is damaged"):
-        verify_claim(str(path), str(handed_over))
+        verify_claim(str(path))

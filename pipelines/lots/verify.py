@@ -1,0 +1,275 @@
+"""Check the statement of a claim, offline and without the vault.
+
+All follows from the statement but the answers themselves: `pipelines.lots.again` asks for some of them anew.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from mi_core.checks import ConfigError
+from mi_core.lots.chain import ENCODER as OWN_CODE
+from mi_core.lots.chain import Question, faults_of_chain, grade_of, headers_before, number_of
+from mi_core.lots.commitment import ALL, UNTIL_DECIDED, Header, Unit, entry_digest, text_digest
+from mi_core.lots.draw import draw
+from mi_core.lots.drawn import asking_order, counted_against, joined_draws, waves_of
+from mi_core.lots.merkle import root_from
+from mi_core.lots.verdict import judge_claim
+from mi_core.lots.words import MEANINGS
+from mi_core.report.statement import differences
+from pipelines.errors import UserError
+from pipelines.files import storage
+from pipelines.lots.question import chosen_parts, whole
+from pipelines.lots.statement import OPENED, Stated
+from pipelines.report.bindings import file_digest
+from pipelines.report.verify import FAILS, HOLDS, NEAR, NOTE, OPEN, Check
+from pipelines.run.registration import code_digest
+
+ENCODER = "encoder"
+"""The check that the answers are the encoder's."""
+_MOST = 6  # fields that one line names
+_FIRST = (OPEN, FAILS)  # outcomes that stand before all others
+
+
+def verify_claim(file: str, *, roots: str | None = None, again: Check | None = None) -> list[Check]:
+    """Check the statement of a claim, offline and without the vault: first what cannot be checked, then what fails.
+
+    Args:
+        file: statement.json, with opened.parquet beside it.
+        roots: file (PEM) of certificates that time stamps are checked by; None: the stamps' signatures stay open.
+        again: what asking the encoder again has shown; None: nobody asked.
+
+    Raises:
+        UserError: a file is missing, damaged or no statement of a claim.
+    """
+    stated = Stated.read(file)
+    try:
+        checks = list(_checks(stated, f"{storage.absolute(file).rpartition('/')[0]}/{OPENED}", roots))
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, pa.ArrowInvalid) as error:
+        raise UserError(f"{file} is damaged ({type(error).__name__}: {error})") from error
+    text = (
+        "nobody asked the encoder again here, so the answers are the owner's word; with the lot at hand give --encoder"
+    )
+    unasked = Check(ENCODER, OPEN, text)
+    checks.insert(0, again or unasked)
+    return sorted(checks, key=lambda check: _FIRST.index(check.outcome) if check.outcome in _FIRST else len(_FIRST))
+
+
+def in_a_line(stated: Stated, checks: Sequence[Check]) -> str:
+    """The outcome of all checks in a sentence."""
+    failed = sum(check.outcome == FAILS for check in checks)
+    if failed:
+        return f"DOES NOT HOLD: {failed} checks FAIL"
+    said = f"{stated.entries['result']['verdict'].upper()} ({stated.entries['grade']})"
+    if any(check.about == ENCODER and check.outcome == HOLDS for check in checks):
+        return f"HOLDS: {said}, as far as the lines that begin with open allow"
+    return f"CANNOT TELL: {said}, if the answers are the encoder's; it was not asked again"
+
+
+def _lines(about: str, faults: Sequence[str], fine: str) -> list[Check]:
+    return [Check(about, FAILS, fault) for fault in faults] or [Check(about, HOLDS, fine)]
+
+
+def _checks(stated: Stated, opened: str, roots: str | None) -> Iterator[Check]:
+    answers = stated.entries["answers"]
+    same = file_digest(opened) == answers["opened"]["sha256"]
+    yield Check(
+        "opened", HOLDS if same else FAILS, f"{OPENED} {'is as stated' if same else 'has other bytes than stated'}"
+    )
+    try:
+        faults = list(_faults_of_links(stated))
+    except ConfigError as error:
+        faults = [str(error)]
+    number = entry_digest(answers)
+    yield from _lines("chain", faults, f"releases, question and answers follow each other; the answers are {number}")
+    if faults:
+        return
+    faults = [
+        f"release {place + 1}: {fault}"
+        for place, (header, entry) in enumerate(zip(stated.headers, stated.entries["releases"], strict=True))
+        for fault in _faults_of_release(header, entry, stated.opened, place)
+    ]
+    fine = "images, albums, salts and designs are those of the commitments, and the coins follow from them"
+    yield from _lines("commitment", faults, fine)
+    if faults:
+        return
+    yield from _check_drawings(stated)
+    yield from _check_question(stated)
+    yield from _check_stamps(stated, roots)
+    yield from _check_result(stated)
+
+
+def _faults_of_links(stated: Stated) -> Iterator[str]:
+    yield from faults_of_chain(stated.chain)
+    question, after = stated.question, len(stated.headers) - len(headers_before(stated.chain, stated.question))
+    if stated.entries["question"] != question.commitment:
+        yield "the question is not the one that the answers follow"
+    if len(stated.entries["releases"]) != len(stated.headers):
+        yield f"{len(stated.headers)} releases are committed, and {len(stated.entries['releases'])} are opened"
+    if after and question.plan["counted"] != UNTIL_DECIDED:
+        yield f"{after} releases came after the question"
+    if question.plan["counted"] != stated.headers[0].counted:
+        yield f"the first release says that {stated.headers[0].counted} images count, not {question.plan['counted']}"
+    if bool(question.decided_by) != bool(stated.value):
+        yield "the question was to be decided by a later number and was not, or the other way round"
+
+
+def _faults_of_release(header: Header, entry: Mapping[str, Any], table: pa.Table, number: int) -> Iterator[str]:
+    if text_digest(entry["salt"]) != header.salt_sha256:
+        yield "its salt is not the one that was committed"
+    if text_digest("\n".join(entry["albums"])) != header.albums_sha256:
+        yield "its albums are not those that were committed"
+    if bool(entry["beacon"]) != bool(header.beacon):
+        yield "it was committed with a beacon and drawn without one, or the other way round"
+    leaves = {
+        row["unit"]: Unit(tuple(row["versions"]), tuple(row["captions"])).leaf(row["blind"])
+        for row in table.select(["release", "unit", "versions", "captions", "blind"]).to_pylist()
+        if row["release"] == number
+    }
+    if leaves:
+        try:
+            found = root_from(sum(header.design.sizes), leaves, [bytes.fromhex(node) for node in entry["proof"]])
+        except ConfigError:
+            found = b""
+        if found.hex() != header.root:
+            yield "the opened images are not those that were committed"
+
+
+def _check_drawings(stated: Stated) -> Iterator[Check]:
+    for number, (entry, header) in enumerate(zip(stated.entries["releases"], stated.headers, strict=True), start=1):
+        if header.beacon:
+            text = (
+                f"release {number}: look up that {header.beacon} was {entry['beacon']}, and that the commitment "
+                f"{header.commitment} was known before"
+            )
+        else:
+            text = (
+                f"release {number} was DRAWN BY THE OWNER ALONE: he may have drawn many lots and kept the luckiest, "
+                f"unless the commitment {header.commitment} was known before the encoder was made"
+            )
+        yield Check("draw", OPEN, text)
+
+
+def _check_question(stated: Stated) -> Iterator[Check]:
+    question, grade = stated.question, grade_of(stated.headers, stated.question)
+    faults = [] if stated.entries["grade"] == grade else [f"the grade is {grade}, not {stated.entries['grade']}"]
+    yield from _lines("grade", faults, f"{grade}: {MEANINGS[grade]}")
+    if question.decided_by:
+        yield Check(
+            "question",
+            OPEN,
+            f"look up that {question.decided_by} was {stated.value}, and that the registration {question.commitment} "
+            "was known before; else the claim is the owner's word",
+        )
+    if chosen := [part for part in question.given if part != OWN_CODE]:
+        yield Check(
+            "question", OPEN, f"the owner chose {', '.join(chosen)}: ask the provider whether the encoder takes that"
+        )
+    yield from _check_plan(question)
+    before = [
+        link.encoder for link in stated.chain if isinstance(link, Question) and link.commitment != question.commitment
+    ]
+    number = number_of(stated.chain, question)
+    earlier = f"; the chain has others about {', '.join(before[:_MOST])}" if before else ""
+    yield Check("question", NOTE, f"question {number} about this lot that the chain shows{earlier}")
+
+
+def _check_plan(question: Question) -> Iterator[Check]:
+    """Tell whether the parts of the plan that nobody chose are those that the encoder's name settles."""
+    address = question.encoder.partition(", model ")[0]
+    if OWN_CODE in question.given:
+        return
+    try:
+        parts = chosen_parts(address, whole({}), question.plan)
+    except ConfigError:
+        yield Check("question", OPEN, f"{question.encoder} is not known here, so its usual views and size are not")
+        return
+    hidden = [part for part in parts if part not in question.given]
+    if hidden and dict(question.tool) != json.loads(json.dumps(code_digest())):
+        yield Check(
+            "question",
+            OPEN,
+            f"another version of the tool registered the question; here {', '.join(hidden)} would be others",
+        )
+        return
+    yield from _lines(
+        "question",
+        [f"the owner chose {', '.join(hidden)}, and the registration does not say so"] if hidden else [],
+        "encoder and lot settle how it is asked" + (", but for what the owner chose" if question.given else ""),
+    )
+
+
+def _check_stamps(stated: Stated, roots: str | None) -> Iterator[Check]:
+    """Check the time stamps (RFC 3161) of the numbers of the chain."""
+    if not stated.entries["stamps"]:
+        return
+    try:
+        from cryptography import x509
+        from rfc3161_client import VerificationError, VerifierBuilder, decode_timestamp_response
+    except ImportError:
+        yield Check("stamp", OPEN, "there are time stamps; pip install 'encoder-audit[stamps]' to check them")
+        return
+    known = {link.commitment: link for link in stated.chain}
+    for text in stated.entries["stamps"]:
+        try:
+            token = decode_timestamp_response(base64.b64decode(text))
+            digest, at = token.tst_info.message_imprint.message, token.tst_info.gen_time
+        except ValueError as error:
+            yield Check("stamp", FAILS, f"a time stamp cannot be read ({error})")
+            continue
+        if digest.hex() not in known:
+            yield Check("stamp", NOTE, f"a time stamp of {at} is of no number in the chain")
+        elif roots is None:
+            yield Check("stamp", OPEN, f"{digest.hex()} is stamped {at}; give --roots to check who signed that")
+        else:
+            authorities = VerifierBuilder()
+            for one in x509.load_pem_x509_certificates(storage.read_bytes(roots)):
+                authorities = authorities.add_root_certificate(one)
+            try:
+                authorities.build().verify(token, digest)
+                yield Check("stamp", HOLDS, f"{digest.hex()} was known at {at}, by an authority of {roots}")
+            except VerificationError as error:
+                yield Check("stamp", FAILS, f"the time stamp of {at} is of no authority of {roots} ({error})")
+
+
+def _check_result(stated: Stated) -> Iterator[Check]:
+    """Tell whether all was asked that had to be, and whether the answers give the stated result."""
+    question, result, headers, rows = stated.question, stated.entries["result"], stated.headers, stated.rows
+    sizes = [sum(header.design.sizes) for header in headers]
+    order, waves = asking_order([header.commitment for header in headers], sizes), waves_of(sizes)
+    faults = []
+    if sorted(rows.tolist()) != sorted(order[: len(rows)].tolist()):
+        faults.append("the images that were asked about are not the first in the order that the commitment fixes")
+    elif question.plan["counted"] == ALL and len(rows) < len(order):
+        faults.append(f"{len(order) - len(rows)} images were not asked about, though all were to be")
+    yield from _lines("completeness", faults, f"{len(rows):,} of {len(order):,} images were asked about, none left out")
+    if faults:
+        return
+    asked, entries = order[: len(rows)], stated.entries["releases"]
+    place = np.empty(len(order), dtype=np.int64)
+    place[rows] = np.arange(len(rows))
+    designs = [header.design for header in headers]
+    draws = [draw(one, entry["salt"], entry["beacon"]) for one, entry in zip(designs, entries, strict=True)]
+    drawn = joined_draws(designs, [entry["albums"] for entry in entries], draws, captions=question.plan["captions"])
+    scores, captions = (values[place[asked]] for values in stated.answers())
+    found = judge_claim(
+        drawn,
+        asked,
+        waves[: len(rows)],
+        *counted_against(scores, captions, drawn, asked),
+        counted=question.plan["counted"],
+        questions_asked=number_of(stated.chain, question),
+        seed=stated.nonce,
+    ).as_json()
+    changed = differences(result, json.loads(json.dumps(found)), tolerance=NEAR)
+    yield from _lines(
+        "result",
+        [f"the answers give another {', '.join(changed[:_MOST])} than stated"] if changed else [],
+        f"{result['verdict']} follows from the answers by the exact test of the draw",
+    )

@@ -1,0 +1,498 @@
+"""Owners who bend a claim: whatever they repeat, leave out or edit, the answer stays or its statement fails."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+import torch
+from typer.testing import CliRunner, Result
+
+from mi_core.checks import ConfigError
+from mi_core.encoders import build_backbone
+from mi_core.lots.chain import FIXED, OWNERS_WORD, WITNESSED, Question, faults_of_chain, grade_of, nonce_of
+from mi_core.lots.commitment import Header, entry_digest
+from mi_core.lots.draw import Design
+from mi_core.lots.verdict import least_auc, level_of
+from pipelines.cli.app import app
+from pipelines.errors import UserError
+from pipelines.files import storage
+from pipelines.lots.claim import claim, register_claim
+from pipelines.lots.vault import Lot
+from pipelines.lots.verify import verify_claim
+from pipelines.report.bindings import file_digest
+from tests.endpoints import serving
+from tests.pipelines.lots.test_claim import Remembering, picture
+from tests.pipelines.lots.test_claim import ask as ask_function
+
+ROUND = "drand quicknet round 12345678"
+SIDE = 8
+
+
+def run(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(app, [str(one) for one in arguments])
+
+
+def told(result: Result) -> str:
+    """What a command said, errors included."""
+    return f"{result.output}{result.exception or ''}"
+
+
+def photos(place: Path, numbers: range) -> Path:
+    for number in numbers:
+        path = place / "photos" / f"album{number % 2}" / f"{number:04d}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(picture(number))
+    return place / "photos"
+
+
+def drawn_lot(place: Path, *releases: int) -> Path:
+    """A lot whose releases a beacon decided."""
+    begin = 0
+    for count in releases:
+        images = photos(place, range(begin, begin + count))
+        begin += count
+        for command in (["commit", "--decided-by", ROUND], ["draw", "--beacon", "c0ffee"]):
+            done = run("lot", command[0], images, "--out", place / "lot", *command[1:])
+            assert done.exit_code == 0, told(done)
+    return place / "lot"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_views() -> Iterator[None]:
+    """Encoders whose publisher names no size get small views here, so that claims are quick."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mi_core.adoption.builders.USUAL_SIDE", 16)
+        yield
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An encoder that learned nothing."""
+    torch.manual_seed(0)
+    path = tmp_path_factory.mktemp("encoder") / "weights.pt"
+    torch.save(build_backbone("resnet8-narrow", 3, 32).state_dict(), path)
+    return path
+
+
+def named(weights: Path) -> list[str | Path]:
+    return ["--encoder", "checkpoint:resnet8-narrow", "--weights", weights]
+
+
+def claimed(lot: Path, *arguments: str | Path) -> tuple[str, Path]:
+    """What a claim said, and its newest statement."""
+    done = run("claim", lot, *arguments)
+    assert done.exit_code == 0, told(done)
+    found = re.search(r"statement: (\S+),", done.stdout)
+    assert found is not None, done.output
+    return done.stdout, Path(found[1])
+
+
+def outcomes(statement: Path, **settings: Any) -> dict[str, set[str]]:
+    """The outcomes of the checks of a statement by their subject."""
+    found: dict[str, set[str]] = {}
+    for check in verify_claim(str(statement), **settings):
+        found.setdefault(check.about, set()).add(check.outcome)
+    return found
+
+
+def failing(statement: Path, **settings: Any) -> set[str]:
+    return {about for about, some in outcomes(statement, **settings).items() if "FAILS" in some}
+
+
+def test_who_asks_again_and_again_gets_the_same_answer(tmp_path: Path, weights: Path) -> None:
+    """Claims are deleted and made anew; only an encoder whose weights differ is another question."""
+    lot = drawn_lot(tmp_path, 60)
+    answers = []
+    for _ in range(3):
+        said, statement = claimed(lot, *named(weights))
+        assert said.startswith("NOT SHOWN (fixed)")
+        answers.append(storage.read_json(str(statement))["result"])
+        for folder in ("claims", "vault/claims"):
+            shutil.rmtree(lot / folder)
+    assert answers[0] == answers[1] == answers[2]
+    state = torch.load(weights, weights_only=True)
+    name = next(iter(state))
+    state[name] = state[name] * (1 + 1e-6)
+    torch.save(state, tmp_path / "bent.pt")
+    _, bent = claimed(lot, *named(tmp_path / "bent.pt"))
+    result = run("verify", bent, lot, *named(weights))
+    assert result.exit_code == 1 and "the encoder given is another one" in result.output
+
+
+def test_neither_the_clock_nor_earlier_questions_move_the_nonce() -> None:
+    header = Header(Design((9,)), "ab", "cd", "ef", beacon=ROUND)
+    question = Question("timm:resnet18", "f" * 64, {"views": 10}, (), "", "2026", {}, header.commitment)
+    later = Question("timm:resnet18", "f" * 64, {"views": 10}, (), "", "2027", {"version": "2"}, "0" * 64)
+    nonce = nonce_of([header], ["c0ffee"], question)
+    assert nonce == nonce_of([header], ["c0ffee"], later) and len(nonce) == 32
+    others = [
+        nonce_of([header, header], ["c0ffee", "c0ffee"], question),
+        nonce_of([header], ["c0ffe0"], question),
+        nonce_of([header], ["c0ffee"], question, "7"),
+        nonce_of([header], ["c0ffee"], Question(**vars(question) | {"fingerprint": "e" * 64})),
+        nonce_of([header], ["c0ffee"], Question(**vars(question) | {"plan": {"views": 11}})),
+    ]
+    assert len({nonce, *others}) == 6
+    assert list(faults_of_chain([header, question])) == []
+    assert list(faults_of_chain([question])) == ["link 1 does not follow nothing, as the first one has to"]
+    assert list(faults_of_chain([header, later])) == ["link 2 does not follow link 1"]
+    alone = Header(Design((9,)), "ab", "cd", "ef")
+    chosen = Question(**vars(question) | {"given": ("size",)})
+    decided = Question(**vars(question) | {"decided_by": "round 8"})
+    assert [grade_of([header], one) for one in (decided, question, chosen)] == [WITNESSED, FIXED, OWNERS_WORD]
+    assert grade_of([header, alone], decided) == OWNERS_WORD
+    assert Question.from_json(json.loads(json.dumps(chosen.as_json()))) == chosen
+    for entry in ({}, {"kind": "another"}, chosen.as_json() | {"given": 3}):
+        with pytest.raises(ConfigError, match="it is"):
+            Question.from_json(entry)
+
+
+def test_what_the_owner_chooses_lowers_the_grade_and_is_named(tmp_path: Path, weights: Path) -> None:
+    lot = drawn_lot(tmp_path, 60)
+    said, statement = claimed(lot, *named(weights), "--size", "8")
+    assert said.startswith("NOT SHOWN (the owner's word)") and "image size or decoding" in said
+    said, _ = claimed(lot, *named(weights), "--size", "16", "--objective", "simclr")
+    assert said.startswith("NOT SHOWN (fixed)")  # what is usual is no choice
+    with forged(statement, tmp_path / "forged") as stated:
+        stated["chain"][-1]["given"], stated["grade"] = [], "fixed"
+    assert failing(tmp_path / "forged" / "statement.json") == {"question"}
+
+
+class forged:
+    """A copy of a statement to be edited, with all digests of the chain written anew afterwards."""
+
+    def __init__(self, statement: Path, place: Path) -> None:
+        shutil.copytree(statement.parent, place)
+        self.place, self.stated = place / "statement.json", storage.read_json(str(place / "statement.json"))
+
+    def __enter__(self) -> dict[str, Any]:
+        return self.stated
+
+    def __exit__(self, *_: object) -> None:
+        previous = ""
+        for link in self.stated["chain"]:
+            link["previous"] = previous
+            previous = entry_digest(link)
+        self.stated["question"] = self.stated["answers"]["previous"] = previous
+        opened = str(self.place.parent / "opened.parquet")
+        table = storage.read_table(opened)
+        self.stated["answers"]["opened"] |= {"sha256": file_digest(opened), "rows": len(table)}
+        storage.write_json(str(self.place), self.stated)
+
+
+def test_no_release_can_be_left_out(tmp_path: Path, weights: Path) -> None:
+    lot = drawn_lot(tmp_path, 60, 70)
+    _, statement = claimed(lot, *named(weights))
+    assert not failing(statement)
+    for kept in (0, 1):
+        place = tmp_path / f"only-{kept}"
+        shutil.copytree(statement.parent, place)
+        stated = storage.read_json(str(place / "statement.json"))
+        stated["releases"] = [stated["releases"][kept]]
+        stated["chain"] = [stated["chain"][kept], stated["chain"][2]]
+        table = storage.read_table(str(place / "opened.parquet"))
+        table = table.filter(pc.equal(table["release"], kept))
+        table = table.set_column(0, "release", pa.array(np.zeros(len(table), dtype=np.int64)))
+        storage.write_table(str(place / "opened.parquet"), table)
+        stated["answers"]["opened"] |= {"sha256": file_digest(str(place / "opened.parquet")), "rows": len(table)}
+        storage.write_json(str(place / "statement.json"), stated)
+        assert failing(place / "statement.json") == {"chain"}
+    with forged(statement, tmp_path / "unopened") as stated:
+        stated["releases"] = stated["releases"][:1]
+    assert failing(tmp_path / "unopened" / "statement.json") == {"chain"}
+
+
+def test_a_release_that_waits_for_its_beacon_stops_a_claim(tmp_path: Path, weights: Path) -> None:
+    """Its beacon may be known: an owner could see what the release would say before he draws it."""
+    lot = drawn_lot(tmp_path, 60)
+    run("lot", "commit", photos(tmp_path, range(60, 130)), "--out", lot, "--decided-by", ROUND)
+    assert "release 2 is committed and not written" in told(run("claim", lot, *named(weights)))
+
+
+def test_a_deleted_registration_is_missed_by_the_release_after_it(tmp_path: Path, weights: Path) -> None:
+    lot = drawn_lot(tmp_path, 60)
+    claimed(lot, *named(weights))
+    drawn_lot(tmp_path, 60, 70)
+    kinds = [link.as_json()["kind"].split()[1].rstrip(",") for link in Lot.at(str(lot)).chain()]
+    assert kinds == ["lot", "question", "lot"]
+    shutil.rmtree(lot / "vault" / "claims")
+    said = told(run("claim", lot, *named(weights)))
+    assert "2 releases and questions, of which 1 follow each other" in said and "backup" in said
+
+
+def edited(place: str, value: Any) -> Callable[[dict[str, Any]], None]:
+    """An edit of one entry of a statement, by the way to it."""
+
+    def edit(stated: dict[str, Any]) -> None:
+        *way, last = (int(part) if part.isdigit() else part for part in place.split("."))
+        entry: Any = stated
+        for part in way:
+            entry = entry[part]
+        assert entry[last] != value
+        entry[last] = value
+
+    return edit
+
+
+@pytest.fixture(scope="module")
+def fixed_claim(tmp_path_factory: pytest.TempPathFactory, weights: Path) -> Path:
+    """A statement of grade fixed, beside its lot."""
+    return claimed(drawn_lot(tmp_path_factory.mktemp("claim"), 60), *named(weights))[1]
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        ("chain.1.plan.counted", "until-decided"),
+        ("chain.1.plan.views", 50),
+        ("chain.1.time", "2020-01-01T00:00:00+00:00"),
+        ("chain.1.given", ["size"]),
+        ("chain.1.decided_by", "round 7"),
+        ("chain.1.encoder", "open_clip:ViT-B-32"),
+        ("chain.1.fingerprint", "0" * 64),
+        ("chain.1.tool.version", "9"),
+        ("chain.0.beacon", "round 8"),
+        ("chain.0.counted", "until-decided"),
+        ("chain.0.albums_sha256", "0" * 64),
+        ("releases.0.albums.0", "Album of the plaintiff"),
+        ("releases.0.salt", "0" * 64),
+        ("releases.0.beacon", "c0ffe0"),
+        ("answers.value", "7"),
+        ("result.questions_asked", 9),
+        ("result.level", 0.05),
+        ("grade", "witnessed"),
+        ("question", "0" * 64),
+    ],
+)
+def test_no_entry_of_a_statement_can_be_edited(fixed_claim: Path, tmp_path: Path, place: str, value: Any) -> None:
+    shutil.copytree(fixed_claim.parent, tmp_path / "forged")
+    path = str(tmp_path / "forged" / "statement.json")
+    stated = storage.read_json(path)
+    edited(place, value)(stated)
+    storage.write_json(path, stated)
+    assert failing(Path(path))
+    assert run("verify", path).exit_code == 1
+
+
+def test_the_redraws_have_no_seed_to_choose(fixed_claim: Path) -> None:
+    stated = storage.read_json(str(fixed_claim))
+    assert "seed" not in stated and "seed" not in stated["chain"][-1]["plan"]
+    assert not failing(fixed_claim)
+
+
+def test_answers_that_were_moved_are_found_by_asking_again(
+    fixed_claim: Path, tmp_path: Path, weights: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lot = fixed_claim.parents[2]
+    result = run("verify", fixed_claim, *named(weights))
+    assert result.exit_code == 0, told(result)
+    assert result.output.startswith("HOLDS: NOT SHOWN (fixed)")
+    assert "holds  encoder: asked again about 50 images" in result.output
+    moved = tmp_path / "moved"
+    shutil.copytree(fixed_claim.parent, moved)
+    table = storage.read_table(str(moved / "opened.parquet"))
+    release = Lot.at(str(lot)).releases()[0]
+    held = release.draw.held_back[np.asarray(table["unit"])]
+    scores = np.where(held, -0.9, np.asarray(table["score-0"]))
+    for name in ("score-0", "score-1"):
+        table = table.set_column(table.schema.get_field_index(name), name, pa.array(scores))
+    storage.write_table(str(moved / "opened.parquet"), table)
+    with forged(moved / "statement.json", tmp_path / "forged") as stated:
+        monkeypatch.setattr("pipelines.lots.verify._MOST", 99)
+        stated["result"] |= judged_anew(tmp_path / "forged" / "statement.json", stated)
+    path = tmp_path / "forged" / "statement.json"
+    assert not failing(path)
+    assert storage.read_json(str(path))["result"]["verdict"] == "used"
+    result = run("verify", path)
+    assert result.exit_code == 4 and result.output.startswith("CANNOT TELL: USED (fixed), if the answers are")
+    result = run("verify", path, lot, *named(weights))
+    assert result.exit_code == 1 and "FAILS  encoder: asked again about 50 images" in result.output
+
+
+def judged_anew(path: Path, stated: Mapping[str, Any]) -> dict[str, Any]:
+    """The result that the answers of a statement give."""
+    from mi_core.lots.draw import draw
+    from mi_core.lots.drawn import asking_order, joined_draws, waves_of
+    from mi_core.lots.verdict import judge_claim
+    from pipelines.lots.statement import Stated
+
+    read = Stated(stated, storage.read_table(str(path.parent / "opened.parquet")))
+    (header,), (entry,) = read.headers, stated["releases"]
+    order = asking_order([header.commitment], [60])
+    drawn = joined_draws([header.design], [entry["albums"]], [draw(header.design, entry["salt"], entry["beacon"])])
+    place = np.argsort(read.rows)
+    scores = np.asarray(read.opened["score-0"])[place][order, None]
+    found = judge_claim(drawn, order, waves_of([60]), scores, seed=read.nonce).as_json()
+    told_anew: dict[str, Any] = json.loads(json.dumps(found))
+    return told_anew
+
+
+def test_who_asks_again_needs_the_same_lot_and_the_same_question(
+    fixed_claim: Path, tmp_path: Path, weights: Path
+) -> None:
+    other = drawn_lot(tmp_path, 50)
+    assert "is not the lot of" in told(run("verify", fixed_claim, other, *named(weights)))
+    said = told(run("verify", fixed_claim, *named(weights), "--size", "8"))
+    assert "this would ask in another way: decoder; give the settings of the claim" in said
+    gone = tmp_path / "lot-without"
+    shutil.copytree(fixed_claim.parents[2], gone)
+    shutil.rmtree(gone / "published")
+    result = run("verify", fixed_claim, gone, *named(weights))
+    assert result.exit_code == 4 and "images that chance picked are missing now" in result.output
+
+
+def test_a_later_number_decides_a_registered_question(tmp_path: Path, weights: Path) -> None:
+    lot = drawn_lot(tmp_path, 60)
+    later = "round 99 of drand"
+    registered = run("claim", "register", lot, *named(weights), "--decided-by", later)
+    assert registered.exit_code == 0, told(registered)
+    (question,) = Lot.at(str(lot)).questions()
+    assert question.commitment in registered.output and question.decided_by == later
+    assert not (lot / "claims").exists()  # nothing was asked
+    assert "to be decided by 'round 99 of drand'; ask with --beacon" in told(run("claim", lot, *named(weights)))
+    done = run("claim", "ask", lot, *named(weights), "--beacon", "beef")
+    assert done.exit_code == 0 and done.stdout.startswith("NOT SHOWN (witnessed)"), told(done)
+    assert "decided by beef" in told(run("claim", "ask", lot, *named(weights), "--beacon", "f00d"))
+    (statement,) = (lot / "claims").glob("*/statement.json")
+    checks = verify_claim(str(statement))
+    (looked,) = (check.text for check in checks if check.about == "question" and check.outcome == "open")
+    assert f"look up that {later} was beef" in looked and question.commitment in looked
+    assert not failing(statement)
+    with pytest.raises(UserError, match="run encoder-audit claim register"):
+        claim(str(lot), "checkpoint:resnet8-narrow", weights=str(weights), size=8, beacon="beef")
+    with pytest.raises(UserError, match="to be decided by 'round 99 of drand'"):
+        register_claim(str(lot), "checkpoint:resnet8-narrow", "round 100", weights=str(weights))
+
+
+def test_another_spelling_of_an_address_is_no_other_question(tmp_path: Path) -> None:
+    lot = drawn_lot(tmp_path, 60)
+    with serving(
+        lambda images: {"backbone": images.mean(dim=(2, 3)) @ torch.arange(24.0).reshape(3, 8).sin()}
+    ) as server:
+        url = f"{server.url}/json"
+        spelled = url.replace("http://", "HTTP://", 1).rstrip("/") + "//"
+        found = [claim(str(lot), one, endpoint={"weights_tag": tag}) for tag, one in enumerate(map(str, (url, url)))]
+        described = {one.question.commitment for one in found}
+        assert len(described) == 1
+        from pipelines.lots.question import _mark_of_address
+
+        assert _mark_of_address(url, None) == _mark_of_address(spelled, None) != _mark_of_address(url, "other")
+        assert found[0].grade == FIXED and found[0].result == found[1].result
+        sized = claim(str(lot), url, endpoint={"size": 16})
+        assert sized.grade == OWNERS_WORD and sized.question.given == ("endpoint.size",)
+
+
+def test_images_that_come_back_are_asked_about(tmp_path: Path) -> None:
+    lot = drawn_lot(tmp_path, 120)
+    encoder = Remembering(range(120))
+    path = max((lot / "published").rglob("*.png"))
+    path.rename(tmp_path / "away.png")
+    assert ask_function(lot, encoder).lost == 1
+    (tmp_path / "away.png").rename(path)
+    asked = encoder.asked
+    found = ask_function(lot, encoder)
+    assert found.lost == 0 and encoder.asked - asked < 40  # one image, and what tries an encoder out
+    assert not failing(Path(found.statement) / "statement.json")
+
+
+def test_a_small_lot_says_what_it_can_show_before_it_is_drawn(tmp_path: Path) -> None:
+    images = photos(tmp_path, range(150))
+    commit = run("lot", "commit", images, "--out", tmp_path / "lot", "--decided-by", ROUND)
+    assert "With 120 images published and 30 held back" in commit.stderr and "AUC of .69 or more" in commit.stderr
+    assert not (tmp_path / "lot" / "published").exists()
+
+
+def test_the_least_auc_is_that_of_the_exact_test() -> None:
+    """Normal scores drawn at the least AUC are found in four of five lots."""
+    from scipy.special import ndtri
+
+    from mi_core.lots.designs import held_back_p_value
+
+    generator, apart, found = np.random.default_rng(0), np.sqrt(2) * ndtri(least_auc(120, 30)), []
+    held = np.arange(150) < 30
+    for number in range(400):
+        scores = generator.standard_normal(150) + apart * ~held
+        found.append(held_back_p_value(scores, held, np.zeros(150, dtype=np.int64), seed=number, draws=1999))
+    assert 0.74 < np.mean(np.array(found) <= level_of(1)) < 0.86
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An authority of time stamps that OpenSSL plays."""
+    place = tmp_path_factory.mktemp("authority")
+    (place / "serial").write_text("01\n")
+    (place / "authority.cnf").write_text(AUTHORITY.format(place=place))
+    new = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "30", "-subj", "/CN=root", "-extensions", "root"]
+    openssl(place, *new, "-keyout", "root.key", "-out", "root.pem", "-config", "authority.cnf")
+    request = ["req", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=clock", "-config", "authority.cnf"]
+    openssl(place, *request, "-keyout", "clock.key", "-out", "clock.csr")
+    signed = ["x509", "-req", "-in", "clock.csr", "-CA", "root.pem", "-CAkey", "root.key", "-CAcreateserial"]
+    openssl(place, *signed, "-out", "clock.pem", "-days", "30", "-extfile", "authority.cnf", "-extensions", "clock")
+    return place
+
+
+AUTHORITY = """
+[tsa]
+default_tsa = clock_of_tests
+[clock_of_tests]
+serial = {place}/serial
+signer_digest = sha256
+default_policy = 1.2.3.4
+digests = sha256
+ess_cert_id_alg = sha256
+[req]
+distinguished_name = name
+[name]
+[clock]
+basicConstraints = critical,CA:FALSE
+keyUsage = critical,digitalSignature
+extendedKeyUsage = critical,timeStamping
+[root]
+basicConstraints = critical,CA:TRUE
+keyUsage = critical,keyCertSign
+"""
+
+
+def openssl(place: Path, *arguments: str) -> None:
+    subprocess.run(["openssl", *arguments], cwd=place, check=True, capture_output=True)
+
+
+def stamp(authority: Path, digest: str) -> bytes:
+    """A time stamp (RFC 3161) of 64 hex digits."""
+    openssl(authority, "ts", "-query", "-digest", digest, "-sha256", "-cert", "-out", "query")
+    reply = ["ts", "-reply", "-queryfile", "query", "-signer", "clock.pem", "-inkey", "clock.key"]
+    openssl(authority, *reply, "-config", "authority.cnf", "-out", "reply")
+    return (authority / "reply").read_bytes()
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="OpenSSL plays the authority")
+def test_time_stamps_are_kept_and_checked(tmp_path: Path, weights: Path, authority: Path) -> None:
+    pytest.importorskip("rfc3161_client")
+    lot = drawn_lot(tmp_path, 60)
+    (lot / "stamps").mkdir()
+    commitment = Lot.at(str(lot)).releases()[0].header.commitment
+    (lot / "stamps" / "release-1.tsr").write_bytes(stamp(authority, commitment))
+    _, statement = claimed(lot, *named(weights))
+    assert outcomes(statement)["stamp"] == {"open"}
+    roots = str(authority / "root.pem")
+    assert outcomes(statement, roots=roots)["stamp"] == {"holds"}
+    assert "was known at" in run("verify", statement, "--roots", roots).output
+    other = tmp_path / "other.pem"
+    new = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "30", "-subj", "/CN=root", "-extensions", "root"]
+    openssl(authority, *new, "-keyout", "other.key", "-out", str(other), "-config", "authority.cnf")
+    assert outcomes(statement, roots=str(other))["stamp"] == {"FAILS"}
+    stated = storage.read_json(str(statement))
+    stated["stamps"] = [base64.b64encode(stamp(authority, "ab" * 32)).decode(), base64.b64encode(b"no").decode()]
+    storage.write_json(str(statement), stated)
+    assert outcomes(statement)["stamp"] == {"note", "FAILS"}
