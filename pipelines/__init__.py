@@ -19,7 +19,6 @@ A room imports itself and the rooms that stand before it in this list, never a l
     estimate   what a run will take: hours, queries, bytes and money
     audit      all stages, one after the other; the self-test
     jobs       the same run as a job of a Ray cluster
-    bench      speed beside published code
     cli        the command line
 
 The way of an image: ``data.scan`` reads and hashes it, ``data.draw`` gives it a role, ``plan.resolve`` says which

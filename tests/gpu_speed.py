@@ -25,8 +25,6 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from mi_core.augmentations.simclr import SimCLRAugmentation  # noqa: E402
-from mi_core.bench.extraction import ExtractionCase  # noqa: E402
-from mi_core.bench.setting import MEAN, RECIPE, STD, spread  # noqa: E402
 from mi_core.encoders import batch_norm, build_backbone  # noqa: E402
 from mi_core.encoders.checkpoint import Encoder, channelwise, seeded  # noqa: E402
 from mi_core.encoders.folding import for_queries  # noqa: E402
@@ -39,7 +37,9 @@ from mi_core.runtime import prepare_cuda  # noqa: E402
 from mi_core.training.data import ResidentImages  # noqa: E402
 from mi_core.training.loop import Pretrainer, PretrainingParameters  # noqa: E402
 from mi_core.training.optimizers import OptimizerParameters  # noqa: E402
-from pipelines.bench.cases import dated  # noqa: E402
+from tests.studies.bench.cases import dated  # noqa: E402
+from tests.studies.bench.extraction import ExtractionCase  # noqa: E402
+from tests.studies.bench.setting import MEAN, RECIPE, STD, spread  # noqa: E402
 
 GPU = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 TURNS, SECONDS = 3, 0.5
@@ -199,8 +199,8 @@ def profile(objective: str) -> str:
 
 def pipeline(encoders: int) -> dict[str, Any]:
     """From JPEG shards through Ray: one actor that holds the GPU."""
-    from pipelines.bench.pipeline import Pipeline, query_config, smooth_shards
     from pipelines.plan.load import parse
+    from tests.studies.bench.pipeline import Pipeline, query_config, smooth_shards
 
     case = ExtractionCase("vit-b/32", 224, "bfloat16", encoders)
     with tempfile.TemporaryDirectory() as place:

@@ -13,10 +13,7 @@ from typing import Any
 from typer.main import get_command
 
 from mi_core.attacks import ATTACKS
-from mi_core.bench.extraction import EXTRACTION_CASES
-from mi_core.bench.label_only import LABEL_ONLY_CASES
 from mi_core.defenses import DEFENSES
-from pipelines.bench import train
 from pipelines.cli.app import app
 from pipelines.cli.flags import Flags
 from pipelines.cli.loading import check_stage, loaded_run
@@ -25,7 +22,6 @@ from pipelines.config.run_config import RunConfig
 from pipelines.report.gate import Gate
 
 ROOT = Path(__file__).parents[1]
-CASES = {"train": train.CASES, "label-only": LABEL_ONLY_CASES, "extract": EXTRACTION_CASES}
 YOURS = {"CONFIG", "RUN", "my-config.yaml", "mine.yaml"}
 """Configs of the reader; that of quickstart stands for them."""
 _FENCE = re.compile(r"^( *)```(\S*)\n(.*?)^ *```$", re.M | re.S)
@@ -129,8 +125,6 @@ def understood(words: Sequence[str]) -> dict[str, Any]:
     if "fail_on" in given:
         Gate.from_options(given["fail_on"], given["max_auc"], None)
     check_stage(given.get("force"))
-    if "case" in given:
-        assert set(given["case"]) <= set(CASES[context.info_name])
     if context.info_name in ("attacks", "defenses"):
         assert given["name"] in (None, "NAME", "low-cosine", *ATTACKS, *DEFENSES)  # one that a page makes
     return given

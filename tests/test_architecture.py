@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 # A room of pipelines imports itself and the rooms before it.
 ROOMS = (
     *("errors", "console", "files", "config", "plan", "run", "data", "encoders", "pretrain", "extract"),
-    *("attack", "tune", "report", "lots", "estimate", "audit", "jobs", "bench", "cli"),
+    *("attack", "tune", "report", "lots", "estimate", "audit", "jobs", "cli"),
 )
 DOORS = {stage: stage for stage in ("pretrain", "extract", "attack", "tune", "report", "audit")} | {"cli": ""}
 """Rooms that ``python -m`` enters, and the command that each stands for."""
@@ -59,17 +59,6 @@ MI_CORE = {
     "lots": {"image_files", "images", "metrics", "report", "validity"},
     "captions": set(),
     "costs": set(),
-    "bench": {
-        "attacks",
-        "augmentations",
-        "encoders",
-        "features",
-        "image_files",
-        "images",
-        "objectives",
-        "querying",
-        "training",
-    },
 }
 # What a drawer may import of its folder besides itself: other drawers, and files of the root; "" is the root.
 DRAWERS = {

@@ -39,7 +39,6 @@ NEEDED = {
     "tune": "minutes; tests.pipelines.tune.test_run runs it",
     "forget": "an encoder before and after; tests.pipelines.report.test_forget runs it",
     "selftest": "minutes; tests.pipelines.audit.test_selftest runs it",
-    "bench": "minutes; tests.mi_core.bench.test_training runs a part",
 }
 """Commands by what they need that is not here, or the test that runs them."""
 PAGES: dict[str, dict[str, str]] = {

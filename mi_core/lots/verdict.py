@@ -132,41 +132,6 @@ class ClaimResult:
         return entry
 
 
-@dataclass(frozen=True)
-class Elsewhere:
-    """A claim without images that were seen elsewhere: their numbers, and the p-value of the others."""
-
-    published: int
-    held_back: int
-    p_value: float
-
-
-def without(
-    drawn: Drawn,
-    units: npt.NDArray[np.int64],
-    scores: npt.NDArray[np.float64],
-    captions: npt.NDArray[np.float64] | None,
-    is_seen: BoolArray,
-    *,
-    seed: str,
-) -> Elsewhere:
-    """The result without some images. Whoever names them after the draw can make it as small as he likes.
-
-    Args:
-        drawn, units, scores, captions, seed: as in `judge_claim`.
-        is_seen: (M,) which images were seen elsewhere.
-    """
-    kept, held = ~is_seen, drawn.held_back[units]
-    p_value = 1.0
-    if kept.any():
-        texts = None if captions is None else captions[kept]
-        rest = judge_claim(
-            drawn, units[kept], np.zeros(int(kept.sum()), dtype=np.int64), scores[kept], texts, seed=seed
-        )
-        p_value = rest.p_value
-    return Elsewhere(int((is_seen & ~held).sum()), int((is_seen & held).sum()), p_value)
-
-
 def level_of(questions_asked: int) -> float:
     """The level of the j-th question about a lot.
 

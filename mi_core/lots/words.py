@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from mi_core.lots.chain import FIXED, OWNERS_WORD, WITNESSED
 from mi_core.lots.commitment import UNTIL_DECIDED
 from mi_core.lots.draw import CAPTIONS, HELD_BACK, TWINS
-from mi_core.lots.verdict import USED, ClaimResult, DesignResult, Elsewhere, least_auc
+from mi_core.lots.verdict import USED, ClaimResult, DesignResult, least_auc
 from mi_core.report.words.numbers import count, estimate, percent, rate, small
 
 _ALBUMS = 5  # that are named
@@ -51,13 +51,12 @@ def power_in_words(published: int, held_back: int) -> str:
     )
 
 
-def lines(result: ClaimResult, lost: int, elsewhere: Elsewhere | None = None) -> list[str]:
+def lines(result: ClaimResult, lost: int) -> list[str]:
     """The lines below the headline.
 
     Args:
         result: of the claim.
         lost: images that are missing or altered.
-        elsewhere: what would be without the images that were seen elsewhere.
     """
     decisive = result.any_time_p_value if result.counted == UNTIL_DECIDED else result.p_value
     told = [f"p = {small(decisive)}, and {small(result.level)} or less was needed. {_meaning(result, decisive)}"]
@@ -76,13 +75,6 @@ def lines(result: ClaimResult, lost: int, elsewhere: Elsewhere | None = None) ->
         )
     if lost:
         told.append(f"Missing, or altered since: {count(lost)} images. They count against the claim; put them back.")
-    if elsewhere is not None:
-        told.append(
-            f"Seen elsewhere, as they are or nearly: {count(elsewhere.published)} published and "
-            f"{count(elsewhere.held_back)} held-back images. Without them p = {small(elsewhere.p_value)}. The answer "
-            "above does not follow that, since they were named after the draw. Held-back images that the encoder may "
-            "know from elsewhere can hide a use; they cannot make one."
-        )
     if result.verdict != USED:
         told.append(
             "This is no proof that they were not used: with few images, or where the encoder learned little of each, a "

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipelines.cli.bench import bench_app
 from pipelines.cli.check import check
 from pipelines.cli.completion import completion, prepare
 from pipelines.cli.examples import example
@@ -59,7 +58,6 @@ app = typer.Typer(
 )
 app.add_typer(shards_app, name="shards")
 app.add_typer(list_app, name="list")
-app.add_typer(bench_app, name="bench")
 app.add_typer(lot_app, name="lot")
 app.add_typer(claim_app, name="claim")
 

@@ -271,12 +271,6 @@ def ask(
     missing_ok: Annotated[
         bool, typer.Option("--missing-ok", help="Ask although images are missing; they count against the claim.")
     ] = False,
-    elsewhere: Annotated[
-        str | None,
-        typer.Option(
-            "--seen-elsewhere", help="Images that others had already: tell what is without them.", metavar="IMAGES"
-        ),
-    ] = None,
     address: Address = None,
 ) -> None:
     """Test whether an encoder used what a lot published; claim LOT is short for it.
@@ -284,7 +278,6 @@ def ask(
     The p-value holds whatever the images and the encoder are. Its grade says what the owner could have chosen.
     """
     from mi_core.lots.words import grade_in_words, headline, lines
-    from pipelines.data.scan.shards import source_of
     from pipelines.lots.claim import claim
 
     model, settings = encoder_of(encoder, url, adapter, api_key_env, weights, objective, size)
@@ -293,13 +286,12 @@ def ask(
         model,
         beacon=beacon.strip(),
         missing_ok=missing_ok,
-        seen_elsewhere=None if elsewhere is None else source_of(elsewhere),
         address=address,
         **settings,
     )
     output.print(f"{headline(found.result, found.grade)}\n", soft_wrap=True, highlight=False)
     graded = grade_in_words(found.grade, found.alone, found.question.given)
-    for line in (graded, *lines(found.result, found.lost, found.elsewhere)):
+    for line in (graded, *lines(found.result, found.lost)):
         output.print(f"  {line}", soft_wrap=True, highlight=False)
     output.print(
         f"\nquestion {found.result.questions_asked}  {found.question.commitment}\nanswers     {found.answers}\n"

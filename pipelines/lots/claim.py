@@ -21,15 +21,12 @@ from mi_core.auditing.models import evaluating, is_address
 from mi_core.lots.chain import Question, grade_of, number_of
 from mi_core.lots.commitment import UNTIL_DECIDED
 from mi_core.lots.drawn import counted_against, waves_of
-from mi_core.lots.verdict import USED, ClaimResult, Elsewhere, judge_claim, without
+from mi_core.lots.verdict import USED, ClaimResult, judge_claim
 from mi_core.provenance import now
-from pipelines.config.sections.sources import SourceConfig
 from pipelines.console import say
-from pipelines.data.columns import DESCRIPTOR, PHASH
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.lots.asking import Asking, ask_part, expected_files, make_ready
-from pipelines.lots.elsewhere import seen_in
 from pipelines.lots.question import describe, folder_of, register, same_question, settled_nonce, whole
 from pipelines.lots.statement import CAPTION_SCORES, SCORES, Asked, write_statement
 from pipelines.lots.vault import VAULT, Lot, Release, drawn_of, order_of
@@ -52,7 +49,6 @@ class Claim:
         result: what it says.
         lost: images that are missing or altered; they count against the claim.
         answers: number of the answers, 64 hex digits: the last link of the chain.
-        elsewhere: what would be without the images that were seen elsewhere; None: nobody asked.
     """
 
     lot: Lot
@@ -62,7 +58,6 @@ class Claim:
     result: ClaimResult
     lost: int
     answers: str
-    elsewhere: Elsewhere | None = None
 
     @property
     def statement(self) -> str:
@@ -97,7 +92,6 @@ def claim(
     *,
     beacon: str = "",
     missing_ok: bool = False,
-    seen_elsewhere: SourceConfig | None = None,
     address: str | None = None,
     **settings: Any,
 ) -> Claim:
@@ -109,8 +103,6 @@ def claim(
             address also by Ray tasks.
         beacon: the number by which `register_claim` said that the views are decided; empty: none was registered.
         missing_ok: ask although images are missing; else a few may be. They count against the claim.
-        seen_elsewhere: images that are known to stand elsewhere, too. What the result would be without them and their
-            near-copies is told; the verdict does not follow it, for they were named after the draw.
         address: a Ray cluster; None: a local Ray where there are many images.
         settings: ``size``, ``decoding``, ``weights``, ``weights_key``, ``objective``, ``augmentation``, ``output``,
             ``mean``, ``std``, ``endpoint``, ``key``, ``trust_code`` and ``views`` as `mi_core.audit` has them. What
@@ -133,8 +125,7 @@ def claim(
         question = _decided(lot, described, beacon)
         say("claim", f"question {number_of(lot.chain(), question)}: {question.commitment}")
         asking = Asking(model, own, settled_nonce(lot, question, beacon))
-        seen = None if seen_elsewhere is None else _seen(releases, seen_elsewhere)
-        return _asked(lot, releases, question, beacon, asking, each, seen)
+        return _asked(lot, releases, question, beacon, asking, each)
 
 
 def _written(place: str) -> tuple[Lot, list[Release]]:
@@ -181,14 +172,6 @@ def _check_there(releases: Sequence[Release], *, missing_ok: bool) -> None:
     say("claim", f"{told}; they count against the claim")
 
 
-def _seen(releases: Sequence[Release], source: SourceConfig) -> set[str]:
-    """The pixels of the images of a lot that stand in a source as well."""
-    columns = ["sha256", PHASH, DESCRIPTOR]
-    tables = [release.images(name, columns) for release in releases for name in release.parts()]
-    whole = pa.concat_tables(tables)
-    return seen_in(whole.filter(pc.not_equal(whole["sha256"], "")), source)
-
-
 def _asked(
     lot: Lot,
     releases: Sequence[Release],
@@ -196,7 +179,6 @@ def _asked(
     value: str,
     asking: Asking,
     each: TaskMap,
-    seen: set[str] | None,
 ) -> Claim:
     """Ask wave by wave, or about all at once, and judge."""
     drawn, order = drawn_of(releases, captions=question.plan["captions"]), order_of(releases)
@@ -227,15 +209,11 @@ def _asked(
         if result.verdict == USED:
             break
     rows = order[:begun]
-    elsewhere = None
-    if seen is not None:
-        shas = np.concatenate([np.asarray(release.digests.to_pylist()) for release in releases])
-        elsewhere = without(drawn, rows, *judged, np.isin(shas[rows], sorted(seen)), seed=asking.nonce)
     lost = int(np.isnan(scores[rows]).any(axis=1).sum())
     grade = grade_of([release.header for release in releases], question)
     asked = Asked(rows, scores[rows], captions[rows])
     answers = write_statement(lot, releases, question, value, asked, result)
-    return Claim(lot, question, value, grade, result, lost, answers, elsewhere)
+    return Claim(lot, question, value, grade, result, lost, answers)
 
 
 def ask(

@@ -16,7 +16,6 @@ from typer.testing import CliRunner
 from mi_core.encoders.checkpoint import Encoder as EncoderModule
 from mi_core.lots.words import grade_in_words, headline, lines
 from pipelines.cli.app import app
-from pipelines.config.sections.sources import SourceConfig
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.lots.claim import Claim, claim
@@ -285,27 +284,6 @@ def test_of_two_captions_the_published_one_is_found(tmp_path: Path) -> None:
     only = lot_of(tmp_path / "only", range(60), options=("--share", "0", "--captions"), captions=True)
     with pytest.raises(UserError, match="reads no texts: nothing can be shown"):
         ask(only, Remembering(()))
-
-
-def test_images_seen_elsewhere_are_told_and_decide_nothing(tmp_path: Path) -> None:
-    """An owner who names the held-back images that an encoder remembers would forge a claim."""
-    lot = lot_of(tmp_path, range(300))
-    found = ask(lot, Remembering(range(0, 300, 2)))
-    table = storage.read_table(f"{found.statement}/opened.parquet").to_pandas()
-    held = {path.stem for path in (lot / "vault").rglob("held-back/**/*.png")}
-    shas = {row["sha256"]: row["name"] for row in Lot.at(str(lot)).releases()[0].images("part-00000").to_pylist()}
-    table["stem"] = [Path(shas[one[0]]).stem for one in table["versions"]]
-    known = sum(int(stem) % 2 == 0 for stem in held)
-    named = table[table["stem"].isin(held)].nlargest(known, "score-0")["stem"]
-    (tmp_path / "web").mkdir()
-    for stem in named:
-        (tmp_path / "web" / f"{stem}.png").write_bytes(picture(int(stem)))
-    source = SourceConfig(kind="imagefolder", path=str(tmp_path / "web"))
-    again = ask(lot, Remembering(range(0, 300, 2)), seen_elsewhere=source)
-    assert again.result == found.result and again.result.verdict == "not shown"
-    assert again.elsewhere is not None and again.elsewhere.p_value < 0.01
-    assert (again.elsewhere.published, again.elsewhere.held_back) == (0, known)
-    assert any("does not follow that" in line for line in lines(again.result, 0, again.elsewhere))
 
 
 def test_units_are_asked_in_an_order_that_no_coin_settles(tmp_path: Path) -> None:

@@ -33,11 +33,11 @@ from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from pipelines.bench.cases import dated
 from pipelines.console import count_of, say
 from pipelines.errors import UserError
 from pipelines.run.folder import PROGRESS
 from pipelines.run.machine import Process, cpus, descendants
+from tests.studies.bench.cases import dated
 
 SIZES = (100_000, 1_000_000)
 SHARDS = 50  # of the candidates, and of the controls

@@ -19,13 +19,13 @@ import torch
 from PIL import Image
 
 from mi_core.augmentations.simclr import SimCLRAugmentation
-from mi_core.bench.setting import MEAN, RECIPE, STD, spread, torchvision_view
 from mi_core.checks import ConfigError, check_choice
 from mi_core.objectives.simclr import SimCLRParameters, nt_xent
 from mi_core.runtime import keep_freed_memory
 from mi_core.training.data import ResidentImages
 from mi_core.training.loop import Pretrainer, PretrainingParameters
 from mi_core.training.optimizers import OptimizerParameters
+from tests.studies.bench.setting import MEAN, RECIPE, STD, spread, torchvision_view
 
 TEMPERATURE = 0.5
 WARM_STEPS = 2

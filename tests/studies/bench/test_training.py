@@ -7,9 +7,9 @@ import multiprocessing
 import pytest
 import torch
 
-from mi_core.bench import training as benchmark
-from mi_core.bench.training import TRAINING_CASES, TrainingCase, training_benchmark
 from mi_core.checks import ConfigError
+from tests.studies.bench import training as benchmark
+from tests.studies.bench.training import TRAINING_CASES, TrainingCase, training_benchmark
 
 
 def images(count: int) -> torch.Tensor:

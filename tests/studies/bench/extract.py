@@ -17,13 +17,13 @@ from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from mi_core.bench.extraction import EXTRACTION_CASES, VIEWS, crews, figures
-from pipelines.bench import scale
-from pipelines.bench.cases import chosen_of, dated
-from pipelines.bench.pipeline import ROLES, Pipeline, query_config, smooth_shards
 from pipelines.console import count_of, say
 from pipelines.data.read.shard_paths import expand
 from pipelines.run.machine import cpus
+from tests.studies.bench import scale
+from tests.studies.bench.cases import chosen_of, dated
+from tests.studies.bench.extraction import EXTRACTION_CASES, VIEWS, crews, figures
+from tests.studies.bench.pipeline import ROLES, Pipeline, query_config, smooth_shards
 
 OTHERS = ("memory", "scaling")
 IMAGES = 20_000  # of a turn through Ray, at most

@@ -1,4 +1,4 @@
-"""``encoder-audit bench``: our speed beside published code and the bare network, and what grows with the data."""
+"""``python -m tests.studies.bench``: our speed beside published code, and what grows with the data."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ from typing import Annotated, Any
 import typer
 from rich.console import RenderableType
 
-from pipelines.cli.examples import example
 from pipelines.console import output
 from pipelines.files import storage
 
 bench_app = typer.Typer(
     no_args_is_help=True,
     help="Measure our speed beside published code and the bare network.",
-    epilog=example("bench train --case small"),
 )
 Json = Annotated[str | None, typer.Option("--json", help="Write the result to a file.", metavar="FILE")]
 
@@ -26,7 +24,7 @@ def _show(table: RenderableType, result: dict[str, Any], json: str | None) -> No
         storage.write_json(storage.target(json), result)
 
 
-@bench_app.command("train", epilog=example("bench train --case small"))
+@bench_app.command("train")
 def bench_train(
     json: Json = None,
     case: Annotated[list[str] | None, typer.Option("--case", help="small, small-bfloat16, ...; repeatable.")] = None,
@@ -34,26 +32,13 @@ def bench_train(
     threads: Annotated[int | None, typer.Option("--threads", min=1, help="Cores to use; default: all.")] = None,
 ) -> None:
     """Compare our training loop with a PIL DataLoader, lightly, and the bare step of the network."""
-    from pipelines.bench import train
+    from tests.studies.bench import train
 
     result = train.run(case or (), data=data, threads=threads)
     _show(train.table(result), result, json)
 
 
-@bench_app.command("label-only", epilog=example("bench label-only --case small"))
-def bench_label_only(
-    json: Json = None,
-    case: Annotated[list[str] | None, typer.Option("--case", help="small, resnet18; repeatable.")] = None,
-    threads: Annotated[int, typer.Option("--threads", min=1, help="Cores to use.")] = 1,
-) -> None:
-    """Compare the search of the label-only attack with the Adversarial Robustness Toolbox."""
-    from pipelines.bench import label_only
-
-    result = label_only.run(case or (), threads=threads)
-    _show(label_only.table(result), result, json)
-
-
-@bench_app.command("extract", epilog=example("bench extract --case small --threads 2"))
+@bench_app.command("extract")
 def bench_extract(
     json: Json = None,
     case: Annotated[list[str] | None, typer.Option("--case", help="small, resnet18, memory, ...; repeatable.")] = None,
@@ -61,20 +46,24 @@ def bench_extract(
     threads: Annotated[int | None, typer.Option("--threads", min=1, help="Cores to use; default: all.")] = None,
 ) -> None:
     """Compare extraction through Ray with the published way, a batched loop and the bare encoder."""
-    from pipelines.bench import extract
+    from tests.studies.bench import extract
 
     result = extract.run(case or (), data=data, threads=threads)
     _show(extract.table(result), result, json)
 
 
-@bench_app.command("scale", epilog=example("bench scale --images 1000 --images 4000"))
+@bench_app.command("scale")
 def bench_scale(
     json: Json = None,
     images: Annotated[list[int] | None, typer.Option("--images", min=1000, help="Images of a run; repeatable.")] = None,
     keep: Annotated[str | None, typer.Option("--keep", help="Keep data and runs in a folder.")] = None,
 ) -> None:
     """Measure whole runs on more and more images: time and memory of every stage, and requests to an object store."""
-    from pipelines.bench import growth
+    from tests.studies.bench import growth
 
     result = growth.run(images or growth.SIZES, keep=keep)
     _show(growth.table(result), result, json)
+
+
+if __name__ == "__main__":
+    bench_app()

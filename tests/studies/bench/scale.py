@@ -9,15 +9,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from mi_core.bench.extraction import VIEWS, ExtractionCase
-from pipelines.bench import latency
-from pipelines.bench.pipeline import Pipeline, query_config, smooth_shards
 from pipelines.console import say
 from pipelines.data.read.shard_paths import expand
 from pipelines.extract.stream import READERS_PER_ACTOR
 from pipelines.run.machine import descendants
+from tests.studies.bench import latency
+from tests.studies.bench.extraction import VIEWS, ExtractionCase
+from tests.studies.bench.pipeline import Pipeline, query_config, smooth_shards
 
-LATENCY, LATENCY_CHUNKS = "pipelines.bench.latency:answer", 8  # chunks per worker
+LATENCY, LATENCY_CHUNKS = "tests.studies.bench.latency:answer", 8  # chunks per worker
 SIDE, SHARD, CHUNK, QUERIES = 256, 240, 24, 2  # pixels, images per shard and per chunk, views
 
 

@@ -1,4 +1,4 @@
-"""Training speed: ours beside a PIL DataLoader, lightly and the bare step of the network (`mi_core.bench.training`)."""
+"""Training speed: ours beside a PIL DataLoader, lightly and the bare step of the network."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import numpy as np
 from rich import box
 from rich.table import Table
 
-from pipelines.bench.cases import chosen_of, dated
 from pipelines.console import say
 from pipelines.data.read.sources import Source
 from pipelines.errors import UserError
 from pipelines.run.machine import cpus
+from tests.studies.bench.cases import chosen_of, dated
 
-CASES = {  # name in the result: case of mi_core.bench.training, precision
+CASES = {  # name in the result: case of tests.studies.bench.training, precision
     "small": ("small", "float32"),
     "small-bfloat16": ("small", "bfloat16"),
     "resnet18": ("resnet18", "float32"),
@@ -37,7 +37,7 @@ def run(cases: Iterable[str] = (), *, data: str | None = None, threads: int | No
     """
     import torch
 
-    from mi_core.bench.training import training_benchmark
+    from tests.studies.bench.training import training_benchmark
 
     chosen = chosen_of(cases, CASES)
     images = torch.from_numpy(_random_images() if data is None else _images(data))

@@ -1,1 +1,0 @@
-"""Benchmarks: our speed beside that of published code, as ratios of one run."""
