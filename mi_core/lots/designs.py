@@ -103,7 +103,7 @@ def paired_p_value(differences: FloatArray, *, seed: int, draws: int = DRAWS) ->
     check_shape("differences", differences, "N")
     check_range("draws", draws, 1)
     check_finite("differences", differences)
-    signed = _signed_scores(np.asarray(differences, dtype=np.float64))
+    signed = signed_scores(np.asarray(differences, dtype=np.float64))
     if not signed.any():
         return 1.0
     drawn = _number_of_draws(draws, len(signed))
@@ -193,7 +193,7 @@ def paired_bets(differences: FloatArray, waves: _Int64) -> _Float64:
     check_shape("waves", waves, "N", N=count)
     check_finite("differences", differences)
     values = np.asarray(differences, dtype=np.float64)
-    sizes = _by_wave(waves, lambda rows: np.abs(_signed_scores(values[rows])))
+    sizes = _by_wave(waves, lambda rows: np.abs(signed_scores(values[rows])))
     # with a shift of delta in the difference, a size of x has the odds exp(2 delta x) to be positive
     gains = np.zeros((count, len(ALTERNATIVES)))
     for number, (share, shift) in enumerate(ALTERNATIVES):
@@ -236,8 +236,8 @@ def aligned(values: _Float64, strata: _Int64) -> _Float64:
     return np.asarray(values - values.mean() - (shrink * (means - values.mean()))[numbers])
 
 
-def _signed_scores(differences: _Float64) -> _Float64:
-    """Half-normal scores of the sizes with the signs of the differences: (N,)."""
+def signed_scores(differences: _Float64) -> _Float64:
+    """Half-normal scores of the sizes of differences (N,), with their signs: (N,)."""
     ranks = mean_ranks(np.abs(differences))
     return np.asarray(np.sign(differences) * ndtri(0.5 + ranks / (2 * len(differences) + 2)))
 

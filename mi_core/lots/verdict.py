@@ -34,8 +34,10 @@ from mi_core.lots.designs import (
     held_back_bets,
     held_back_p_value,
     joined_p_value,
+    normal_scores,
     paired_bets,
     paired_p_value,
+    signed_scores,
     wealth,
 )
 from mi_core.lots.draw import CAPTIONS, HELD_BACK, TWINS
@@ -228,6 +230,29 @@ def judge_claim(
         share=_share(mine.held_back, values, pairs),
         albums=_albums(mine, values, pairs, level, seed, draws),
     )
+
+
+def support_of(
+    drawn: Drawn, units: npt.NDArray[np.int64], scores: FloatArray, caption_scores: FloatArray | None = None
+) -> npt.NDArray[np.float64]:
+    """How much each answer speaks for a use: (M,) at least 0, with the sum 1.
+
+    Whoever moves answers until a claim says ``used`` moves much of this sum, however few they are. So a checker who
+    picks by it finds them, where one who picks at random misses a few well chosen ones. Half of it is even, for what
+    else somebody may move.
+
+    Args:
+        drawn, units, scores, caption_scores: as in `judge_claim`.
+    """
+    values, held = np.asarray(scores, dtype=np.float64), drawn.held_back[units]
+    found = np.zeros(len(units))
+    if 0 < held.sum() < len(held):
+        normal = normal_scores(values.mean(axis=1))
+        found += np.where(held, -normal / held.sum(), normal / (~held).sum()).clip(min=0)
+    for shown, other in _pairs_of(drawn, units, values, caption_scores).values():
+        found += signed_scores(shown - other).clip(min=0) / len(units)
+    even = np.full(len(units), 1 / len(units))
+    return (found / found.sum() + even) / 2 if found.any() else even
 
 
 def _of_held_back(

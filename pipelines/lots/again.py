@@ -1,7 +1,8 @@
 """Ask the encoder of a statement again, about images that chance picks, and compare the answers.
 
-Whoever writes other answers into a statement, and all digests anew, is found only so. It takes the lot with its vault,
-since held-back images are among those asked about.
+Whoever writes other answers into a statement, and all digests anew, is found only so. Chance prefers the answers that
+speak for a use (`mi_core.lots.verdict.support_of`). It takes the lot with its vault, since held-back images are among
+those asked about.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import numpy.typing as npt
 
 from mi_core.auditing.models import evaluating, is_address
 from mi_core.checks import ConfigError
+from mi_core.lots.drawn import counted_against
+from mi_core.lots.verdict import support_of
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.lots.asking import Asking
@@ -63,7 +66,9 @@ def ask_again(file: str, place: str | None, model: Any, **settings: Any) -> Chec
             raise UserError(f"this would ask in another way: {', '.join(other)}; give the settings of the claim")
         rows = stated.rows
         count = min(len(rows), max(_LEAST, math.ceil(len(rows) / _TENTH)))
-        chosen = np.random.default_rng(secrets.randbits(64)).choice(len(rows), count, replace=False)
+        scores = counted_against(*stated.answers(), stated.drawn, rows)
+        chances = support_of(stated.drawn, rows, *scores)
+        chosen = np.random.default_rng(secrets.randbits(64)).choice(len(rows), count, replace=False, p=chances)
         units = [unit.versions for release in releases for unit in contents_of(release.units)]
         versions = stated.opened["versions"].to_pylist()
         if any(units[rows[one]] != tuple(versions[one]) for one in chosen):

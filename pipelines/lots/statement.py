@@ -21,6 +21,8 @@ import pyarrow as pa
 from mi_core.checks import ConfigError
 from mi_core.lots.chain import Link, Question, grade_of, headers_before, link_from_json, nonce_of
 from mi_core.lots.commitment import Header, entry_digest
+from mi_core.lots.draw import draw
+from mi_core.lots.drawn import Drawn, joined_draws
 from mi_core.lots.merkle import proof_of
 from mi_core.lots.verdict import ClaimResult
 from pipelines.errors import UserError
@@ -183,6 +185,14 @@ class Stated:
         """(M,) numbers over all releases of the units in opened.parquet."""
         starts = np.cumsum([0, *(sum(header.design.sizes) for header in self.headers)])
         return np.asarray(starts[np.asarray(self.opened["release"])] + np.asarray(self.opened["unit"]))
+
+    @cached_property
+    def drawn(self) -> Drawn:
+        """The coins of all releases, drawn anew from salts and beacons."""
+        designs, entries = [header.design for header in self.headers], self.entries["releases"]
+        draws = [draw(one, entry["salt"], entry["beacon"]) for one, entry in zip(designs, entries, strict=True)]
+        albums = [entry["albums"] for entry in entries]
+        return joined_draws(designs, albums, draws, captions=self.question.plan["captions"])
 
     def answers(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """(M, 2) scores of both versions, and of both captions, as opened.parquet has them."""

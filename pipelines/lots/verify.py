@@ -17,8 +17,7 @@ from mi_core.checks import ConfigError
 from mi_core.lots.chain import ENCODER as OWN_CODE
 from mi_core.lots.chain import Question, faults_of_chain, grade_of, headers_before, number_of
 from mi_core.lots.commitment import ALL, UNTIL_DECIDED, Header, Unit, entry_digest, text_digest
-from mi_core.lots.draw import draw
-from mi_core.lots.drawn import asking_order, counted_against, joined_draws, waves_of
+from mi_core.lots.drawn import asking_order, counted_against, waves_of
 from mi_core.lots.merkle import root_from
 from mi_core.lots.verdict import judge_claim
 from mi_core.lots.words import MEANINGS
@@ -251,18 +250,14 @@ def _check_result(stated: Stated) -> Iterator[Check]:
     yield from _lines("completeness", faults, f"{len(rows):,} of {len(order):,} images were asked about, none left out")
     if faults:
         return
-    asked, entries = order[: len(rows)], stated.entries["releases"]
-    place = np.empty(len(order), dtype=np.int64)
+    asked, place = order[: len(rows)], np.empty(len(order), dtype=np.int64)
     place[rows] = np.arange(len(rows))
-    designs = [header.design for header in headers]
-    draws = [draw(one, entry["salt"], entry["beacon"]) for one, entry in zip(designs, entries, strict=True)]
-    drawn = joined_draws(designs, [entry["albums"] for entry in entries], draws, captions=question.plan["captions"])
     scores, captions = (values[place[asked]] for values in stated.answers())
     found = judge_claim(
-        drawn,
+        stated.drawn,
         asked,
         waves[: len(rows)],
-        *counted_against(scores, captions, drawn, asked),
+        *counted_against(scores, captions, stated.drawn, asked),
         counted=question.plan["counted"],
         questions_asked=number_of(stated.chain, question),
         seed=stated.nonce,

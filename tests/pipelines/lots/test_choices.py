@@ -16,14 +16,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 import torch
+from scipy.special import ndtri
 from typer.testing import CliRunner, Result
 
 from mi_core.checks import ConfigError
 from mi_core.encoders import build_backbone
 from mi_core.lots.chain import FIXED, OWNERS_WORD, WITNESSED, Question, faults_of_chain, grade_of, nonce_of
 from mi_core.lots.commitment import Header, entry_digest
+from mi_core.lots.designs import held_back_p_value
 from mi_core.lots.draw import Design
-from mi_core.lots.verdict import least_auc, level_of
+from mi_core.lots.drawn import Drawn
+from mi_core.lots.verdict import least_auc, level_of, support_of
 from pipelines.cli.app import app
 from pipelines.errors import UserError
 from pipelines.files import storage
@@ -415,16 +418,34 @@ def test_a_small_lot_says_what_it_can_show_before_it_is_drawn(tmp_path: Path) ->
 
 def test_the_least_auc_is_that_of_the_exact_test() -> None:
     """Normal scores drawn at the least AUC are found in four of five lots."""
-    from scipy.special import ndtri
-
-    from mi_core.lots.designs import held_back_p_value
-
     generator, apart, found = np.random.default_rng(0), np.sqrt(2) * ndtri(least_auc(120, 30)), []
     held = np.arange(150) < 30
     for number in range(400):
         scores = generator.standard_normal(150) + apart * ~held
         found.append(held_back_p_value(scores, held, np.zeros(150, dtype=np.int64), seed=number, draws=1999))
     assert 0.74 < np.mean(np.array(found) <= level_of(1)) < 0.86
+
+
+def test_a_tenth_finds_answers_of_which_few_were_moved() -> None:
+    """The fewest moved answers that make a USED: picked by support they are found, picked evenly half are missed."""
+    generator, missed, missed_evenly, count, asked = np.random.default_rng(0), [], [], 500, 50
+    held = np.arange(count) < count // 5
+    drawn = Drawn(np.zeros(count, dtype=np.int64), ("",), held)
+    for _ in range(20):
+        scores = generator.standard_normal(count)
+        best = [one for one in np.argsort(-scores) if held[one]]
+        for moved in range(1, count):
+            forged = scores.copy()
+            forged[best[:moved]] = scores.min() - 1 - np.arange(moved)
+            if held_back_p_value(forged, held, drawn.strata, seed=1, draws=999) <= level_of(1):
+                break
+        chances = support_of(drawn, np.arange(count), forged[:, None])
+        assert chances.sum() == pytest.approx(1) and chances.min() >= 0.5 / count
+        for found, p in ((missed, chances), (missed_evenly, None)):
+            for _ in range(50):
+                chosen = generator.choice(count, asked, replace=False, p=p)
+                found.append(not np.isin(best[:moved], chosen).any())
+    assert np.mean(missed) < 0.1 < 0.3 < np.mean(missed_evenly)
 
 
 @pytest.fixture(scope="module")
