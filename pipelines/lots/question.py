@@ -174,8 +174,12 @@ def register(lot: Lot, described: Question, decided_by: str) -> Question:
     if before is not None:
         if before.decided_by != decided_by:
             raise UserError(
-                f"this encoder was registered on {before.time}, to be decided by {before.decided_by or 'no number'!r}; "
-                + ("ask with --beacon VALUE" if before.decided_by else "run encoder-audit claim without register")
+                f"this encoder was registered on {before.time}, "
+                + (
+                    f"to be decided by {before.decided_by!r}; ask with --beacon VALUE"
+                    if before.decided_by
+                    else "without a later number, and the same question has one answer: run encoder-audit claim"
+                )
             )
         return before
     question = Question(
