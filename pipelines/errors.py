@@ -52,7 +52,8 @@ def _chain(error: BaseException, seen: set[int]) -> Iterator[BaseException]:
     if id(error) in seen:
         return
     seen.add(id(error))
-    yield error
+    if not isinstance(getattr(error, "cause", None), BaseException):  # else it is Ray's copy, with a traceback as text
+        yield error
     failures = getattr(error, "worker_failures", None) or {}
     for inner in (getattr(error, "cause", None), error.__cause__, *failures.values()):
         if isinstance(inner, BaseException):

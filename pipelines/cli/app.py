@@ -21,7 +21,7 @@ from pipelines.cli.flags import Flags, with_flags
 from pipelines.cli.gate import end_by, gate, gate_after
 from pipelines.cli.jobs import estimate, submit
 from pipelines.cli.listing import list_app
-from pipelines.cli.loading import check_stage, loaded_run
+from pipelines.cli.loading import check_stage, check_weights, loaded_run
 from pipelines.cli.lots import claim_app, lot_app
 from pipelines.cli.options import (
     Address,
@@ -116,6 +116,7 @@ def _run_loaded(
     from pipelines.report import run as report
 
     check_stage(force)
+    check_weights(loaded)
     with interruptible():
         folder = audits.run(
             loaded,
@@ -218,6 +219,7 @@ def audit(
     junit: Junit = None,
 ) -> None:
     """Run all stages of a config, or audit the encoder that flags name; the same command continues a run."""
+    flags.check_files()
     loaded, place = loaded_run(config, overrides, out, flags)
     wanted = gate_after(fail_on, max_auc, worse_than, junit, place)
     _run_loaded(loaded, place, "report", address, force, verbose, yes)

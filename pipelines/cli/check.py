@@ -9,7 +9,7 @@ import typer
 
 from pipelines.cli.completion import configs
 from pipelines.cli.flags import Flags, with_flags
-from pipelines.cli.loading import COMMAND_LINE, loaded_run
+from pipelines.cli.loading import COMMAND_LINE, check_weights, loaded_run
 from pipelines.cli.options import Overrides
 from pipelines.console import output
 
@@ -21,6 +21,8 @@ Config = Annotated[
 @with_flags
 def check(flags: Flags, config: Config = None, overrides: Overrides = None) -> None:
     """Check config or flags, some of the data, weights and resources, without a run: what could the audit find?"""
+    flags.check_files()
+
     from pipelines.console import count_of
     from pipelines.data.draw.draw import check_sizes
     from pipelines.data.look import Look
@@ -34,6 +36,7 @@ def check(flags: Flags, config: Config = None, overrides: Overrides = None) -> N
 
     loaded, _ = loaded_run(config, overrides, None, flags)
     loaded.resources.check({"CPU": float(cpus()), "GPU": _gpus()})
+    check_weights(loaded)
     check_sizes(loaded.data)
     look = Look.at(loaded.data)
     if not look.whole:

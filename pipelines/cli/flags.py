@@ -9,6 +9,7 @@ from inspect import Parameter, signature
 from typing import Any, get_type_hints
 
 from mi_core.auditing.config_text import FAMILY, audit_settings, reference_settings
+from pipelines.cli.loading import is_missing
 from pipelines.cli.options import (
     Adapter,
     ApiKeyEnv,
@@ -106,6 +107,13 @@ class Flags:
             known=self.known is not None,
             captions=self.captions,
         )
+
+    def check_files(self) -> None:
+        """Raise UserError if a file of weights is not there; it can be seen before anything is loaded."""
+        for flag, paths in (("--weights", [self.weights]), ("--reference-weights", self.reference_weights or [])):
+            for path in paths:
+                if path is not None and is_missing(path):
+                    raise UserError(f"{flag} {path} is no file; give that of the encoder's weights")
 
     def _published_decoding(self) -> tuple[bool, dict[str, Any]]:
         """Tell whether the encoder learned from captions, and how images come to it; empty where its name says that."""

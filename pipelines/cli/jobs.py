@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from pipelines.cli.flags import Flags, with_flags
-from pipelines.cli.loading import check_stage, loaded_run
+from pipelines.cli.loading import check_stage, check_weights, loaded_run
 from pipelines.cli.options import Address, Config, ConfigOrFlags, Force, Out, Overrides, Verbose, Yes
 from pipelines.console import output
 from pipelines.errors import UserError
@@ -72,6 +72,8 @@ def estimate(
     verbose: Verbose = False,
 ) -> None:
     """Estimate hours, queries, bytes and money of a run from a short calibration."""
+    flags.check_files()
+
     from pipelines.data.draw.draw import check_sizes
     from pipelines.estimate import view as estimate_view
     from pipelines.estimate.run import cluster
@@ -82,6 +84,7 @@ def estimate(
     from pipelines.run.ray_session import check_connected, largest_node, ray_cluster
 
     loaded, place = loaded_run(config, overrides, out, flags)
+    check_weights(loaded)
     check_sizes(loaded.data)
     with ray_cluster(address, object_store_mb=loaded.resources.object_store_mb, verbose=verbose):
         check_connected(loaded.resources)

@@ -37,16 +37,35 @@ def loaded_run(
         UserError: there is no config and no flag names an encoder, or what they say is impossible.
     """
     from pipelines.files import storage
-    from pipelines.plan.load import load, loaded_from
 
-    if flags is not None and flags.names_encoder:
-        changes = [*([] if config_or_run is None else [config_or_run]), *(overrides or ())]
-        described = loaded_from(flags.settings(), COMMAND_LINE, changes)
-        return described, out or f"runs/{described.name}"
-    if config_or_run is None:
+    settings = flags.settings() if flags is not None and flags.names_encoder else None
+    if settings is None and config_or_run is None:
         raise UserError("nothing to audit; give a config, or --encoder, --weights, --candidates and --controls")
+
+    from pipelines.plan.load import load, loaded_from  # after what can be seen at once: it takes seconds
+
+    if settings is not None:
+        changes = [*([] if config_or_run is None else [config_or_run]), *(overrides or ())]
+        described = loaded_from(settings, COMMAND_LINE, changes)
+        return described, out or f"runs/{described.name}"
+    assert config_or_run is not None
     source = config_or_run
     if storage.exists(f"{config_or_run}/config.yaml"):
         source, out = f"{config_or_run}/config.yaml", out or config_or_run
     loaded = load(source, overrides or ())
     return loaded, out or f"runs/{loaded.name}"
+
+
+def check_weights(config: RunConfig) -> None:
+    """Raise UserError if a file of weights that a config names is not there."""
+    for name, encoder in config.encoders.items():
+        weights = getattr(encoder, "weights", None)
+        if weights is not None and is_missing(weights):
+            raise UserError(f"encoders.{name}.weights = {weights} is no file; give that of the weights")
+
+
+def is_missing(path: str) -> bool:
+    """Tell whether a path on this machine leads to nothing; addresses of stores and of the Hub are asked later."""
+    from pipelines.files import storage
+
+    return not storage.is_uri(path) and not storage.exists(path)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,7 @@ from pipelines.plan.rules.views import outputs_of
 
 pytestmark = pytest.mark.ray
 
+ROOT = Path(__file__).parents[3]
 IMAGES = {"candidates": "photos", "controls": "others"}
 
 
@@ -156,3 +160,24 @@ def test_one_line_audits(tmp_path: Path, local_ray: None, monkeypatch: pytest.Mo
     assert done.exit_code == 0, done.exception
     assert load("run/config.yaml").queries.views == 3
     assert (tmp_path / "run/report.html").exists()
+
+
+@pytest.mark.parametrize("command", ["audit", "check", "estimate"])
+def test_a_file_of_weights_that_is_missing_is_seen_before_anything_is_loaded(command: str, tmp_path: Path) -> None:
+    """Neither Ray nor torch starts, and no folder is made."""
+    script = (
+        "import sys\nfrom pipelines.cli.app import main\ntry:\n    main()\n"
+        "finally:\n    print(sorted({'torch', 'ray'} & set(sys.modules)))\n"
+    )
+    flags = ["--encoder", "timm:resnet18", "--weights", "nofile.pth", "--candidates", "a", "--controls", "b"]
+    own = [sys.executable, "-c", script, command, *flags, *(["--out", "run"] if command == "audit" else [])]
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(own, check=False, cwd=tmp_path, capture_output=True, text=True, env=env)
+    assert done.returncode == 2 and done.stdout == "[]\n"
+    assert done.stderr == "encoder-audit: --weights nofile.pth is no file; give that of the encoder's weights\n"
+    assert not list(tmp_path.iterdir())
+    config = tmp_path / "c.yaml"
+    config.write_text(yaml.safe_dump({"extends": "audit-encoder", "encoders": {"target": {"weights": "nofile.pth"}}}))
+    own = [command, str(config), "data.sources.candidates.path=a", "data.sources.controls.path=b"]
+    found = CliRunner().invoke(app, [*own, "encoders.target.load=timm:resnet18"])
+    assert "encoders.target.weights = nofile.pth is no file" in str(found.exception)

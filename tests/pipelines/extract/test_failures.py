@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import shutil
@@ -15,12 +16,14 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from mi_core.checks import ConfigError, NumericError
 from mi_core.features.lp_norm import LpNorm
 from pipelines.audit import run as audit
 from pipelines.audit.run import with_nonce
 from pipelines.config.run_config import RunConfig
 from pipelines.data.draw.splits import Splits
 from pipelines.errors import UserError, fault_of_user
+from pipelines.extract.actor.attempts import Unpaid
 from pipelines.plan.load import parse
 from pipelines.run.folder import RunFolder
 from pipelines.run.registration import registered_nonce
@@ -183,3 +186,29 @@ def test_a_shard_that_goes_away_ends_the_run_and_coming_back_it_goes_on(local_ra
     config = with_nonce(config, registered_nonce(RunFolder(str(folder))))
     found = columns(config, RunFolder(str(folder)).seed(0), "target", 0, "backbone", [LpNorm()], ROLES)
     assert len(set(found.ids.tolist())) == 60
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        UserError("a file is no image"),
+        Unpaid("the budget is spent"),
+        ConfigError("views = 1"),
+        NumericError("image 3 is not finite"),
+        OSError(errno.ENOSPC, "No space left on device", "/data/run"),
+    ],
+    ids=lambda fault: type(fault).__name__,
+)
+def test_a_fault_of_a_task_is_told_without_its_traceback(local_ray: None, fault: Exception) -> None:
+    """Ray raises a class of its own, whose text is the traceback, with codes of colours."""
+    import ray
+
+    @ray.remote(num_cpus=0)
+    def fail() -> None:
+        raise fault
+
+    with pytest.raises(type(fault)) as caught:
+        ray.get(fail.remote())
+    told = fault_of_user(caught.value)
+    assert told == fault_of_user(fault) and told is not None
+    assert "Traceback" not in told and "\x1b" not in told and "line " not in told
