@@ -32,10 +32,11 @@ def submit(
     from pipelines.jobs import submit as jobs
 
     check_stage(force)
+    dashboard = jobs.dashboard(address)
     loaded, place = loaded_run(config, overrides, out)
     if out is None and place != config:
         raise UserError(f"--out is missing; give a folder that all nodes share, such as s3://BUCKET/{place}")
-    place, dashboard = storage.target(place), jobs.dashboard(address)
+    place = storage.target(place)
     options = [*(["--yes"] if yes else []), *(["-v"] if verbose else [])]
     sent = jobs.travelling(loaded)
     job = jobs.submit(sent, place, dashboard, force=force, options=options, include=include or ())

@@ -80,14 +80,15 @@ def dashboard(address: str | None) -> str:
     Raises:
         UserError: there is none, it is no http address, or nothing answers there.
     """
-    found = address or os.environ.get(_DASHBOARD) or os.environ.get("RAY_ADDRESS")
+    given = {"--address": address, **{name: os.environ.get(name) for name in (_DASHBOARD, "RAY_ADDRESS")}}
+    named_by, found = next(((name, value) for name, value in given.items() if value), ("", None))
     if not found:
         raise UserError("--address is missing; give the dashboard of the cluster, such as http://HOST:8265")
     matched = re.fullmatch(r"(https?)://(?:\[([^]/]+)\]|([^/:@]+))(?::(\d+))?/?", found)
     if not matched:
-        raise UserError(f"--address {found}: jobs go to the dashboard of a cluster; write http://HOST:8265")
+        raise UserError(f"{named_by} {found}: jobs go to the dashboard of a cluster; write http://HOST:8265")
     scheme, bracketed, host, port = matched.groups()
-    probe(f"{bracketed or host}:{port or (443 if scheme == 'https' else 80)}")
+    probe(f"{bracketed or host}:{port or (443 if scheme == 'https' else 80)}", named_by)
     return found.rstrip("/")
 
 

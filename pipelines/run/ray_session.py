@@ -237,15 +237,16 @@ def _without_native_stderr() -> Iterator[None]:
         os.close(kept)
 
 
-def probe(address: str) -> None:
-    """Raise UserError where nothing listens at ``host:port``: a client of a dead address would hang."""
+def probe(address: str, named_by: str = "--address or RAY_ADDRESS") -> None:
+    """Raise UserError where nothing listens at ``host:port``: a client of a dead address would hang.
+
+    ``named_by``: the option or variable that the address comes from.
+    """
     host, _, port = address.removeprefix("ray://").rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout=PROBE_SECONDS).close()
     except (OSError, ValueError) as error:
-        raise UserError(
-            f"no Ray cluster answers at {address} ({error}); check --address or RAY_ADDRESS, or unset it"
-        ) from error
+        raise UserError(f"no Ray cluster answers at {address} ({error}); check {named_by}, or leave it out") from error
 
 
 def mapped(
