@@ -14,6 +14,7 @@ from mi_core.metrics.pooled import pool
 from mi_core.provenance import now, versions
 from mi_core.querying.precision import WORDS
 from mi_core.records import Estimate
+from mi_core.registration import registration_as_json
 from mi_core.report.build import attack_result, queries_part
 from mi_core.report.contents import to_json
 from mi_core.report.defenses import compare_defenses
@@ -73,7 +74,7 @@ from pipelines.report.parts.rows import results_table, summary, sweeps
 from pipelines.report.parts.verdict import classes, evidence, flagged, shard_effect, thumbnails, verdict
 from pipelines.run.folder import RunFolder, SeedFolder
 from pipelines.run.points import Point
-from pipelines.run.registration import lines_of, registration_as_json
+from pipelines.run.registration import lines_of
 from pipelines.tune.run import outcome
 
 MOST_REJECTED = 1000  # rejected samples listed in the report; all are counted
