@@ -19,7 +19,7 @@ from mi_core.report.build import attack_result, queries_part
 from mi_core.report.contents import to_json
 from mi_core.report.defenses import compare_defenses
 from mi_core.report.figures.figures import draw_figures
-from mi_core.report.model.as_json import part_from_json
+from mi_core.report.model.as_json import given_values, part_from_json
 from mi_core.report.model.attacks import AttackResult, MethodPart, NotApplicable
 from mi_core.report.model.defenses import Tuning
 from mi_core.report.model.encoders import Classifier, CurvePoint, EncoderPart, SeedEncoder, Spend, Utility
@@ -135,7 +135,7 @@ def gather(run: FinishedRun) -> Report:
         name=run.config.name,
         created=now(),
         config_sha256=digest(run.config.model_dump(mode="json", by_alias=True)),
-        config=_given(run.config.model_dump(mode="json", by_alias=True, exclude={"sweep"})),
+        config=given_values(run.config.model_dump(mode="json", by_alias=True, exclude={"sweep"})),
         membership="asked" if is_membership_unknown(run.config) else "known",
         versions=versions(),
         command=manifest["runs"][-1]["command"] or None,
@@ -171,15 +171,6 @@ def gather(run: FinishedRun) -> Report:
 def _part_or_none(kind: type[_Part], entry: dict[str, Any]) -> _Part | None:
     """A part of the report from its plain values; None: there are none."""
     return part_from_json(kind, entry) if entry else None
-
-
-def _given(part: Any) -> Any:
-    """Plain values without what is None: in a report it is absent."""
-    if isinstance(part, dict):
-        return {name: _given(value) for name, value in part.items() if value is not None}
-    if isinstance(part, list):
-        return [_given(value) for value in part if value is not None]
-    return part
 
 
 def _attacks(run: FinishedRun) -> Iterator[AttackResult]:
