@@ -143,7 +143,7 @@ def _text(name: str, value: Any) -> str:
 
 def _optional(kinds: type | tuple[type, ...], allowed: str) -> Callable[[str, Any], Any]:
     def check(name: str, value: Any) -> Any:
-        if value is not None and not isinstance(value, kinds):
+        if value is not None and (not isinstance(value, kinds) or value == ""):
             raise _fault(name, value, allowed)
         return value
 
@@ -155,7 +155,7 @@ def _settings(name: str, value: Any) -> Any:
 
 
 def _decoding(name: str, value: Any) -> Any:
-    value = _settings(name, value) or {}
+    value = {setting: one for setting, one in (_settings(name, value) or {}).items() if one is not None}
     for setting in value:
         check_choice(name, setting, ("interpolation", "fit", "resize", "orientation", "depth"))
     try:

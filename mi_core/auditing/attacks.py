@@ -132,7 +132,7 @@ def _read(given: Any, seed: int, no_shadows: str) -> AuditAttack:
     if isinstance(given, Attack):
         method = _unfitted(given, seed)
         defaults = {one.name: one.default for one in fields(given.parameters)}
-        values = {name: plain_value(name, getattr(given.parameters, name)) for name in defaults}
+        values = {name: plain_value(f"{given.name}.{name}", getattr(given.parameters, name)) for name in defaults}
         parameters = {name: value for name, value in values.items() if value != defaults[name]}
         wanted = None
     else:

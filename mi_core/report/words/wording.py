@@ -312,8 +312,8 @@ def _based(report: Report, row: PooledRow | None, sides: Sides) -> str:
         return ""
     seeds = len(row.seeds)
     over = f" in {seeds} repetitions" if seeds > 1 else ""
-    registered = report.validity is not None and report.validity.registered
-    primary = ", chosen before the encoder was queried" if row.primary and registered else ""
+    registered = None if report.validity is None or not row.primary else report.validity.registered
+    primary = "" if registered is None else f", chosen {'before' if registered else 'after'} the encoder was queried"
     said = f"{sides.counted(row.n_member)}, {count(row.n_nonmember)} {sides.outside}{over}, and one attack{primary}."
     if (told := report.registration) is not None:
         reports, attacks = told.reports or 1, told.attacks or 1
