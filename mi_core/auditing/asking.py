@@ -133,15 +133,11 @@ class Setup:
             return tried_precision(Tried(one, decoder.channels, decoder.image_size) for one in encoders.values())
         return precision_on(self.device.type, "auto")
 
-    def consistency(self, target: Model, samples: Samples) -> dict[str, Any]:
-        """Whether an encoder from elsewhere recognises images in two different views."""
-        ids = samples.ids
-        return self._try_out(target, samples, sorted(range(len(ids)), key=ids.__getitem__)[:PROBED])
-
     @torch.inference_mode()
-    def _try_out(self, model: Model, samples: Samples, rows: Sequence[int]) -> dict[str, Any]:
-        """Whether an encoder recognises some images."""
-        images = torch.from_numpy(samples.pixels(rows))
+    def consistency(self, model: Model, samples: Samples, rows: Sequence[int] = ()) -> dict[str, Any]:
+        """Whether an encoder recognises images in two different views; without rows the first by their ids."""
+        ids = samples.ids
+        images = torch.from_numpy(samples.pixels(rows or sorted(range(len(ids)), key=ids.__getitem__)[:PROBED]))
         return view_consistency(
             model.encoder.to(self.device),
             None if model.reference is None else model.reference.to(self.device),
@@ -170,7 +166,7 @@ class Setup:
         rows, outputs = samples.first(PROBED, self.seed), reference.model.encoder.outputs
         unseen = rows[~reference.seen[rows]][:PROBED].tolist()
         model = reference.model
-        works = self.consistency(model, samples) if reference.given else self._try_out(model, samples, unseen)
+        works = self.consistency(model, samples, () if reference.given else unseen)
         output = self.question.output if self.question.output in outputs else outputs[0]
         return replace(reference, output=output, consistency=works)
 
