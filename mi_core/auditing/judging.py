@@ -35,15 +35,7 @@ from mi_core.report.model.attacks import AttackResult, MethodPart, NotApplicable
 from mi_core.report.model.encoders import EncoderPart
 from mi_core.report.model.evidence import Evidence, TopSample
 from mi_core.report.model.judgement import VerdictPart
-from mi_core.report.model.report import (
-    SCHEMA_VERSION,
-    DataPart,
-    QueriesPart,
-    QueryEntry,
-    RejectedTotal,
-    Remark,
-    Report,
-)
+from mi_core.report.model.report import SCHEMA_VERSION, DataPart, QueriesPart, QueryEntry, RejectedTotal, Remark, Report
 from mi_core.report.pooling import pool_seeds
 from mi_core.report.words.numbers import estimate
 from mi_core.report.words.wording import answer
