@@ -37,6 +37,7 @@ MI_CORE = {
     "nonce": set(),
     "plugins": set(),
     "provenance": {"plugins"},
+    "registration": set(),
     "image_files": set(),
     "images": {"image_files"},
     "augmentations": set(),
@@ -54,7 +55,7 @@ MI_CORE = {
     "report": {"metrics", "validity"},
     "auditing": {
         *("adoption", "attacks", "augmentations", "encoders", "features", "image_files", "images", "metrics"),
-        *("querying", "report", "training", "validity"),
+        *("querying", "registration", "report", "training", "validity"),
     },
     "lots": {"image_files", "images", "metrics", "report", "validity"},
     "captions": set(),

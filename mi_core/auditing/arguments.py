@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import asdict, fields, is_dataclass
 from numbers import Integral, Real
 from typing import Any
 
@@ -66,8 +67,28 @@ def _fault(name: str, value: Any, allowed: str) -> ConfigError:
     return ConfigError(f"{name} = {value!r}, allowed: {allowed}")
 
 
+def plain_value(name: str, value: Any) -> Any:
+    """A value as JSON and YAML write it.
+
+    Raises:
+        ConfigError: it is none of those.
+    """
+    if is_dataclass(value) and not isinstance(value, type):
+        value = asdict(value)
+    value = value.tolist() if hasattr(value, "tolist") else value  # of NumPy and torch
+    if isinstance(value, Mapping):
+        return {str(key): plain_value(f"{name}.{key}", one) for key, one in value.items()}
+    if isinstance(value, tuple | list):
+        return type(value)(plain_value(name, one) for one in value)
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if value is not None and not isinstance(value, str | int | float):
+        raise _fault(name, value, "numbers, texts, and lists or dictionaries of them")
+    return value
+
+
 def _number(name: str, value: Any) -> float:
-    if not isinstance(value, Real) or isinstance(value, bool):
+    if not isinstance(value, Real) or isinstance(value, bool) or not math.isfinite(value):
         raise _fault(name, value, "a number")
     return int(value) if isinstance(value, Integral) else float(value)
 
@@ -122,25 +143,29 @@ def _text(name: str, value: Any) -> str:
 
 def _optional(kinds: type | tuple[type, ...], allowed: str) -> Callable[[str, Any], Any]:
     def check(name: str, value: Any) -> Any:
-        if value is not None and not isinstance(value, kinds):
+        if value is not None and (not isinstance(value, kinds) or value == ""):
             raise _fault(name, value, allowed)
         return value
 
     return check
 
 
+def _settings(name: str, value: Any) -> Any:
+    return plain_value(name, _optional(Mapping, "a dictionary of settings, or None")(name, value))
+
+
 def _decoding(name: str, value: Any) -> Any:
-    for setting in _SETTINGS(name, value) or {}:
+    value = {setting: one for setting, one in (_settings(name, value) or {}).items() if one is not None}
+    for setting in value:
         check_choice(name, setting, ("interpolation", "fit", "resize", "orientation", "depth"))
     try:
-        Decoder(**{"image_size": 1, **(value or {})})
+        Decoder(**{"image_size": 1, **value})
     except TypeError as error:
         raise _fault(name, value, "numbers and names as Decoder has them") from error
     return value
 
 
-_TEXT, _SETTINGS = _optional(str, "a text, or None"), _optional(Mapping, "a dictionary of settings, or None")
-_FLAG = _optional((bool,), "True or False")
+_TEXT, _FLAG = _optional(str, "a text, or None"), _optional((bool,), "True or False")
 _KINDS: dict[str, Callable[[str, Any], Any]] = {
     "size": _whole(1, 4096, absent=True),
     "channels": _channels,
@@ -149,11 +174,11 @@ _KINDS: dict[str, Callable[[str, Any], Any]] = {
     "fdr": _between(0, 1, is_open=True),
     "max_rejected": _between(0, 1),
     "factor": _between(1, float("inf")),
-    "weights": _optional((str, os.PathLike), "a path, or None"),
+    **dict.fromkeys(("weights", "registration"), _optional((str, os.PathLike), "a path, or None")),
     "decoding": _decoding,
     **dict.fromkeys(("mean", "std"), _normalisation),
     **dict.fromkeys(("weights_key", "objective", "output", "key", "nonce"), _TEXT),
-    **dict.fromkeys(("augmentation", "endpoint"), _SETTINGS),
+    **dict.fromkeys(("augmentation", "endpoint"), _settings),
     **dict.fromkeys(("quick", "near_duplicates", "trust_code", "progress"), _FLAG),
 }
 """What every argument has to be, by its name."""

@@ -15,9 +15,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from mi_core.auditing.attacks import AuditAttack, needs_of
 from mi_core.auditing.config_text import FAMILY, reference_settings
 from mi_core.auditing.models import Model
+from mi_core.auditing.questions import Question
 from mi_core.auditing.reading import Samples
 from mi_core.auditing.references import Reference, make_references
-from mi_core.augmentations.simclr import SimCLRAugmentation
 from mi_core.augmentations.views import make_views
 from mi_core.encoders.averaging import averaged
 from mi_core.encoders.checkpoint import Encoder
@@ -59,25 +59,20 @@ class Setup:
 
     Args:
         attacks: the first is that of the verdict.
-        recipe: of the views.
-        data: as `config_text.audit_settings` takes it.
-        nonce_given: whether the user gave the nonce.
+        question: how the target is asked.
+        origin: of the nonce.
         device: where the encoders are.
         bar: shows how far the audit is.
     """
 
     attacks: tuple[AuditAttack, ...]
-    objective: str
-    augmentation: Mapping[str, Any]
-    recipe: SimCLRAugmentation
-    data: Mapping[str, Any]
-    output: str
+    question: Question
     views: int
     fdr: float
     factor: float
     seed: int
     nonce: str
-    nonce_given: bool
+    origin: str
     device: torch.device
     bar: Bar
 
@@ -91,7 +86,7 @@ class Setup:
                 embeddings are kept.
         """
         encoders = {"target": target.encoder, **{one.name: one.model.encoder for one in beside}}
-        outputs = {"target": self.output, **{one.name: one.output for one in beside}}
+        outputs = {"target": self.question.output, **{one.name: one.output for one in beside}}
         ready = {name: averaged(for_queries(one, self.device), 1) for name, one in encoders.items()}
         read = needs_of(self.attacks)
         parts: dict[tuple[str, str], list[np.ndarray]] = {}
@@ -105,7 +100,7 @@ class Setup:
             Extractor(
                 some,
                 QueryPlan(needs, (output,), self.views, precision=self._precision(some, samples.decoder)),
-                self.recipe,
+                self.question.recipe,
                 self.device,
             )
             for (output, _, needs), some in together.items()
@@ -138,21 +133,17 @@ class Setup:
             return tried_precision(Tried(one, decoder.channels, decoder.image_size) for one in encoders.values())
         return precision_on(self.device.type, "auto")
 
-    def consistency(self, target: Model, samples: Samples) -> dict[str, Any]:
-        """Whether an encoder from elsewhere recognises images in two different views."""
-        ids = samples.ids
-        return self._try_out(target, samples, sorted(range(len(ids)), key=ids.__getitem__)[:PROBED])
-
     @torch.inference_mode()
-    def _try_out(self, model: Model, samples: Samples, rows: Sequence[int]) -> dict[str, Any]:
-        """Whether an encoder recognises some images."""
-        images = torch.from_numpy(samples.pixels(rows))
+    def consistency(self, model: Model, samples: Samples, rows: Sequence[int] = ()) -> dict[str, Any]:
+        """Whether an encoder recognises images in two different views; without rows the first by their ids."""
+        ids = samples.ids
+        images = torch.from_numpy(samples.pixels(rows or sorted(range(len(ids)), key=ids.__getitem__)[:PROBED]))
         return view_consistency(
             model.encoder.to(self.device),
             None if model.reference is None else model.reference.to(self.device),
             images,
             pixel_streams("", self.seed, "probe", images),
-            self.recipe,
+            self.question.recipe,
             device=self.device,
         )
 
@@ -175,8 +166,8 @@ class Setup:
         rows, outputs = samples.first(PROBED, self.seed), reference.model.encoder.outputs
         unseen = rows[~reference.seen[rows]][:PROBED].tolist()
         model = reference.model
-        works = self.consistency(model, samples) if reference.given else self._try_out(model, samples, unseen)
-        output = self.output if self.output in outputs else outputs[0]
+        works = self.consistency(model, samples, () if reference.given else unseen)
+        output = self.question.output if self.question.output in outputs else outputs[0]
         return replace(reference, output=output, consistency=works)
 
     def grid(self, samples: Samples) -> tuple[np.ndarray, np.ndarray]:
@@ -184,7 +175,8 @@ class Setup:
         rows = sorted(np.flatnonzero(samples.candidate).tolist(), key=samples.ids.__getitem__)[:4]
         images = samples.pixels(rows)
         shown = torch.from_numpy(images)
-        drawn = make_views(shown, pixel_streams(self.nonce, self.seed, "query", shown), self.recipe, views=self.views)
+        streams = pixel_streams(self.nonce, self.seed, "query", shown)
+        drawn = make_views(shown, streams, self.question.recipe, views=self.views)
         return images, (drawn * 255).round().to(torch.uint8).numpy()
 
 

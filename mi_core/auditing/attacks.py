@@ -12,6 +12,7 @@ from mi_core.attacks import ATTACKS
 from mi_core.attacks.base import Attack
 from mi_core.attacks.mean_cosine import MeanCosine
 from mi_core.attacks.shadows import join_shadows
+from mi_core.auditing.arguments import plain_value
 from mi_core.auditing.config_text import FAMILY, MISSING
 from mi_core.auditing.references import Reference
 from mi_core.checks import ConfigError, check_choice
@@ -130,8 +131,9 @@ def _read(given: Any, seed: int, no_shadows: str) -> AuditAttack:
     parameters: dict[str, Any] = {}
     if isinstance(given, Attack):
         method = _unfitted(given, seed)
-        values = {one.name: (getattr(given.parameters, one.name), one.default) for one in fields(given.parameters)}
-        parameters = {name: value for name, (value, default) in values.items() if value != default}
+        defaults = {one.name: one.default for one in fields(given.parameters)}
+        values = {name: plain_value(f"{given.name}.{name}", getattr(given.parameters, name)) for name in defaults}
+        parameters = {name: value for name, value in values.items() if value != defaults[name]}
         wanted = None
     else:
         entry = dict(given) if isinstance(given, Mapping) else {"attack": given}
@@ -152,7 +154,7 @@ def _read(given: Any, seed: int, no_shadows: str) -> AuditAttack:
             f"{remedy or 'run it from a config'}"
         )
     reference = possible[0] if wanted is None else check_choice(f"reference of {method.name}", wanted, possible)
-    return AuditAttack(method, reference, parameters)
+    return AuditAttack(method, reference, plain_value(method.name, parameters))
 
 
 def _unfitted(method: Attack, seed: int) -> Attack:

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -20,9 +22,11 @@ from mi_core.auditing.judging import Measured, judged
 from mi_core.auditing.models import device_of, evaluating, given_reference, model_of, tried_out
 from mi_core.auditing.questions import Question, question_of
 from mi_core.auditing.reading import CANDIDATES, CONTROLS, MAX_REJECTED, Samples, read
+from mi_core.auditing.registering import COMMAND, RegistrationFile, plan_of
 from mi_core.auditing.scores import scores_of
 from mi_core.checks import ConfigError
-from mi_core.nonce import new_nonce
+from mi_core.registration import PLAN, ROLES, START
+from mi_core.report.model.as_json import part_as_json
 from mi_core.validity.verdict import CLASSIFIED, FACTOR
 
 LEAST = 100
@@ -58,6 +62,7 @@ def audit(
     factor: float = FACTOR,
     nonce: str | None = None,
     seed: int = 0,
+    registration: str | os.PathLike[str] | None = None,
     progress: bool = True,
 ) -> Found:
     """Tell whether images were used to train an encoder.
@@ -109,6 +114,9 @@ def audit(
         nonce: what makes the views unforeseeable beside the pixels; None: drawn once the images are read. Give that of
             an earlier audit to repeat it, or a number of the other party.
         seed: of all random draws, from 0.
+        registration: a file of this question, such as ``"looks.jsonl"``: images and plan are written to it before the
+            encoder is asked about an image, then every look with what it found. Give every audit of the same images and
+            encoder the same file. None: nothing records how often these images are looked at, and the result says so.
         progress: show a bar.
 
     Returns:
@@ -116,37 +124,28 @@ def audit(
 
     Raises:
         ConfigError: arguments are impossible (all are named at once) or of no use to this ``model``, an image is on
-            both sides, too many images cannot be used, or the encoder does not answer to each image by itself.
+            both sides, too many images cannot be used, the encoder does not answer to each image by itself, or the
+            file of the registration is damaged.
         ShapeError: the encoder does not answer with one row per image.
         NumericError: an embedding is not finite; the message names the images.
     """
     plain = checked(**locals())  # nothing but the arguments so far
-    size, channels, views, mean, std, seed = (
-        plain[name] for name in ("size", "channels", "views", "mean", "std", "seed")
+    seed, views, fdr, max_rejected, factor = (
+        plain[name] for name in ("seed", "views", "fdr", "max_rejected", "factor")
     )
-    fdr, max_rejected, factor = (plain[name] for name in ("fdr", "max_rejected", "factor"))
     if quick and references is not None:
         raise ConfigError("references are given with quick=True, which leaves them out; keep one of the two")
     if references is not None and (not isinstance(references, list | nn.ModuleList) or not len(references)):
         raise ConfigError("references are no list of encoders; give one, or quick=True for an audit without any")
-    question = question_of(
-        model,
-        size=size,
-        channels=channels,
-        decoding=decoding,
-        weights=weights,
-        weights_key=weights_key,
-        objective=objective,
-        augmentation=augmentation,
-        output=output,
-        mean=mean,
-        std=std,
-        endpoint=endpoint,
-        key=key,
-        trust_code=trust_code,
-        seed=seed,
+    file = RegistrationFile(registration)
+    question = question_of(**{name: plain[name] for name in signature(question_of).parameters})
+    question = replace(
+        question,
+        data=dict(question.data)
+        | ({} if max_rejected == MAX_REJECTED else {"max_rejected": max_rejected})
+        | ({} if near_duplicates else {"near_duplicates": None}),
     )
-    decoder, how, told, output = question.decoder, question.how, dict(question.data), question.output
+    decoder, how, output = question.decoder, question.how, question.output
     given = {CANDIDATES: items_of(candidates, CANDIDATES), CONTROLS: items_of(controls, CONTROLS)}
     with evaluating(model, *(references or ())), Bar(progress) as bar:
         target = model_of(model, how)
@@ -158,31 +157,19 @@ def audit(
         samples = read(given, decoder, seed, tick, max_rejected=max_rejected, near_duplicates=near_duplicates)
         _check_numbers(samples, seed)
         target, *given_ones = (tried_out(one, decoder.image_size) for one in (target, *given_ones))
-        told |= {} if max_rejected == MAX_REJECTED else {"max_rejected": max_rejected}
-        told |= {} if near_duplicates else {"near_duplicates": None}
-        setup = Setup(
-            attacks=chosen,
-            objective=question.objective,
-            augmentation=augmentation or {},
-            recipe=question.recipe,
-            data=told,
-            output=output,
-            views=views,
-            fdr=fdr,
-            factor=factor,
-            seed=seed,
-            nonce=new_nonce() if nonce is None else nonce,
-            nonce_given=nonce is not None,
-            device=device_of(model),
-            bar=bar,
-        )
+        file.add(ROLES, {"roles": {str(seed): part_as_json(samples.roles(seed))}})
+        nonce, origin = file.nonce(nonce)  # drawn once the images are settled
+        setup = Setup(chosen, question, views, fdr, factor, seed, nonce, origin, device_of(model), bar)
+        own_references = given_ones if quick or references is not None else None
+        file.add(PLAN, plan_of(setup, target, own_references))
+        file.add(START, {"command": COMMAND})
         shown = setup.consistency(target, samples)
-        beside = setup.references(given_ones if quick or references is not None else None, samples)
+        beside = setup.references(own_references, samples)
         seen = np.zeros(len(samples.items), dtype=bool)
         seen[samples.first(CLASSIFIED, seed)] = True
         scores = scores_of(chosen, setup.ask(target, beside, samples, seen), beside, samples, seen, seed)
         sources = {CANDIDATES: candidates, CONTROLS: controls}
-        return judged(Measured(samples, scores, target, beside, shown, sources, setup, setup.grid(samples)))
+        return judged(Measured(samples, scores, target, beside, shown, sources, setup, setup.grid(samples), file))
 
 
 def _no_shadows(question: Question, quick: bool, references: Sequence[Any] | None) -> str:

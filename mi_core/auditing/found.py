@@ -122,7 +122,8 @@ class Found:
             ConfigError: another suffix.
         """
         suffix = check_choice("suffix of the file", Path(path).suffix, (".html", ".json"))
-        Path(path).write_text(self.html if suffix == ".html" else to_json(self._report), encoding="utf-8")
+        text = self.html if suffix == ".html" else to_json(self._report)
+        Path(path).write_text(text, encoding="utf-8", errors="backslashreplace")  # of names that are not UTF-8
 
     def config(self) -> str:
         """A YAML config that repeats the audit as a run of its own, also on a cluster.

@@ -19,32 +19,23 @@ from mi_core.auditing.found import Found
 from mi_core.auditing.models import Model
 from mi_core.auditing.reading import CANDIDATES, CONTROLS, Samples
 from mi_core.auditing.references import Reference
+from mi_core.auditing.registering import COMMAND, RegistrationFile
 from mi_core.auditing.scores import Scores
 from mi_core.encoders.remote.encoder import Endpoint
 from mi_core.features import queries_per_image
 from mi_core.metrics.membership import evaluate
-from mi_core.nonce import GIVEN, SYSTEM
 from mi_core.provenance import now, versions
 from mi_core.querying.sanity import consistency_in_words, fault_in_words
+from mi_core.registration import LOOK
 from mi_core.report import build
 from mi_core.report.bounds import bound_parts
 from mi_core.report.contents import known_in_words
+from mi_core.report.model.as_json import given_values
 from mi_core.report.model.attacks import AttackResult, MethodPart, NotApplicable
 from mi_core.report.model.encoders import EncoderPart
 from mi_core.report.model.evidence import Evidence, TopSample
 from mi_core.report.model.judgement import VerdictPart
-from mi_core.report.model.report import (
-    SCHEMA_VERSION,
-    DataPart,
-    NonceOrigin,
-    QueriesPart,
-    QueryEntry,
-    Registration,
-    RejectedTotal,
-    Remark,
-    Report,
-    Role,
-)
+from mi_core.report.model.report import SCHEMA_VERSION, DataPart, QueriesPart, QueryEntry, RejectedTotal, Remark, Report
 from mi_core.report.pooling import pool_seeds
 from mi_core.report.words.numbers import estimate
 from mi_core.report.words.wording import answer
@@ -66,6 +57,7 @@ class Measured:
         given: the candidates and controls as the user gave them.
         setup: of the audit.
         grid: some images and their views, for the report.
+        file: of the registration.
     """
 
     samples: Samples
@@ -76,6 +68,7 @@ class Measured:
     given: Mapping[str, Any]
     setup: Setup
     grid: tuple[np.ndarray, np.ndarray]
+    file: RegistrationFile
 
 
 def judged(measured: Measured) -> Found:
@@ -83,12 +76,15 @@ def judged(measured: Measured) -> Found:
     scores, setup, answers = measured.scores, measured.setup, measured.target.answers
     fault = fault_in_words(measured.consistency)
     trained = any(reference.consistency["works"] for reference in measured.beside)
-    validity = scores.validity(trained=trained, works=not fault, factor=setup.factor)
+    measured.file.add(LOOK, {"command": COMMAND, "auc": scores.first.limits.value})
+    told = measured.file.part(setup)
+    registered = None if told.after_looking is None else not told.after_looking
+    validity = scores.validity(trained=trained, works=not fault, factor=setup.factor, registered=registered)
     verdict = build.verdict_part({setup.seed: validity}, fault=f"The encoder {_TARGET}: {fault}" if fault else "")
-    shown, single = _evidence(measured, verdict)
+    shown, single = _evidence(measured, verdict, told.attacks or 0)
     caveats = (noise_caveat(_TARGET, answers.noise),) if answers.noisy else ()
     config, remarks = _config(measured)
-    report = _report(measured, verdict, shown, caveats, config)
+    report = replace(_report(measured, verdict, shown, caveats, config), registration=told)
     said, text = answer(report), yaml_of(config, remarks)
     lines = (*said.lines, *_further(report), *_losses(measured), *report.caveats)
     kept = measured.samples, scores, measured.grid
@@ -114,8 +110,11 @@ def _losses(measured: Measured) -> Iterator[str]:
         yield f"Images left out as copies or near-copies of others: {left}."
 
 
-def _evidence(measured: Measured, verdict: VerdictPart) -> tuple[Evidence, CandidateAnswers | None]:
-    """What the scores say of all candidates and of single ones; nothing where a check tells the groups apart."""
+def _evidence(measured: Measured, verdict: VerdictPart, planned: int) -> tuple[Evidence, CandidateAnswers | None]:
+    """What the scores say of all candidates and of single ones; nothing where a check tells the groups apart.
+
+    So many attacks were ever planned on the target, as far as that is known.
+    """
     scores, setup = measured.scores, measured.setup
     member, seed, fdr = scores.first.member, setup.seed, setup.fdr
     counts = int(member.sum()), int((~member).sum())
@@ -126,7 +125,7 @@ def _evidence(measured: Measured, verdict: VerdictPart) -> tuple[Evidence, Candi
             result = build.SetTest.from_scores(one.score, one.control, one.member, seed=seed)
             named = _identity(setup, one.attack) | {"reference": one.attack.settings()["reference"]}
             tests.append(build.SeedTest(**named, primary=not number, result=result))
-    shown = build.evidence(verdict, groups, tests)
+    shown = build.evidence(verdict, groups, tests, planned={_TARGET: planned})
     single = build.single_tests(shown, tests)
     if not single or scores.calibrated is None:
         return shown, None
@@ -151,7 +150,7 @@ def _evidence(measured: Measured, verdict: VerdictPart) -> tuple[Evidence, Candi
 
 def _identity(setup: Setup, attack: AuditAttack) -> dict[str, Any]:
     """What tells an attack from others."""
-    told = {"attack": attack.name, "target": _TARGET, "output": setup.output, "reference": attack.reference}
+    told = {"attack": attack.name, "target": _TARGET, "output": setup.question.output, "reference": attack.reference}
     return told | {"seed": setup.seed}
 
 
@@ -174,11 +173,8 @@ def _report(
 ) -> Report:
     """The content of report.json."""
     samples, scores, setup = measured.samples, measured.scores, measured.setup
-    methods, encoder, attacks = (
-        [one.method for one in setup.attacks],
-        measured.target.encoder,
-        tuple(_attacks(measured)),
-    )
+    methods, attacks = [one.method for one in setup.attacks], tuple(_attacks(measured))
+    encoder, output = measured.target.encoder, setup.question.output
     has_text, is_open = encoder.text is not None, measured.target.open
     missing, useless = left_out([one.name for one in methods], encoder.outputs, text=has_text, weights=is_open)
     data = _data(samples, setup.seed)
@@ -188,10 +184,10 @@ def _report(
         name="audit",
         created=now(),
         config_sha256=hashlib.sha256(yaml_of(config).encode()).hexdigest(),
-        config=config,
+        config=given_values(config),
         membership="asked",
         versions=versions(),
-        command="mi_core.audit(...)",
+        command=COMMAND,
         data=data,
         encoders={
             _TARGET: _encoder(measured.target, measured.consistency),
@@ -212,10 +208,9 @@ def _report(
             for method in methods
         },
         not_applicable=tuple(
-            NotApplicable(attack=name, target=_TARGET, output=setup.output, epoch=0, seed=setup.seed, reason=reason)
+            NotApplicable(attack=name, target=_TARGET, output=output, epoch=0, seed=setup.seed, reason=reason)
             for name, reason in scores.not_applicable.items()
         ),
-        registration=Registration(nonce=NonceOrigin(origin=GIVEN if setup.nonce_given else SYSTEM, value=setup.nonce)),
         validity=verdict,
         bounds=bound_parts(zip(attacks, (one.limits for one in scores.attacks), strict=True)),
         evidence=shown,
@@ -246,10 +241,9 @@ def _queries(measured: Measured) -> QueriesPart:
 
 
 def _data(samples: Samples, seed: int) -> DataPart:
-    roles = {"candidate": samples.candidate, "control": ~samples.candidate, "known-nonmember": samples.known(seed)}
     return DataPart(
         source="images given in Python",
-        roles={role: Role(n=int(rows.sum()), sha256=samples.digest(rows)) for role, rows in roles.items()},
+        roles=samples.roles(seed),
         duplicates_removed=samples.copies,
         near_duplicates_removed=samples.near_copies,
         remarks=tuple(
@@ -266,7 +260,7 @@ def _encoder(model: Model, consistency: Mapping[str, Any]) -> EncoderPart:
 
 def _config(measured: Measured) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Settings of a config that repeats the audit, and remarks on what it cannot name."""
-    setup, remarks = measured.setup, []
+    setup, question, remarks = measured.setup, measured.setup.question, []
     sources = {}
     for side in (CANDIDATES, CONTROLS):
         images = measured.given[side]
@@ -283,8 +277,8 @@ def _config(measured: Measured) -> tuple[dict[str, Any], tuple[str, ...]]:
 
     target = named(measured.target, "the encoder")
     given = {one.name: named(one.model, one.name) for one in measured.beside if one.given}
-    made = {FAMILY: reference_settings(setup.data.get("image_size"))} if measured.beside and not given else {}
-    names = ("objective", "augmentation", "data", "output", "views", "fdr", "factor", "nonce", "seed")
-    chosen = {name: getattr(setup, name) for name in names}
+    made = {FAMILY: reference_settings(question.data.get("image_size"))} if measured.beside and not given else {}
+    chosen = {name: getattr(setup, name) for name in ("views", "fdr", "factor", "nonce", "seed")}
+    chosen |= {name: getattr(question, name) for name in ("objective", "augmentation", "data", "output")}
     further = [one.settings() for one in setup.attacks[1:]]
     return audit_settings(target, given or made, sources, further=further, **chosen), tuple(remarks)

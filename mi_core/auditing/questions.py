@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -42,6 +42,7 @@ class Question:
         data: what a config says of the images' way to it, where the encoder's publisher does not.
         decoder: of files to pixels.
         how: pixels reach the encoder.
+        augmentation: settings of the views that differ from those of the objective.
     """
 
     objective: str
@@ -50,6 +51,7 @@ class Question:
     data: Mapping[str, Any]
     decoder: Decoder
     how: Preparation
+    augmentation: Mapping[str, Any] = field(default_factory=dict)
 
 
 def question_of(
@@ -82,16 +84,10 @@ def question_of(
     publisher = None if "image_size" in told else published(named)
     way = told if publisher is None else publisher.preprocessing.decoding() | told
     decoder = Decoder(**way | {"image_size": way["image_size"] or USUAL_SIDE})
-    return Question(
-        objective,
-        recipe_of(objective, augmentation or {}),
-        output or ("projection" if captioned else "backbone"),
-        told,
-        decoder,
-        Preparation(
-            decoder.image_size, weights, mean, std, endpoint or {}, key, trust_code, seed, weights_key, channels
-        ),
-    )
+    recipe, side = recipe_of(objective, augmentation or {}), decoder.image_size
+    output = output or ("projection" if captioned else "backbone")
+    how = Preparation(side, weights, mean, std, endpoint or {}, key, trust_code, seed, weights_key, channels)
+    return Question(objective, recipe, output, told, decoder, how, augmentation or {})
 
 
 class ViewSimilarity:

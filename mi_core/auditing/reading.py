@@ -15,7 +15,7 @@ from mi_core.checks import ConfigError
 from mi_core.hashing import FIRST, PART, digests64, sample_digests, sum_of_digests
 from mi_core.image_files import ImageError
 from mi_core.images import Decoder, decode, decode_and_hash
-from mi_core.report.model.report import RejectedSample
+from mi_core.report.model.report import RejectedSample, Role
 from mi_core.validity.file_features import summary
 from mi_core.validity.near_duplicates import LEAST_SIDE, TOO_SMALL, first_copies, marks, near_pairs, usual_distance
 
@@ -68,10 +68,13 @@ class Samples:
         """(N,) which are candidates."""
         return np.array([side == CANDIDATES for side in self.sides])
 
-    def digest(self, rows: npt.NDArray[np.bool_]) -> str:
-        """Which samples some rows are, by ids and pixels: the digest of a role, 64 hex digits."""
-        digests = sample_digests(map(bytes.fromhex, self.hashes), self.ids)
-        return sum_of_digests(digests[rows]).hex()
+    def roles(self, seed: int) -> dict[str, Role]:
+        """How many samples the roles have, and their digests by ids and pixels."""
+        digests, inside = sample_digests(map(bytes.fromhex, self.hashes), self.ids), self.candidate
+        rows_of = {"candidate": inside, "control": ~inside, "known-nonmember": self.known(seed)}
+        return {
+            role: Role(n=int(rows.sum()), sha256=sum_of_digests(digests[rows]).hex()) for role, rows in rows_of.items()
+        }
 
     def first(self, count: int, seed: int) -> npt.NDArray[np.intp]:
         """Rows of the first ``count`` of each side by a seeded hash of the pixels, candidates before controls."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import compress
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -85,14 +85,13 @@ class Scores:
         """Those of the attack of the verdict."""
         return self.attacks[0]
 
-    def validity(self, *, trained: bool, works: bool, factor: float) -> Validity:
+    def validity(self, **settled: Any) -> Validity:
         """What the verdict rests on; the arguments are fields of it."""
         first, seen = self.first, self.first.seen
         member, groups = first.member[seen], None if first.groups is None else first.groups[seen]
         semantic = None if self.semantic is None else auc(self.semantic[seen], member, groups)
         control = None if first.control is None else first.control[seen]
-        settled = {"semantic_auc": semantic, "trained": trained, "works": works, "factor": factor}
-        return judge(first.score[seen], self.blind[seen], control, member, groups, **settled)
+        return judge(first.score[seen], self.blind[seen], control, member, groups, semantic_auc=semantic, **settled)
 
 
 def scores_of(

@@ -38,15 +38,7 @@ from mi_core.defenses.privacy import (
     rescaled_epsilon,
     standard_deviation,
 )
-from mi_core.defenses.sensitivity import (
-    ADJACENCIES,
-    Array,
-    HeadTraining,
-    Train,
-    draw_pairs,
-    pair_distance,
-    train_head,
-)
+from mi_core.defenses.sensitivity import ADJACENCIES, Array, HeadTraining, Train, draw_pairs, pair_distance, train_head
 from mi_core.encoders.checkpoint import Encoder, fingerprint
 from mi_core.hashing import digest64
 from mi_core.streams import stream_keys, uniforms
@@ -117,10 +109,7 @@ class NoiseParameters:
     def training(self, classes: int) -> HeadTraining:
         """How the head is trained, where its sensitivity is sampled."""
         optimizer = OptimizerParameters(
-            name=self.optimizer,
-            learning_rate=self.learning_rate,
-            weight_decay=self.weight_decay,
-            warmup=0.0,
+            name=self.optimizer, learning_rate=self.learning_rate, weight_decay=self.weight_decay, warmup=0.0
         )
         return HeadTraining(classes, self.epochs, self.batch_size, optimizer)
 

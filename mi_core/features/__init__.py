@@ -6,11 +6,6 @@ computes them. `MEASURES` is the table.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import fields
-from typing import Any
-
-from mi_core.checks import ConfigError, check_choice
 from mi_core.features.adversarial import AdversarialLogits
 from mi_core.features.boundary_distance import BoundaryDistance
 from mi_core.features.caption_similarity import CaptionEmbedding, CaptionSimilarity
@@ -25,7 +20,7 @@ from mi_core.features.patch_similarity import CenterSimilarity
 from mi_core.features.sequential import SequentialSimilarity
 from mi_core.plugins import plugged_in
 
-__all__ = ["MEASURES", "Measure", "as_json", "measure_of", "queries_per_image"]
+__all__ = ["MEASURES", "Measure", "as_json", "queries_per_image"]
 
 MEASURES: dict[str, type[Measure]] = {
     measure.kind: measure
@@ -49,25 +44,3 @@ MEASURES: dict[str, type[Measure]] = {
     )
 }
 MEASURES |= plugged_in("measures", MEASURES, Measure, key="kind")
-
-
-def measure_of(entry: Mapping[str, Any]) -> Measure:
-    """The measure that `as_json` wrote.
-
-    Raises:
-        ConfigError: no such kind or parameter, or its value is of another type or out of range.
-
-    Example:
-        >>> measure_of({"kind": "norm", "order": "inf"}).name
-        'norm:inf'
-    """
-    kind = MEASURES[check_choice("kind", str(entry.get("kind")), MEASURES)]
-    defaults = {field.name: field.default for field in fields(kind)}
-    given = {name: value for name, value in entry.items() if name != "kind"}
-    for name, value in given.items():
-        check_choice(f"parameter of {kind.kind}", name, defaults)
-        if isinstance(defaults[name], float) and (type(value) is int or value in ("inf", "-inf")):
-            given[name] = float(value)
-        if type(given[name]) is not type(defaults[name]):
-            raise ConfigError(f"{name} of {kind.kind} = {value!r}, allowed: values such as {defaults[name]!r}")
-    return kind(**given)

@@ -187,10 +187,7 @@ def auc_difference(
 
 
 def auc_contrasts(
-    scores: Sequence[FloatArray],
-    weights: Sequence[Sequence[float]],
-    member: BoolArray,
-    groups: _Integers | None = None,
+    scores: Sequence[FloatArray], weights: Sequence[Sequence[float]], member: BoolArray, groups: _Integers | None = None
 ) -> list[Estimate]:
     """Weighted sums of the AUCs of several scores of the same samples, each with its interval.
 

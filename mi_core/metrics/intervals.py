@@ -101,11 +101,7 @@ class GroupSizes:
         return inside, outside
 
     def covariance(
-        self,
-        inside: npt.NDArray[np.floating[Any]],
-        outside: npt.NDArray[np.floating[Any]],
-        *,
-        careful: bool = True,
+        self, inside: npt.NDArray[np.floating[Any]], outside: npt.NDArray[np.floating[Any]], *, careful: bool = True
     ) -> npt.NDArray[np.float64]:
         """Covariance (S, S) of S statistics from the influence of every group on them (Obuchowski, 1997, section 3).
 

@@ -61,12 +61,7 @@ class Forward:
         return texts
 
     def embed(
-        self,
-        name: str,
-        encoder: Encoder,
-        images: torch.Tensor,
-        ids: list[str],
-        outputs: tuple[str, ...],
+        self, name: str, encoder: Encoder, images: torch.Tensor, ids: list[str], outputs: tuple[str, ...]
     ) -> dict[str, torch.Tensor]:
         """Embeddings (B, D), or (B, V, D) of several images each, by output.
 

@@ -26,12 +26,7 @@ from mi_core.encoders.hidden_blocks import block_masks, mask_numbers
 from mi_core.encoders.masked import patches_along, visible_patches
 from mi_core.encoders.text_tower import TextTower
 from mi_core.features.batch import Batch
-from mi_core.features.loss_gradient import (
-    CaptionGradient,
-    LossGradient,
-    MaskedGradient,
-    ViewsGradient,
-)
+from mi_core.features.loss_gradient import CaptionGradient, LossGradient, MaskedGradient, ViewsGradient
 from mi_core.objectives.image_losses import CAPTION_LOSSES, VIEW_LOSSES
 from mi_core.querying.bank import BankAnswers
 from mi_core.streams import uniforms

@@ -35,12 +35,7 @@ _Float32 = npt.NDArray[np.float32]
 
 
 def blind_scores(
-    summaries: _Float64,
-    pixels: _Float32,
-    member: BoolArray,
-    *,
-    seed: int,
-    groups: npt.NDArray[np.int64] | None = None,
+    summaries: _Float64, pixels: _Float32, member: BoolArray, *, seed: int, groups: npt.NDArray[np.int64] | None = None
 ) -> _Float64:
     """Out-of-fold scores of a classifier that sees files and pixels.
 

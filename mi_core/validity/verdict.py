@@ -124,7 +124,7 @@ class Validity:
         trained: whether one of the references is a trained encoder.
         factor: the least robustness of a leak, at least 1.
         works: whether the target does what encoders are for.
-        registered: whether images, attack and rule were fixed before the target was queried.
+        registered: whether images, attack and rule were fixed before the target was queried; None: nothing recorded it.
     """
 
     attack_auc: Estimate
@@ -138,7 +138,7 @@ class Validity:
     trained: bool = False
     factor: float = FACTOR
     works: bool = True
-    registered: bool = True
+    registered: bool | None = None
 
     def __post_init__(self) -> None:
         check_choice("by", self.by, (LOT, CHOICE))
@@ -172,7 +172,7 @@ class Validity:
     def judgement(self) -> Judgement:
         """The verdict and its reason, by the rule of this module."""
         found = self._by_lot() if self.by == LOT else self._by_choice()
-        if found.verdict == "leak" and not self.registered:
+        if found.verdict == "leak" and self.registered is False:
             return Judgement("undecided", "after-looking")
         broken = found.verdict == "no-evidence" and not self.works
         return Judgement("undecided", "encoder-broken") if broken else found

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from mi_core.nonce import GIVEN, SEED, SYSTEM, new_nonce
+from mi_core.registration import LOOK, PLAN, ROLES, START, planned_nonce
 from pipelines.attack import run as attack
 from pipelines.attack.reference import stopping_rule
 from pipelines.audit import spending
@@ -108,14 +109,14 @@ def run(
                     config = runs[0].config
                 elif stage == "report":
                     for _, place in runs:
-                        registration.write_down(place, registration.LOOK, {"command": command})
+                        registration.write_down(place, LOOK, {"command": command})
                     mapped(report.run, runs[1:], "points", "reports of sweeps")
                     with step("tables and figures"):
                         report.run(config, folder, points(config, folder))
                 else:
                     if stage == "extract":
                         for _, place in runs:
-                            registration.write_down(place, registration.START, {"command": command})
+                            registration.write_down(place, START, {"command": command})
                     STAGE_RUNS[stage](runs, planned)
         if last == STAGES[-1]:
             hand_over(config.report, folder)
@@ -137,14 +138,15 @@ def register(runs: Sequence[Run]) -> tuple[list[Run], list[Planned]]:
         The runs with the nonce in their configs, and in the files of these; and their plans.
     """
     for run in runs:
-        registration.write_down(run.folder, registration.ROLES, {"roles": _roles(run)})
+        registration.write_down(run.folder, ROLES, {"roles": _roles(run)})
     first = runs[0].config
     origin = GIVEN if first.queries.nonce else SEED
     nonce = first.queries.nonce
     if nonce is None and any(audits_others(config) for config, _ in runs):
         nonce, origin = new_nonce(), SYSTEM
-    if nonce is not None and nonce == registration.registered_nonce(runs[0].folder):
-        origin = registration.origin_of_nonce(runs[0].folder)
+    before = planned_nonce(registration.lines_of(runs[0].folder))
+    if nonce is not None and nonce == before.get("value"):
+        origin = before["from"]
     settled = [Run(with_nonce(config, nonce), folder) for config, folder in runs]
     planned: list[Planned] = []
     for run in settled:
@@ -154,7 +156,7 @@ def register(runs: Sequence[Run]) -> tuple[list[Run], list[Planned]]:
         plans = [plan for plan, _ in mine]
         write_plans(run.folder.path, plans)
         told = _plan(run, plans, {"from": origin, "value": nonce})
-        registration.write_down(run.folder, registration.PLAN, told)
+        registration.write_down(run.folder, PLAN, told)
         planned += mine
     return settled, planned
 

@@ -112,12 +112,7 @@ class Sizing:
             resources = self.resources
             work = [(block, data, folder, resources)]
             (self.costs[known],) = mapped(
-                cost_of,
-                work,
-                "passes",
-                "timing some images",
-                cpus=resources.actor_cpus,
-                gpus=resources.gpus_per_actor,
+                cost_of, work, "passes", "timing some images", cpus=resources.actor_cpus, gpus=resources.gpus_per_actor
             )
         return self.costs[known]
 

@@ -15,13 +15,7 @@ from mi_core.defenses.composition import LEAVE
 from mi_core.defenses.head import HeadDefense
 from pipelines.config.mistakes import first_mistake
 from pipelines.config.names import check_name
-from pipelines.config.roles import (
-    CALIBRATION_ROLE,
-    CANARY_IN,
-    CANARY_OUT,
-    CANARY_ROLE,
-    KNOWN_ROLES,
-)
+from pipelines.config.roles import CALIBRATION_ROLE, CANARY_IN, CANARY_OUT, CANARY_ROLE, KNOWN_ROLES
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.attacks import AUDITED, AttackConfig, AttributeInferenceConfig
 from pipelines.config.sections.dp_audit import GAUSSIAN

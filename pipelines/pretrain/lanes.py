@@ -209,12 +209,7 @@ class Lanes:
         scratch = f"{first.folder.encoder(first.name)}/state/ray"
         trainer = TorchTrainer(
             train_worker,
-            train_loop_config={
-                "lane": lane,
-                "jobs": self.jobs,
-                "cpus": self.resources.train_cpus,
-                "board": self.board,
-            },
+            train_loop_config={"lane": lane, "jobs": self.jobs, "cpus": self.resources.train_cpus, "board": self.board},
             scaling_config=ScalingConfig(
                 num_workers=self.resources.train_workers,
                 use_gpu=self.resources.train_gpus > 0,

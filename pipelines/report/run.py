@@ -14,11 +14,12 @@ from mi_core.metrics.pooled import pool
 from mi_core.provenance import now, versions
 from mi_core.querying.precision import WORDS
 from mi_core.records import Estimate
+from mi_core.registration import registration_as_json
 from mi_core.report.build import attack_result, queries_part
 from mi_core.report.contents import to_json
 from mi_core.report.defenses import compare_defenses
 from mi_core.report.figures.figures import draw_figures
-from mi_core.report.model.as_json import part_from_json
+from mi_core.report.model.as_json import given_values, part_from_json
 from mi_core.report.model.attacks import AttackResult, MethodPart, NotApplicable
 from mi_core.report.model.defenses import Tuning
 from mi_core.report.model.encoders import Classifier, CurvePoint, EncoderPart, SeedEncoder, Spend, Utility
@@ -73,7 +74,7 @@ from pipelines.report.parts.rows import results_table, summary, sweeps
 from pipelines.report.parts.verdict import classes, evidence, flagged, shard_effect, thumbnails, verdict
 from pipelines.run.folder import RunFolder, SeedFolder
 from pipelines.run.points import Point
-from pipelines.run.registration import lines_of, registration_as_json
+from pipelines.run.registration import lines_of
 from pipelines.tune.run import outcome
 
 MOST_REJECTED = 1000  # rejected samples listed in the report; all are counted
@@ -134,7 +135,7 @@ def gather(run: FinishedRun) -> Report:
         name=run.config.name,
         created=now(),
         config_sha256=digest(run.config.model_dump(mode="json", by_alias=True)),
-        config=_given(run.config.model_dump(mode="json", by_alias=True, exclude={"sweep"})),
+        config=given_values(run.config.model_dump(mode="json", by_alias=True, exclude={"sweep"})),
         membership="asked" if is_membership_unknown(run.config) else "known",
         versions=versions(),
         command=manifest["runs"][-1]["command"] or None,
@@ -170,15 +171,6 @@ def gather(run: FinishedRun) -> Report:
 def _part_or_none(kind: type[_Part], entry: dict[str, Any]) -> _Part | None:
     """A part of the report from its plain values; None: there are none."""
     return part_from_json(kind, entry) if entry else None
-
-
-def _given(part: Any) -> Any:
-    """Plain values without what is None: in a report it is absent."""
-    if isinstance(part, dict):
-        return {name: _given(value) for name, value in part.items() if value is not None}
-    if isinstance(part, list):
-        return [_given(value) for value in part if value is not None]
-    return part
 
 
 def _attacks(run: FinishedRun) -> Iterator[AttackResult]:

@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from mi_core.checks import ConfigError
+from mi_core.registration import PLAN, ROLES, attempts, faults_of, file_of, is_after_looking
 from mi_core.report.model.report import Report, report_from_json
 from mi_core.report.runs import plain
 from mi_core.report.statement import (
@@ -48,16 +49,7 @@ from pipelines.report.bindings import (
 from pipelines.report.parts.finished import FinishedRun
 from pipelines.report.parts.verdict import recognition_fault, verdict
 from pipelines.run.folder import RunFolder
-from pipelines.run.registration import (
-    FILE,
-    PLAN,
-    ROLES,
-    attempts,
-    faults_of,
-    file_of,
-    is_after_looking,
-    lines_of,
-)
+from pipelines.run.registration import FILE, lines_of
 
 ORDER = ("weights", "roles", "registration", "config", "report", "results", "verdict", "coverage", "signature")
 """The subjects of the checks, in the order of the lines."""

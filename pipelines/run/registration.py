@@ -1,35 +1,18 @@
-"""The registration of a run: what its verdict will rest on, written down before the target is queried.
-
-``registration.jsonl`` holds one line of JSON for every event, in their order: ``roles`` when images have their roles,
-``plan`` when it is settled what is judged and how, ``start`` whenever the target is about to be queried, ``look``
-whenever a report was written. Every line has the time and the SHA-256 of the line before it, so that none can be
-changed or taken out without changing all that follow.
-"""
+"""The registration of a run, ``registration.jsonl`` in its folder; see `mi_core.registration`."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from mi_core import plugins
-from mi_core.provenance import now, versions
+from mi_core.provenance import versions
+from mi_core.registration import file_of, lines_in, next_line, planned_nonce
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.run.folder import RunFolder
 
 FILE = "registration.jsonl"
-ROLES, PLAN, START, LOOK = "roles", "plan", "start", "look"
-"""The kinds of events."""
-DECISIVE = ("primary_attack", "output", "epoch", "nonce", "by", "factor", "references")
-"""The parts of a plan that a verdict rests on."""
-OF_BOUND = (*DECISIVE, "bound")
-"""The parts that the answer to `validity.bound` rests on; the verdict does not ask for it."""
-Line = Mapping[str, Any]
-_CHAIN = ("time", "previous", "sha256")  # what a line holds besides what happened
-_FIRST = "0" * 64
 
 
 def lines_of(folder: RunFolder) -> list[dict[str, Any]]:
@@ -39,10 +22,8 @@ def lines_of(folder: RunFolder) -> list[dict[str, Any]]:
         UserError: a line cannot be read.
     """
     path = f"{folder.path}/{FILE}"
-    if not storage.exists(path):
-        return []
     try:
-        return [dict(json.loads(line)) for line in storage.read_bytes(path).decode().split("\n")[:-1]]
+        return lines_in(storage.read_bytes(path)) if storage.exists(path) else []
     except (TypeError, ValueError) as error:
         raise UserError(f"{path} is damaged, and with it the registration; choose another --out") from error
 
@@ -50,104 +31,13 @@ def lines_of(folder: RunFolder) -> list[dict[str, Any]]:
 def write_down(folder: RunFolder, event: str, content: Mapping[str, Any]) -> None:
     """Add a line; roles and plans only where the last line of their kind says something else."""
     lines = lines_of(folder)
-    told = {"event": event, **content}
-    last = next((without_chain(line) for line in reversed(lines) if line["event"] == event), None)
-    if event in (ROLES, PLAN) and last == json.loads(json.dumps(told)):
-        return
-    line = {"time": now(), "previous": lines[-1]["sha256"] if lines else _FIRST, **told}
-    storage.write_atomic(f"{folder.path}/{FILE}", file_of([*lines, {**line, "sha256": line_digest(line)}]))
-
-
-def file_of(lines: Sequence[Line]) -> bytes:
-    """The content of the file that holds some lines."""
-    return "".join(f"{_text(one)}\n" for one in lines).encode()
-
-
-def without_chain(line: Line) -> dict[str, Any]:
-    """The event of a line, without the time and the digests."""
-    return {name: part for name, part in line.items() if name not in _CHAIN}
-
-
-def line_digest(line: Line) -> str:
-    """The SHA-256 of a line without its own: 64 hex digits."""
-    return hashlib.sha256(_text({name: part for name, part in line.items() if name != "sha256"}).encode()).hexdigest()
-
-
-def _text(line: Line) -> str:
-    return json.dumps(line, sort_keys=True, ensure_ascii=False)
-
-
-def faults_of(lines: Sequence[Line]) -> list[str]:
-    """The faults of the chain: lines that were changed, or whose predecessor is another one."""
-    faults, previous = [], _FIRST
-    for number, line in enumerate(lines, start=1):
-        if line.get("sha256") != line_digest(line):
-            faults.append(f"line {number} does not have its sha256")
-        if line.get("previous") != previous:
-            faults.append(f"line {number} does not follow line {number - 1}")
-        previous = str(line.get("sha256"))
-    return faults
-
-
-def is_after_looking(lines: Sequence[Line], parts: Sequence[str] = DECISIVE) -> bool:
-    """Tell whether the images, or what the verdict rests on, were chosen after the first start of the queries.
-
-    What counts of a plan is ``parts``: attacks that are only added to it change nothing.
-    """
-    first = next((number for number, line in enumerate(lines) if line["event"] == START), len(lines))
-    for event, names in ((ROLES, ("roles",)), (PLAN, parts)):
-        told = [[line.get(name) for name in names] for line in lines if line["event"] == event]
-        before = sum(line["event"] == event for line in lines[:first])
-        if any(later != told[max(0, before - 1)] for later in told[before:]) or (told and not before):
-            return True
-    return False
-
-
-def attempts(lines: Sequence[Line], output: str | None = None) -> tuple[int, dict[str, int]]:
-    """How many reports were written, and by target how many different attacks were ever planned.
-
-    Args:
-        lines: of a run.
-        output: on which attacks count; None: on any, each output by itself.
-    """
-    planned = {
-        _text(attack): attack["target"]
-        for line in lines
-        if line["event"] == PLAN
-        for attack in line.get("attacks", ())
-        if output in (None, attack["output"])
-    }
-    return sum(line["event"] == LOOK for line in lines), dict(Counter(planned.values()))
-
-
-def registration_as_json(lines: Sequence[Line]) -> dict[str, Any]:
-    """The registration as a report tells it; empty where nothing was planned."""
-    plan = next((line for line in lines if line["event"] == PLAN), None)
-    if plan is None:
-        return {}
-    reports, attacks = attempts(lines)
-    return {
-        "nonce": plan["nonce"],
-        "time": plan["time"],
-        "sha256": lines[-1]["sha256"],
-        "reports": reports,
-        "attacks": sum(attacks.values()),
-        "after_looking": is_after_looking(lines),
-    }
+    if (line := next_line(lines, event, content)) is not None:
+        storage.write_atomic(f"{folder.path}/{FILE}", file_of([*lines, line]))
 
 
 def registered_nonce(folder: RunFolder) -> str | None:
     """The nonce of the first plan; None: there is no plan yet, or its nonce is the seed."""
-    return _nonce(folder).get("value")
-
-
-def origin_of_nonce(folder: RunFolder) -> str:
-    """Where the nonce of the first plan comes from."""
-    return str(_nonce(folder)["from"])
-
-
-def _nonce(folder: RunFolder) -> Line:
-    return next((line["nonce"] for line in lines_of(folder) if line["event"] == PLAN), {})
+    return planned_nonce(lines_of(folder)).get("value")
 
 
 def code_digest() -> dict[str, Any]:

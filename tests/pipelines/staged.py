@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mi_core.encoders.remembering import Memory
+from mi_core.registration import LOOK, START
 from pipelines.attack import run as attack
 from pipelines.attack.reference import stopping_rule
 from pipelines.audit.run import register, with_nonce
@@ -28,7 +29,7 @@ from pipelines.pretrain import run as pretrain
 from pipelines.report import run as report
 from pipelines.run.folder import SCAN, RunFolder
 from pipelines.run.points import Run
-from pipelines.run.registration import LOOK, START, registered_nonce, write_down
+from pipelines.run.registration import registered_nonce, write_down
 
 
 def prepare(raw: dict[str, Any], trained_run: Path, folder: Path) -> Path:

@@ -101,11 +101,7 @@ LAYOUTS: tuple[Known, ...] = (
         momentum=_MOCO,
     ),
     Known(
-        "MoCo v1 checkpoint",
-        "encoder_q.",
-        heads={"projection": ("encoder_q.fc.",)},
-        activation="relu",
-        momentum=_MOCO,
+        "MoCo v1 checkpoint", "encoder_q.", heads={"projection": ("encoder_q.fc.",)}, activation="relu", momentum=_MOCO
     ),
     Known(
         "MoCo v3 checkpoint",
@@ -147,10 +143,7 @@ LAYOUTS: tuple[Known, ...] = (
         "backbone.",
         marks=(r"backbone\.blocks\.0\.ls1\.gamma$",),
         heads={"projection": ("dino_head.mlp.",), "prototypes": ("dino_head.last_layer.",)},
-        ignored={
-            r"dino_head\.last_layer\.(?!weight_[gv]$)": _PROTOTYPES,
-            r"ibot_head\.": "the head for patches",
-        },
+        ignored={r"dino_head\.last_layer\.(?!weight_[gv]$)": _PROTOTYPES, r"ibot_head\.": "the head for patches"},
         activation="gelu",
         attention=_HEADS_64,
     ),
@@ -251,20 +244,11 @@ LAYOUTS: tuple[Known, ...] = (
         ignored={r"predictor\.": "a predictor that is not whole, and no part of the encoder"},
         attention=_HEADS_JEPA,
     ),
-    Known(
-        "DINOv2 state dict",
-        "",
-        marks=(r"blocks\.0\.ls1\.gamma$", r"mask_token$"),
-        attention=_HEADS_64,
-    ),
+    Known("DINOv2 state dict", "", marks=(r"blocks\.0\.ls1\.gamma$", r"mask_token$"), attention=_HEADS_64),
     Known(
         "backbone.* state dict",
         "backbone.",
-        heads={
-            "projection": (*_GENERIC, "backbone.fc."),
-            "prediction": _PREDICTION,
-            "logits": ("logits.",),
-        },
+        heads={"projection": (*_GENERIC, "backbone.fc."), "prediction": _PREDICTION, "logits": ("logits.",)},
         ignored={**_PROBE, **_OWN_STATE},
     ),
     Known(

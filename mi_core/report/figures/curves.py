@@ -7,15 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from mi_core.records import Estimate
-from mi_core.report.contents import (
-    final_rows,
-    is_numeric,
-    places_of,
-    pooled_rows,
-    primary_row,
-    series_names,
-    series_of,
-)
+from mi_core.report.contents import final_rows, is_numeric, places_of, pooled_rows, primary_row, series_names, series_of
 from mi_core.report.figures.drawing import (
     GREY,
     Drawing,

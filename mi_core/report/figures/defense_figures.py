@@ -126,11 +126,7 @@ def _tradeoff(target: str, entries: Sequence[DefenseRow]) -> Drawing:
         told.append(f"{name} " + ", ".join(f"{rate(a)} at {rate(b.value)}" for a, b in zip(losses, rows, strict=True)))
     level(panel)
     measure, (_, measured) = entries[0].utility[0], _measured(entries)
-    label_axes(
-        panel,
-        f"utility lost ({measure.measure}, n {count(measure.clean.n)})",
-        f"strongest attack's {measured}",
-    )
+    label_axes(panel, f"utility lost ({measure.measure}, n {count(measure.clean.n)})", f"strongest attack's {measured}")
     title = f"What hiding the members of {target} costs"
     return Drawing(svg(figure), title, f"Utility lost and {measured} of the strongest attack: {'; '.join(told)}.")
 

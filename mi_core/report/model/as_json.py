@@ -61,6 +61,15 @@ def part_from_json(kind: type[Part], entry: Any, path: str = "") -> Part:
     return cast(Part, _read(kind, entry, path))
 
 
+def given_values(part: Any) -> Any:
+    """Plain values without what is None: in a report it is absent."""
+    if isinstance(part, Mapping):
+        return {name: given_values(value) for name, value in part.items() if value is not None}
+    if isinstance(part, list | tuple):
+        return [given_values(value) for value in part if value is not None]
+    return part
+
+
 class _Field(NamedTuple):
     """A field as it stands in JSON; its default is None where the type says that it may be absent."""
 

@@ -84,7 +84,10 @@ class NonceOrigin:
 
 @dataclass(frozen=True, kw_only=True)
 class Registration:
-    """A registration written down before the target was queried, and how often somebody looked since."""
+    """A registration written down before the target was queried, and how often somebody looked since.
+
+    ``note``: what an audit in Python recorded of that, and what it did not.
+    """
 
     nonce: NonceOrigin
     time: str | None = None
@@ -92,6 +95,7 @@ class Registration:
     reports: int | None = None
     attacks: int | None = None
     after_looking: bool | None = None
+    note: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,14 +18,7 @@ from markupsafe import Markup, escape
 from mi_core.records import Estimate
 from mi_core.report import tuning
 from mi_core.report.attributes import final_inferences, swept_inferences
-from mi_core.report.contents import (
-    carries,
-    false_positive_rates,
-    final_rows,
-    pooled_rows,
-    primary_row,
-    side_by_side,
-)
+from mi_core.report.contents import carries, false_positive_rates, final_rows, pooled_rows, primary_row, side_by_side
 from mi_core.report.defenses import defense_tables
 from mi_core.report.figures.drawing import Drawing
 from mi_core.report.model.attacks import AttackRow, PooledRow, Sweep

@@ -109,7 +109,7 @@ SENTENCES = {
     "robust": (
         "{attack} separates {inside} from {outside}{auc}, {far}better than a blind classifier that never queries "
         "the encoder{blind} and than the same attack on reference encoders that did not see the image{control}. Its "
-        "effect is at least {robustness} times that of {check}; the factor registered was {factor}."
+        "effect is at least {robustness} times that of {check}; the factor was {factor}."
     ),
     "no-evidence": _NO_BETTER,
     "confounded": (

@@ -312,14 +312,15 @@ def _based(report: Report, row: PooledRow | None, sides: Sides) -> str:
         return ""
     seeds = len(row.seeds)
     over = f" in {seeds} repetitions" if seeds > 1 else ""
-    registered = report.validity is not None and report.validity.registered
-    primary = ", chosen before the encoder was queried" if row.primary and registered else ""
+    registered = None if report.validity is None or not row.primary else report.validity.registered
+    primary = "" if registered is None else f", chosen {'before' if registered else 'after'} the encoder was queried"
     said = f"{sides.counted(row.n_member)}, {count(row.n_nonmember)} {sides.outside}{over}, and one attack{primary}."
-    reports, attacks = (
-        (1, 1) if report.registration is None else (report.registration.reports or 1, report.registration.attacks or 1)
-    )
-    if reports > 1 or attacks > 1:
-        said += f" {count(attacks)} attacks were planned on these images; this is report {reports}."
+    if (told := report.registration) is not None:
+        reports, attacks = told.reports or 1, told.attacks or 1
+        if reports > 1 or attacks > 1:
+            planned = f"{count(attacks)} {'attack was' if attacks == 1 else 'attacks were'} planned"
+            said += f" {planned} on these images; this is report {reports}."
+        said += f" {told.note}" if told.note else ""
     return said if sides.known else said + _unjudged_in_words(report.data)
 
 

@@ -142,12 +142,7 @@ def list_hashes(config: DataConfig, repeated: str, shards: Sequence[Numbered], r
 
 
 def decide(
-    config: DataConfig,
-    repeated: str,
-    shards: Sequence[Numbered],
-    ranks: str,
-    folder: str,
-    pairs: NearPairs | None,
+    config: DataConfig, repeated: str, shards: Sequence[Numbered], ranks: str, folder: str, pairs: NearPairs | None
 ) -> Decision:
     """Find copies, listed samples and the thresholds of the roles; writes the rows of each shard that are exceptions.
 

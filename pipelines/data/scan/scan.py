@@ -256,13 +256,7 @@ def _states(items: Sequence[Item], tables: Sequence[tuple[str, str]]) -> list[st
     folders = {path.rpartition("/")[0] for paths in files for path in paths if path}
     written = {path: stamp for folder in folders for path, stamp in storage.stamps(folder).items()}
     return [
-        digest(
-            item.name,
-            item.start,
-            item.stop,
-            [(path, written.get(path)) for path in paths if path],
-            *tables,
-        )
+        digest(item.name, item.start, item.stop, [(path, written.get(path)) for path in paths if path], *tables)
         for item, paths in zip(items, files, strict=True)
     ]
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from mi_core.records import Estimate
+from mi_core.registration import OF_BOUND, attempts, is_after_looking
 from mi_core.report.bounds import bound_parts
 from mi_core.report.model.attacks import AttackResult
 from mi_core.report.model.judgement import Bound
@@ -18,7 +19,7 @@ from pipelines.attack.semantic import groups_of
 from pipelines.config.sections.encoders import DefendedConfig
 from pipelines.report.parts.finished import FinishedRun
 from pipelines.report.parts.verdict import paired_scores
-from pipelines.run.registration import OF_BOUND, attempts, is_after_looking, lines_of
+from pipelines.run.registration import lines_of
 
 
 def bounds(run: FinishedRun, results: Sequence[AttackResult]) -> tuple[Bound, ...]:

@@ -29,13 +29,7 @@ _DRAWN = 1_000_000  # scores that a figure is drawn from, at most
 
 def figure_data(run: FinishedRun) -> FigureData:
     """Scores at the last checkpoint, means by checkpoint, and training losses."""
-    return FigureData(
-        tuple(_scores(run)),
-        tuple(_losses(run)),
-        tuple(_statistics(run)),
-        tuple(_maps(run)),
-        _views(run),
-    )
+    return FigureData(tuple(_scores(run)), tuple(_losses(run)), tuple(_statistics(run)), tuple(_maps(run)), _views(run))
 
 
 def _scores(run: FinishedRun) -> Iterator[AttackScores]:

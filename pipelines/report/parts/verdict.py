@@ -11,6 +11,7 @@ from mi_core.images import thumbnail
 from mi_core.metrics.by_class import ClassResult, by_class
 from mi_core.metrics.delong import design_effect
 from mi_core.querying.sanity import fault_in_words
+from mi_core.registration import attempts, is_after_looking
 from mi_core.report import build
 from mi_core.report.build import Groups, SeedTest, SetTest, verdict_part
 from mi_core.report.model.as_json import part_from_json
@@ -37,7 +38,7 @@ from pipelines.plan.rules.roles import is_membership_unknown
 from pipelines.report.parts.finished import FinishedRun
 from pipelines.run.folder import SeedFolder
 from pipelines.run.ray_session import mapped_or_here
-from pipelines.run.registration import attempts, is_after_looking, lines_of
+from pipelines.run.registration import lines_of
 
 _BY_CLASS = 1_000_000  # samples of which results by class are computed
 

@@ -19,7 +19,7 @@ from mi_core.augmentations.simclr import SimCLRAugmentation
 from mi_core.checks import ConfigError
 from mi_core.encoders import build_backbone
 from mi_core.encoders.checkpoint import Encoder, channelwise, seeded
-from mi_core.features import MEASURES, Measure, as_json, measure_of, queries_per_image
+from mi_core.features import MEASURES, Measure, as_json, queries_per_image
 from mi_core.features.adversarial import AdversarialLogits
 from mi_core.features.boundary_distance import BoundaryDistance
 from mi_core.features.caption_similarity import CaptionEmbedding, CaptionSimilarity, caption_similarity
@@ -120,10 +120,9 @@ def test_names_tell_measures_apart() -> None:
 
 @pytest.mark.parametrize("measure", EVERY, ids=str)
 def test_a_measure_is_a_value(measure: Measure) -> None:
-    again = measure_of(json.loads(json.dumps(as_json(measure), allow_nan=False)))
-    copied = pickle.loads(pickle.dumps(measure))
-    for other in (again, copied):
-        assert (other, hash(other), other.name, str(other)) == (measure, hash(measure), measure.name, measure.name)
+    other = pickle.loads(pickle.dumps(measure))
+    assert (other, hash(other), other.name, str(other)) == (measure, hash(measure), measure.name, measure.name)
+    json.dumps(as_json(measure), allow_nan=False)
     assert as_json(type(measure)()) == {"kind": measure.kind}
     assert len(as_json(measure)) == 1 + (measure != type(measure)())
 
@@ -158,7 +157,6 @@ def test_columns_are_named_as_configs_and_papers_write_them() -> None:
     assert (LpNorm(1).name, LpNorm(math.inf).name, LpNorm(1)) == ("norm:1", "norm:inf", LpNorm(1.0))
     assert json.dumps(as_json(LpNorm(1))) == json.dumps(as_json(LpNorm(1.0)))  # so that digests are the same
     assert as_json(LpNorm(math.inf)) == {"kind": "norm", "order": "inf"}
-    assert measure_of({"kind": "norm", "order": "inf"}) == LpNorm(math.inf)
 
 
 def test_measures_compute_what_they_name() -> None:
@@ -188,31 +186,20 @@ def test_each_set_of_queries_is_asked_once() -> None:
 @pytest.mark.parametrize(
     ("entry", "expected"),
     [
-        ({"kind": "pairs"}, "kind = 'pairs', allowed: adversarial, boundary, "),
-        ({}, "kind = 'None', allowed: adversarial, boundary, "),
         ({"kind": "pairwise", "metric": "dot"}, "metric = 'dot', allowed: correlation, cosine, euclidean"),
-        ({"kind": "pairwise", "metric": 1}, "metric of pairwise = 1, allowed: values such as 'cosine'"),
         ({"kind": "patches", "rows": 2}, "grid = '2x3', allowed: odd numbers"),
         ({"kind": "parts", "parts": 0}, "parts = 0"),
-        ({"kind": "parts", "parts": 2.5}, "parts of parts = 2.5, allowed: values such as 128"),
-        ({"kind": "parts", "parts": True}, "parts of parts = True"),
         ({"kind": "parts", "ratio": 0}, "part_ratio = 0"),
         ({"kind": "boundary", "iterations": 0}, "iterations = 0"),
         ({"kind": "boundary", "queries": 149}, r"queries = 149, allowed: \[150"),
         ({"kind": "adversarial", "epsilon": 2}, "epsilon = 2"),
         ({"kind": "adversarial", "steps": 0}, "steps = 0"),
         ({"kind": "adversarial", "classes": 1}, "classes = 1"),
-        ({"kind": "gradient", "both": True}, "parameter of gradient = 'both', allowed: bank, layers, loss, momentum, "),
         ({"kind": "gradient", "views": 1}, "views = 1"),
         ({"kind": "gradient", "temperature": 0}, "temperature = 0"),
-        ({"kind": "gradient", "momentum": "yes"}, "momentum of gradient = 'yes'"),
-        ({"kind": "caption-gradient", "momentum": True}, "parameter of caption-gradient = 'momentum'"),
-        ({"kind": "norm", "order": "x"}, "order of norm = 'x', allowed: values such as 2.0"),
-        ({"kind": "norm", "order": False}, "order of norm = False"),
-        ({"kind": "embedding", "order": 2}, "parameter of embedding = 'order', allowed: "),
         ({"kind": "neighbours", "neighbours": 129}, "neighbours = 129"),
     ],
 )
-def test_json_that_names_no_measure(entry: dict[str, Any], expected: str) -> None:
+def test_parameters_that_no_measure_has(entry: dict[str, Any], expected: str) -> None:
     with pytest.raises(ConfigError, match=expected):
-        measure_of(entry)
+        MEASURES[entry.pop("kind")](**entry)

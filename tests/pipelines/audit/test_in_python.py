@@ -86,7 +86,8 @@ def test_the_same_numbers_as_a_run(
 ) -> None:
     """Draws, duplicates, views, attack, references, tests and flags are one and the same."""
     monkeypatch.setattr(config_text, "EPOCHS", 10)  # of references; the config says so to the run
-    found = found_in(planted, attacks=["lira", {"attack": "combined", "penalty": 5.0}, "quantile-regression"])
+    attacks = ["lira", {"attack": "combined", "penalty": 5.0}, "quantile-regression"]
+    found = found_in(planted, attacks=attacks, nonce="a", registration=tmp_path / "looks.jsonl")
     (tmp_path / "audit.yaml").write_text(found.config())
     out = tmp_path / "run"
     run(load(str(tmp_path / "audit.yaml"), []), str(out))

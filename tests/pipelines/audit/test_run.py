@@ -18,6 +18,7 @@ import yaml
 
 from mi_core.metrics.delong import auc
 from mi_core.records import Estimate
+from mi_core.registration import faults_of, is_after_looking
 from mi_core.report.contents import schema
 from pipelines.audit import run as audit
 from pipelines.audit.precision import with_settled_precision
@@ -29,7 +30,7 @@ from pipelines.pretrain import run as pretrain
 from pipelines.report import index
 from pipelines.run.finished import is_finished
 from pipelines.run.folder import RunFolder
-from pipelines.run.registration import faults_of, is_after_looking, lines_of
+from pipelines.run.registration import lines_of
 from tests.conftest import small_config
 from tests.pipelines.tars import image_bytes, shard_bytes, tar_bytes
 

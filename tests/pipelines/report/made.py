@@ -14,6 +14,7 @@ import torch
 
 from mi_core.encoders.checkpoint import fingerprint, weights_bytes
 from mi_core.hashing import digest64
+from mi_core.registration import LOOK, ROLES, START
 from mi_core.report.contents import schema, to_json
 from mi_core.report.model.as_json import part_as_json
 from mi_core.training.loop import audited_encoder
@@ -45,7 +46,7 @@ from pipelines.report.parts.finished import FinishedRun
 from pipelines.report.parts.verdict import verdict
 from pipelines.run.folder import RunFolder, SeedFolder
 from pipelines.run.points import Run
-from pipelines.run.registration import LOOK, ROLES, START, lines_of, write_down
+from pipelines.run.registration import lines_of, write_down
 from tests.conftest import small_config
 
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from mi_core.registration import file_of, line_digest
 from pipelines.cli import app as cli
 from pipelines.report.verify import FAILS, Check, verify
-from pipelines.run.registration import file_of, line_digest
 
 A = "a" * 64
 

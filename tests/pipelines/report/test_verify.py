@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mi_core.registration import attempts, faults_of, is_after_looking, without_chain
 from mi_core.report.model.as_json import part_as_json
 from mi_core.report.statement import PAYLOAD_TYPE
 from pipelines.errors import UserError
@@ -23,7 +24,7 @@ from pipelines.report.parts.finished import FinishedRun
 from pipelines.report.parts.verdict import verdict
 from pipelines.report.verify import HOLDS, NOTE, verify
 from pipelines.run.folder import RunFolder
-from pipelines.run.registration import attempts, faults_of, is_after_looking, lines_of, without_chain, write_down
+from pipelines.run.registration import lines_of, write_down
 from tests.mi_core.report.words.test_bound import KEPT, PLAIN
 from tests.pipelines.report.made import made_run
 from tests.pipelines.report.stating import A, called, checked, edited, faults, flipped, reregistered

@@ -41,10 +41,7 @@ class TrainingCase:
     rounds: int
 
 
-TRAINING_CASES = {
-    "small": TrainingCase("resnet8", 125, 8, 7),
-    "resnet18": TrainingCase("resnet18", 64, 2, 4),
-}
+TRAINING_CASES = {"small": TrainingCase("resnet8", 125, 8, 7), "resnet18": TrainingCase("resnet18", 64, 2, 4)}
 
 
 @dataclass
@@ -73,12 +70,7 @@ class Way:
 
 
 def training_benchmark(
-    case: str,
-    images: torch.Tensor,
-    *,
-    precision: str = "float32",
-    threads: int = 2,
-    device: str = "cpu",
+    case: str, images: torch.Tensor, *, precision: str = "float32", threads: int = 2, device: str = "cpu"
 ) -> dict[str, Any]:
     """Measure one case.
 
@@ -209,12 +201,7 @@ def _lightly_views() -> Views | None:
 
 
 def _dataloader_layouts(
-    trainer: Pretrainer,
-    case: TrainingCase,
-    images: torch.Tensor,
-    views: Views,
-    name: str,
-    threads: int,
+    trainer: Pretrainer, case: TrainingCase, images: torch.Tensor, views: Views, name: str, threads: int
 ) -> list[Way]:
     """A plain loop over a DataLoader of PIL images, with views made in the training process or in workers."""
     loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = partial(nt_xent, temperature=TEMPERATURE)

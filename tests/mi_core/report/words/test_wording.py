@@ -74,6 +74,7 @@ def test_every_reason_has_words() -> None:
 def test_a_leak_says_how_sure_on_what_and_what_not(membership: str, report: dict[str, Any]) -> None:
     """The four parts, in this order, in the page and in the terminal."""
     report["membership"] = membership
+    report["validity"]["registered"] = True
     answer = wording.answer(typed(report))
     labels = ["How the groups came about", "", "How sure", "What it rests on", "What it does not say"]
     assert [label for label, _ in answer.parts] == labels

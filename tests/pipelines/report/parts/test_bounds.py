@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from mi_core.records import Estimate
+from mi_core.registration import PLAN, is_after_looking
 from mi_core.report.model.attacks import AttackResult
 from mi_core.validity.bound import auc_limits
 from mi_core.validity.verdict import CHOICE
@@ -26,7 +27,7 @@ from pipelines.report.parts.bounds import bounds, limits_of
 from pipelines.report.parts.finished import FinishedRun
 from pipelines.run.folder import RunFolder
 from pipelines.run.points import Run
-from pipelines.run.registration import PLAN, is_after_looking, lines_of
+from pipelines.run.registration import lines_of
 from tests.conftest import small_config
 from tests.pipelines.report.made import made_run
 
