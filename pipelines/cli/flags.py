@@ -9,7 +9,6 @@ from inspect import Parameter, signature
 from typing import Any, get_type_hints
 
 from mi_core.auditing.config_text import FAMILY, audit_settings, reference_settings
-from pipelines.cli.loading import is_missing
 from pipelines.cli.options import (
     Adapter,
     ApiKeyEnv,
@@ -110,6 +109,8 @@ class Flags:
 
     def check_files(self) -> None:
         """Raise UserError if a file of weights is not there; it can be seen before anything is loaded."""
+        from pipelines.files.storage import is_missing
+
         for flag, paths in (("--weights", [self.weights]), ("--reference-weights", self.reference_weights or [])):
             for path in paths:
                 if path is not None and is_missing(path):

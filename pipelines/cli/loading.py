@@ -58,14 +58,9 @@ def loaded_run(
 
 def check_weights(config: RunConfig) -> None:
     """Raise UserError if a file of weights that a config names is not there."""
+    from pipelines.files.storage import is_missing
+
     for name, encoder in config.encoders.items():
         weights = getattr(encoder, "weights", None)
         if weights is not None and is_missing(weights):
             raise UserError(f"encoders.{name}.weights = {weights} is no file; give that of the weights")
-
-
-def is_missing(path: str) -> bool:
-    """Tell whether a path on this machine leads to nothing; addresses of stores and of the Hub are asked later."""
-    from pipelines.files import storage
-
-    return not storage.is_uri(path) and not storage.exists(path)

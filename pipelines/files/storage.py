@@ -37,6 +37,11 @@ def is_uri(path: str) -> bool:
     return "://" in path and not path.startswith("file://")
 
 
+def is_missing(path: str) -> bool:
+    """Tell whether a path on this machine leads to nothing; addresses of stores and of the Hub are asked later."""
+    return not is_uri(path) and not exists(path)
+
+
 def absolute(path: str) -> str:
     """The path without ``.`` and ``~``, so that workers in other folders find it; URIs stay.
 
