@@ -21,8 +21,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
-from mi_core.checks import ConfigError
-
 PREFIX = "encoder_audit."
 TABLES = ("attacks", "defenses", "measures", "encoders", "sources")
 _Entry = TypeVar("_Entry")
@@ -39,9 +37,8 @@ def plugged_in(
         base: what an entry is a subclass of, or an instance of.
         key: the attribute in which a class states its name; None: entries are instances, which state none.
 
-    Raises:
-        ConfigError: an entry cannot be loaded, is not of ``base``, lacks what every subclass defines, states another
-            name than its entry point, or has a name that is taken. The message names the package.
+    An entry is left out, and its fault stands in `BROKEN`, if it cannot be loaded, is not of ``base``, lacks what every
+    subclass defines, states another name than its entry point, or has a name that is taken.
     """
     found: dict[str, _Entry] = {}
     for point in _points():
@@ -49,21 +46,38 @@ def plugged_in(
             continue
         place = f"the {table[:-1]} {point.name} of the package {package_of(point)}"
         if point.name in own or point.name in found:
-            raise ConfigError(f"{place} has a name that is taken; uninstall the package, or let its author rename it")
-        try:
-            entry: Any = point.load()
-        except Exception as error:  # whatever code of others raises
-            begun = getattr(getattr(sys.modules.get(point.module), "__spec__", None), "_initializing", False)
-            remedy = f"import {base.__module__} before {point.module}" if begun else "uninstall it"
-            raise ConfigError(f"{place} cannot be loaded ({type(error).__name__}: {error}); {remedy}") from error
-        if key is None:
-            fault = "" if isinstance(entry, base) else f"is no {base.__module__}.{base.__name__}"
-        elif not (fault := class_fault(entry, base)) and getattr(entry, key) != point.name:
-            fault = f"calls itself {getattr(entry, key)!r} in its attribute {key}"
+            fault = "has a name that is taken; uninstall the package, or let its author rename it"
+        else:
+            entry, fault = _loaded(point, base, key)
         if fault:
-            raise ConfigError(f"{place} {fault}; uninstall it")
-        found[point.name] = entry
+            BROKEN[table, point.name] = f"{place} {fault}"
+        else:
+            found[point.name] = entry
     return found
+
+
+BROKEN: dict[tuple[str, str], str] = {}
+"""The faults of entries that cannot be used, by table and name."""
+
+
+def fault_named(name: Any) -> str:
+    """The fault of a broken entry, in whatever table; empty: no broken entry has that name."""
+    return next((fault for (_, broken), fault in BROKEN.items() if broken == name), "")
+
+
+def _loaded(point: EntryPoint, base: type[Any], key: str | None) -> tuple[Any, str]:
+    """An entry and its fault, in words that follow its name; an empty text: it has none."""
+    try:
+        entry: Any = point.load()
+    except Exception as error:  # noqa: BLE001 - whatever code of others raises
+        begun = getattr(getattr(sys.modules.get(point.module), "__spec__", None), "_initializing", False)
+        remedy = f"import {base.__module__} before {point.module}" if begun else "uninstall it"
+        return None, f"cannot be loaded ({type(error).__name__}: {error}); {remedy}"
+    if key is None:
+        fault = "" if isinstance(entry, base) else f"is no {base.__module__}.{base.__name__}"
+    elif not (fault := class_fault(entry, base)) and getattr(entry, key) != point.name:
+        fault = f"calls itself {getattr(entry, key)!r} in its attribute {key}"
+    return entry, f"{fault}; uninstall it" if fault else ""
 
 
 def class_fault(entry: Any, base: type[Any]) -> str:

@@ -51,7 +51,7 @@ def _plugged_in(table: str) -> dict[str, Any]:
     """The entries that other packages bring; these are imported."""
     names = plugins.names(table)
     every = vars(import_module(f"mi_core.{table}"))[table.upper()] if names else {}
-    return {name: every[name] for name in names}
+    return {name: every[name] for name in names if name in every}
 
 
 def defaults(method: type[Any]) -> dict[str, Any]:

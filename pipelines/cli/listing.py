@@ -9,6 +9,7 @@ from rich import box
 from rich.markdown import Markdown
 from rich.table import Table
 
+from mi_core.plugins import BROKEN
 from pipelines.cli.catalogue import facts, page
 from pipelines.cli.completion import attacks, defenses
 from pipelines.cli.examples import example
@@ -61,4 +62,11 @@ def _print(command: str, name: str | None) -> None:
             table.add_row(entry, "\n".join(f"{fact}: {value}" if fact else value for fact, value in lines.items()))
             if len(lines) > 1:
                 table.add_section()
+        for fault in _broken(command):
+            table.add_row("broken", fault)
         output.print(table)
+
+
+def _broken(command: str) -> list[str]:
+    """The faults of what other packages bring and cannot be used."""
+    return [fault for (table, _), fault in BROKEN.items() if table == command]

@@ -9,6 +9,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
+from mi_core.plugins import fault_named
 from pipelines.config.names import shortened
 
 Location = Sequence[int | str]
@@ -57,6 +58,8 @@ def first_mistake(error: ValidationError, model: type[BaseModel] | None = None) 
     first = every[0]
     kind, context, parts = first["type"], first.get("ctx", {}), _parts(first["loc"])
     place = ".".join(str(part) for part in parts)
+    if broken := fault_named(str(context.get("tag", first["input"])).strip("'")):
+        return f"{place}: {broken}"
     if kind in ("extra_forbidden", "unexpected_keyword_argument", "invalid_key"):
         return _unknown(place, parts, [] if model is None else _fields_at(model, first["loc"][:-1]))
     if kind.startswith("missing"):

@@ -92,16 +92,23 @@ print(registration.code_digest()["code_sha256"] != before)
     ],
     ids=["broken", "no class", "lacking", "another name", "taken"],
 )
-def test_a_package_that_cannot_be_used_is_named(tmp_path: Path, code: str, point: str, words: str) -> None:
+def test_a_package_that_cannot_be_used_is_listed_and_stops_what_needs_it(
+    tmp_path: Path, code: str, point: str, words: str
+) -> None:
     folder = install(tmp_path, code, f"[encoder_audit.attacks]\n{point}\n")
-    name = point.split(maxsplit=1)[0]
-    told = python(folder, "-m", "pipelines.cli", "check", "quickstart", code=2)
-    assert f"the attack {name} of the package my-attack {words}" in told
-    assert "Traceback" not in told
+    name, wide = point.split(maxsplit=1)[0], "import os; os.environ['COLUMNS'] = '300'; "
+    fault = f"the attack {name} of the package my-attack {words}"
+    call = "import sys; sys.argv[1:] = {!r}; from pipelines.cli.app import main; main()"
+    told = python(folder, "-c", wide + call.format(["list", "attacks"]))
+    assert fault in " ".join(told.split()) and "lpla" in told and "Traceback" not in told
+    config = "from pipelines.plan.load import load; load('quickstart', ['attacks.0.attack={}'])"
+    python(folder, "-c", config.format("lpla"))
+    if name != "lpla":
+        assert f"attacks.0: {fault}" in python(folder, "-c", config.format(name), code=1)
 
 
 def test_a_module_that_is_imported_before_ours_says_so(installed: Path) -> None:
-    told = python(installed, "-c", "import my_attack", code=1)
+    told = python(installed, "-c", "import my_attack; from mi_core.plugins import BROKEN; print(BROKEN)")
     assert "; import mi_core.attacks.base before my_attack" in told
     python(installed, "-c", "import mi_core.attacks.base, my_attack")
 
@@ -110,7 +117,8 @@ def test_of_two_packages_with_one_name_the_second_is_named(tmp_path: Path) -> No
     point = "[encoder_audit.attacks]\nlow-cosine = {}:LowCosine\n"
     install(tmp_path, block("python"), point.format("my_attack"))
     install(tmp_path, block("python"), point.format("other"), name="other")
-    assert "has a name that is taken" in python(tmp_path, "-c", "import mi_core.attacks", code=1)
+    told = python(tmp_path, "-c", "import mi_core.attacks; from mi_core.plugins import BROKEN; print(BROKEN)")
+    assert "has a name that is taken" in told
 
 
 def test_a_backbone_is_listed_trained_and_loaded(tmp_path: Path) -> None:
@@ -184,6 +192,16 @@ except ValueError as error:
     ids=["no architecture", "taken source"],
 )
 def test_a_row_that_cannot_be_used_is_named(tmp_path: Path, point: str, words: str) -> None:
-    told = python(install(tmp_path, "New = 1", f"{point}\n"), "-m", "pipelines.cli", "check", "quickstart", code=2)
-    assert words in told
-    assert "Traceback" not in told
+    folder = install(tmp_path, "New = 1", f"{point}\n")
+    loaded = "import mi_core.encoders, pipelines.data.read.sources; from mi_core.plugins import BROKEN; print(BROKEN)"
+    assert words in python(folder, "-c", loaded)
+    python(folder, "-c", "from pipelines.plan.load import load; load('quickstart')")
+
+
+def test_a_source_that_cannot_be_read_stops_what_needs_it(tmp_path: Path) -> None:
+    folder = install(tmp_path, "1 / 0", "[encoder_audit.sources]\nnew = my_attack:New\n")
+    read = (
+        "from pipelines.config.sections.sources import SourceConfig\nfrom pipelines.data.read.sources import Source\n"
+    )
+    told = python(folder, "-c", read + "Source(SourceConfig(kind='new', path='x')).items()", code=1)
+    assert "UserError: kind = new: the source new of the package my-attack cannot be loaded (ZeroDivisionError" in told

@@ -21,7 +21,7 @@ from PIL import Image
 from mi_core.hashing import printable
 from mi_core.image_files import never_start_ghostscript
 from mi_core.images import encode_png
-from mi_core.plugins import plugged_in
+from mi_core.plugins import BROKEN, plugged_in
 from pipelines.config.sections.sources import NOISE, TORCHVISION, SourceConfig, known_dataset, noise_options
 from pipelines.data.read import parquet_shards, tar_shards
 from pipelines.data.read.folders import contents
@@ -93,6 +93,8 @@ class Source:
 
     @property
     def _reader(self) -> Reader:
+        if fault := BROKEN.get(("sources", self.config.kind)):
+            raise UserError(f"kind = {self.config.kind}: {fault}")
         return READERS.get(self.config.kind, _TORCHVISION_READER)
 
 
