@@ -22,6 +22,7 @@ from mi_core.auditing.judging import Measured, judged
 from mi_core.auditing.models import device_of, evaluating, given_reference, model_of, tried_out
 from mi_core.auditing.questions import Question, question_of
 from mi_core.auditing.reading import CANDIDATES, CONTROLS, MAX_REJECTED, Samples, read
+from mi_core.auditing.references import check_enough
 from mi_core.auditing.registering import COMMAND, RegistrationFile, plan_of
 from mi_core.auditing.scores import scores_of
 from mi_core.checks import ConfigError
@@ -156,6 +157,8 @@ def audit(
         tick = bar.begin("reading", sum(map(len, given.values())))
         samples = read(given, decoder, seed, tick, max_rejected=max_rejected, near_duplicates=near_duplicates)
         _check_numbers(samples, seed)
+        if references is None and not quick:
+            check_enough(len(samples.items))  # before the first query, which may be paid for
         target, *given_ones = (tried_out(one, decoder.image_size) for one in (target, *given_ones))
         file.add(ROLES, {"roles": {str(seed): part_as_json(samples.roles(seed))}})
         nonce, origin = file.nonce(nonce)  # drawn once the images are settled

@@ -51,6 +51,15 @@ class Reference:
     consistency: Mapping[str, Any] = field(default_factory=dict)
 
 
+def check_enough(images: int) -> None:
+    """Raise ConfigError if there are too few images to train references on."""
+    if images < FEWEST:
+        raise ConfigError(
+            f"{images} images are too few to train references on, which takes {FEWEST}; give references=..., or "
+            "quick=True for an audit without any"
+        )
+
+
 def make_references(
     images: npt.NDArray[np.uint8],
     hashes: Sequence[str],
@@ -68,15 +77,7 @@ def make_references(
         seed, nonce: of the audit, by which halves are drawn.
         device: where they are trained.
         progress: called after every epoch.
-
-    Raises:
-        ConfigError: there are too few images.
     """
-    if len(images) < FEWEST:
-        raise ConfigError(
-            f"{len(images)} images are too few to train references on, which takes {FEWEST}; give references=..., or "
-            "quick=True for an audit without any"
-        )
     settings = reference_settings(images.shape[-1])
     count, told = settings.pop("halves"), {name: settings[name] for name in ("objective", "backbone", "epochs")}
     parameters = PretrainingParameters(**settings | {"optimizer": OptimizerParameters(**settings["optimizer"])})

@@ -504,6 +504,13 @@ def test_an_encoder_behind_an_api_answers_like_the_network_itself() -> None:
     assert "white-box: the weights of the encoder are not at hand" in remote.report["not_applying"]
 
 
+def test_an_api_is_not_paid_for_an_audit_that_cannot_be_made() -> None:
+    with serving(lambda images: {"backbone": images.mean(dim=(2, 3))}) as server:
+        with pytest.raises(ConfigError, match="120 images are too few to train references on"):
+            found_in(model=f"{server.url}/json", candidates=IMAGES[:10], controls=IMAGES[10:120], quick=False)
+        assert server.asked == 0
+
+
 def test_an_api_is_asked_twice_and_in_other_company() -> None:
     model = network().eval()
 
