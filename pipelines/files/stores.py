@@ -95,6 +95,11 @@ def store_of(address: str) -> tuple[Any, str]:
         needed = "needs huggingface_hub: pip install 'encoder-audit[hub]'"
         raise UserError(f"{address}: {needed if address.startswith(HUB) else _first_line(error)}") from error
     except (pa.ArrowNotImplementedError, OSError) as error:
+        if parts.scheme == "s3" and "resolving region" in str(error):
+            cause = re.split(r"Details: |: AWS Error ", _first_line(error))[-1]
+            raise UserError(
+                f"the bucket {parts.store} is not found ({cause}); check its name, and AWS_REGION or AWS_ENDPOINT_URL"
+            ) from error
         raise UserError(f"{address}: {_first_line(error)}") from error
 
 

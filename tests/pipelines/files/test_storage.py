@@ -259,3 +259,21 @@ def test_users_may_name_places_elsewhere(tmp_path: Path, monkeypatch: pytest.Mon
     for path in ("a\0b", "a" * 5000):
         with pytest.raises(UserError, match="can be no path"):
             storage.target(path)
+
+
+def test_a_bucket_that_is_not_there_is_named_with_the_variables_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client's own words when it looks for the region of a bucket, as they came from it."""
+
+    def fail(*_: object) -> None:
+        raise OSError(
+            "When resolving region for bucket 'none': AWS Error NETWORK_CONNECTION during HeadBucket operation: "
+            "curlCode: 6, Could not resolve hostname; Details: Could not resolve host: none.s3.us-east-1.amazonaws.com"
+        )
+
+    monkeypatch.setattr("pipelines.files.stores._client", fail)
+    with pytest.raises(UserError) as caught:
+        storage.exists("s3://none/run/manifest.json")
+    assert str(caught.value) == (
+        "the bucket none is not found (Could not resolve host: none.s3.us-east-1.amazonaws.com); check its name, and "
+        "AWS_REGION or AWS_ENDPOINT_URL"
+    )
