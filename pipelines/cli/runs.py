@@ -162,11 +162,16 @@ def tell(name: str, page: str, *, show: bool) -> None:
 
 def current_report(run: str) -> str | None:
     """The report of a run whose last start wrote it; None where the report has to be written first."""
-    page, path = (f"{storage.absolute(run)}/{name}" for name in ("report.html", "progress.json"))
+    names = ("report.html", "report.json", "progress.json")
+    page, report, path = (f"{storage.absolute(run)}/{name}" for name in names)
     with reading(path):
         progress = storage.read_json_or(path, {})
         done = progress.get("state") == "done" and progress.get("stage") == "report"
-    return page if done and storage.exists(page) else None
+    if not (done and storage.exists(page)):
+        return None
+    with reading(report):
+        storage.read_json(report)
+    return page
 
 
 def _opened(page: str) -> bool:

@@ -17,6 +17,7 @@ from pipelines.data.draw.sums import DROPPED
 from pipelines.encoders import stored
 from pipelines.errors import UserError
 from pipelines.files import storage
+from pipelines.files.damage import reading
 from pipelines.files.digest import digest
 from pipelines.files.ways import follow, way
 from pipelines.run.folder import MANIFEST, STAGE_FOLDERS, RunFolder
@@ -43,6 +44,19 @@ def file_digest(path: str) -> str:
     return found.hexdigest()
 
 
+def read_through(path: str) -> None:
+    """Read a table or an entry of JSON to its end: a digest binds a damaged file as well as a whole one.
+
+    Raises:
+        UserError: it is damaged.
+    """
+    with reading(path):
+        if path.endswith(".parquet"):
+            storage.read_table(path)
+        elif path.endswith(".json"):
+            storage.read_json(path)
+
+
 def folder_digest(folder: str) -> str:
     """The ``dirHash`` of a folder, as in-toto names it: 64 hex digits. Hidden files are left out.
 
@@ -57,7 +71,8 @@ def folder_digest(folder: str) -> str:
 
 
 def file_of(folder: RunFolder, path: str) -> Part:
-    """A file by its name in the run and its digest."""
+    """A file by its name in the run and its digest. Raises UserError: it is damaged."""
+    read_through(path)
     return {"name": way(folder.path, path), "digest": {"sha256": file_digest(path)}}
 
 
@@ -72,7 +87,9 @@ def results_of(folder: RunFolder, seeds: Sequence[int]) -> list[Part]:
 
 
 def folder_of(folder: RunFolder, path: str) -> Part:
-    """A folder by its name in the run and its digest."""
+    """A folder by its name in the run and its digest. Raises UserError: a file of it is damaged."""
+    for file in storage.list_files(path):
+        read_through(file)
     return {"name": way(folder.path, path), "digest": {"dirHash": folder_digest(path)}}
 
 
@@ -144,4 +161,11 @@ def fault_of_file(file: Mapping[str, Any], folder: RunFolder) -> str:
         found = file_digest(path) if algorithm == "sha256" else folder_digest(path)
     except OSError as error:
         return f"{name} cannot be read ({type(error).__name__})"
-    return "" if found == wanted else f"{name} has other bytes than stated"
+    if found != wanted:
+        return f"{name} has other bytes than stated"
+    try:
+        for place in [path] if algorithm == "sha256" else storage.list_files(path):
+            read_through(place)
+    except UserError as error:
+        return str(error)
+    return ""

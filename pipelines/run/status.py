@@ -47,6 +47,7 @@ def _now(progress: dict[str, Any], folder: RunFolder) -> list[str]:
     state, stage, stages = progress["state"], progress["stage"], progress["stages"]
     if state == "done":
         report = f"{folder.path}/report.html"
+        storage.read_json_or(f"{folder.path}/report.json", {})  # raises where it is damaged
         return ["state  done" + (f"; report: {report}" if storage.exists(report) else f" up to {stages[-1]}")]
     silent = max(0.0, time.time() - progress["beat"])
     place = f"{stages.index(stage) + 1} of {len(stages)}: {stage}" if stage in stages else "starting Ray"

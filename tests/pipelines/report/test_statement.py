@@ -12,10 +12,13 @@ from typing import Any
 
 import jsonschema
 import pytest
+from typer.testing import CliRunner
 
 from mi_core.report.statement import statement_schema
+from pipelines.cli.app import app
 from pipelines.data.draw.splits import Splits
 from pipelines.errors import UserError
+from pipelines.files import storage
 from pipelines.report.bindings import folder_digest
 from pipelines.report.statement import state, write
 from pipelines.report.verify import HOLDS, NOTE, OPEN, ORDER
@@ -105,6 +108,20 @@ def test_roles_that_were_not_registered_are_not_stated(copied: Path) -> None:
         state(str(copied))
 
 
+def cut(path: Path) -> None:
+    """Leave the first half of a file."""
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def test_a_cut_report_is_no_finished_run(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    progress = storage.read_json_or(f"{copied}/progress.json", {"beat": 0, "stages": ["report"]})
+    storage.write_json(f"{copied}/progress.json", progress | {"state": "done", "stage": "report"})
+    cut(copied / "report.json")
+    for command in (("status", copied), ("report", copied, "--open")):
+        with pytest.raises(UserError, match=r"report\.json is damaged"):
+            CliRunner().invoke(app, [str(word) for word in command], catch_exceptions=False)
+
+
 @pytest.mark.parametrize(
     ("spoil", "text"),
     [
@@ -116,6 +133,7 @@ def test_roles_that_were_not_registered_are_not_stated(copied: Path) -> None:
         (lambda run: edited(run / "report.json", "validity.verdict", lambda _: "undecided"), "verdict: the statement"),
         (lambda run: (run / "seed-0/encoders/target/encoder.json").write_text("{}"), "is damaged"),
         (lambda run: (run / "seed-0/splits/shards.parquet").write_bytes(b"no"), "is damaged"),
+        (lambda run: cut(sorted((run / "seed-1/attacks").rglob("*.parquet"))[-1]), ".parquet is damaged"),
         (
             lambda run: (run / "statement.json").unlink() or (run / "statement.json").mkdir(),
             "is a folder; give the name",
