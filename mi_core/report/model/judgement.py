@@ -33,6 +33,8 @@ class Judged:
     factor: float | None = None
     works: bool | None = None
     registered: bool | None = None
+    other_attack: str | None = None
+    other_p: float | None = None
     robustness: Robustness | None = None
     verdict: str
     reason: str | None = None
@@ -44,6 +46,11 @@ class Judged:
             return None
         told = {part.name: getattr(self, part.name) for part in fields(Validity)}
         return Validity(**{name: part for name, part in told.items() if part is not None})
+
+    @property
+    def differing(self) -> dict[str, float]:
+        """As `Validity.differing`; empty also without an AUC of the attack."""
+        return {} if self.validity is None else self.validity.differing
 
     @property
     def withheld_because(self) -> str | None:

@@ -5,13 +5,16 @@ Names in braces are filled in by `mi_core.report.words.wording`.
 
 from __future__ import annotations
 
-from mi_core.validity.verdict import CHOICE, LOT
+from mi_core.report.words.numbers import rate
+from mi_core.validity.verdict import CHOICE, LEVEL, LOT
 
 _NO_ANSWER = {
     "no-checks": "No answer: a check was not made without which nothing may be called a leak.",
     "untrained-references": "No answer: the attack was compared with untrained encoders only.",
     "after-looking": "No answer: what is judged was chosen after looking.",
     "encoder-broken": "No answer: with these views the encoder does not recognise images.",
+    "another-attack": "No answer: the attack that was registered first found nothing, but {other} found something.",
+    "close": "No answer: the groups could not be told apart from groups that differ by themselves.",
 }
 HEADLINES = {  # whether the truth is known, what is said
     True: {
@@ -84,6 +87,14 @@ PARTS = {
         (_NEXT, "Run this plan on images that nobody has looked at, in a new folder."),
         (_RESTS, "{based}"),
     ),
+    "another-attack": (
+        ("What was measured", "{pair} The attack {other}, planned as well, separates them by more than chance does, "
+         "if all planned attacks are counted."),
+        ("What is missing", "A leak may rest only on the attack that was registered for it; “no evidence” means that "
+         "no planned attack finds anything."),
+        (_NEXT, "Register {other} as the attack of the verdict, in a new folder, on images that nobody has looked at."),
+        (_RESTS, "{based}"),
+    ),
     "encoder-broken": (
         ("Why", "That may come from the weights, or from views, size or normalisation unlike those of its training. "
          "So this audit says nothing about the encoder you meant."),
@@ -103,7 +114,6 @@ _NO_BETTER = (
     "queries the encoder{blind} and than the same attack on reference encoders that did not see the image{control} "
     "that the rule says leak."
 )
-_NOT_ENOUGH = "{attack} separates {inside} from {outside}{auc}, beyond the checks{blind}{control}, but "
 SENTENCES = {
     "by-lot": "{attack} separates {inside} from {outside}{auc}. A randomisation test has p {p}.",
     "robust": (
@@ -120,7 +130,17 @@ SENTENCES = {
         "{attack} was measured{auc}, but not against both a blind classifier and an encoder that did not see the "
         "image. Without these checks its success says nothing about training."
     ),
-    "untrained-references": f"{_NOT_ENOUGH}no reference encoder was a trained one.",
-    "after-looking": f"{_NOT_ENOUGH}images, attack or rule were registered after the first query.",
-    "encoder-broken": f"{_NO_BETTER} That is expected of an encoder that does not recognise images.",
+    "untrained-references": (
+        "{attack} separates {inside} from {outside}{auc}, beyond the checks{blind}{control}, but no reference encoder "
+        "was a trained one."
+    ),
+    "after-looking": "{attack} was measured{auc}, but images, attack or rule were registered after the first query.",
+    "encoder-broken": (
+        "{attack} was measured{auc}, but the encoder does not recognise images. So this says nothing about the encoder "
+        "that was meant."
+    ),
+    "another-attack": (
+        "{attack} does not separate {inside} from {outside}{auc}, but {other} does, with a p-value of at most "
+        f"{rate(LEVEL, 2)} after Holm’s correction for all planned attacks."
+    ),
 }

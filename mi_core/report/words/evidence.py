@@ -23,15 +23,14 @@ def believed(report: Report, evidence: Evidence) -> str:
     blind = f"AUC {estimate(evidence.blind_auc)}, n {count(evidence.blind_auc.n)}"
     if not evidence.exchangeable:
         names = {
-            "a classifier given only files and pixels": evidence.blind_auc,
-            "a classifier on what reference encoders see": evidence.semantic_auc,
-            "the same attack on reference encoders that did not see the image": evidence.control_auc,
+            "blind_auc": "a classifier given only files and pixels",
+            "semantic_auc": "a classifier on what reference encoders see",
+            "control_auc": "the same attack on reference encoders that did not see the image",
         }
-        failed = [
-            f"{words} (AUC {estimate(check)}, n {count(check.n)})"
-            for words, check in names.items()
-            if check is not None and check.low > 0.5
-        ]
+        checks = (
+            {} if report.validity is None else {name: getattr(evidence, name) for name in report.validity.differing}
+        )
+        failed = [f"{names[name]} (AUC {estimate(check)}, n {count(check.n)})" for name, check in checks.items()]
         told = ", ".join(f"{telling.feature} (AUC {rate(telling.auc, 2)})" for telling in evidence.telling)
         said = (
             f"{sides.candidates} and {sides.controls} differ by themselves (they are not exchangeable): "

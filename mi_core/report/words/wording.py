@@ -27,10 +27,11 @@ RULE = (
     "between the groups would have to exceed anything that the checks saw, or could have missed with so many images, "
     "by a factor that was registered beforehand. Second: the attack has a higher AUC than the blind classifier and "
     "than the same attack on the reference encoders; both differences have 95 % intervals above 0. Third: one of the "
-    "references is a trained encoder. If only that encoder or a check is missing, the verdict is “undecided”. If the "
-    "verdict is not “leak” and a check has an interval above .5, it is “confounded”. Else it is “no evidence”. Instead "
-    "of “no evidence” it is “undecided” if the encoder does not recognise images, and instead of “leak” if images, "
-    "attack or rule were chosen after looking."
+    "references is a trained encoder. If only that encoder or a check is missing, the verdict is “undecided”. If there "
+    "is no leak and a check has an AUC above .5, corrected for the number of checks, it is “confounded”. Else it is "
+    "“no evidence”, but “undecided” if another planned attack finds something, corrected for the number of attacks. "
+    "Before all this it is “undecided” if images, attack or rule were chosen after looking, or if the encoder does not "
+    "recognise images."
 )
 TITLES = {"leak": "Leak", "no-evidence": "No evidence of a leak", "confounded": "Confounded", "undecided": "Undecided"}
 _STAGES = {
@@ -131,6 +132,7 @@ def answer(report: Report) -> Answer:
         "auc": _auc(attack_auc),
         "blind": _auc(judged.blind_auc),
         "failed": _failed(judged),
+        "other": judged.other_attack or "",
         "control": _auc(judged.control_auc),
         "far": "far " if _far(judged) else "",
         "p": "not known" if judged.p_value is None else small(judged.p_value),
@@ -154,8 +156,10 @@ def answer(report: Report) -> Answer:
         "opposite": "it reveals nothing" if sides.known else "they were not used",
         "unseen": _unseen(report.evidence),
         "missing": _missing(judged),
+        "other": judged.other_attack or "",
     }
-    headline = HEADLINES[sides.known].get(key) or HEADLINES[sides.known][judged.verdict]
+    close = key == "confounded" and min(judged.differing.values(), default=1.0) > verdict_rule.CLOSE
+    headline = HEADLINES[sides.known]["close" if close else key].format(**plain)
     kind = [] if report.validity is None else [(GROUPS, KINDS[judged.by or verdict_rule.CHOICE])]
     filled = [(label, " ".join(text.format(**plain).split())) for label, text in (*kind, *PARTS[key])]
     return Answer(
@@ -204,7 +208,8 @@ def _conditions(validity: verdict_rule.Validity | None) -> Iterator[Condition]:
     told = "none was asked" if validity.control_auc is None else "yes" if validity.trained else "no"
     yield Condition("a reference is a trained encoder", told, "yes", told == "yes")
     for field, entry in validity.checks.items():
-        yield Condition(f"AUC of {_CHECKS[field]}", estimate(entry, 3), "lower end at most .5", entry.low <= 0.5)
+        differs = field in validity.differing
+        yield Condition(f"AUC of {_CHECKS[field]}", estimate(entry, 3), "not above .5 (Holm)", not differs)
 
 
 def _question(report: Report, row: PooledRow | None) -> str:
@@ -266,11 +271,11 @@ def _compared(judged: Judged) -> str:
         },
     )
     if judged.verdict == "confounded":
-        checks = {name: entry for name, entry in checks.items() if entry.low > 0.5}
+        checks = {field: named for field, named in checks.items() if field in judged.differing}
     if not checks:
         return ""
-    told = " and ".join(f"{name} ({_of_100(entry)})" for name, entry in checks.items())
-    if all(entry.low <= 0.5 for entry in checks.values()):
+    told = " and ".join(f"{name} ({_of_100(entry)})" for name, entry in checks.values())
+    if not judged.differing:
         both = "both " if len(checks) == 2 else "all " if len(checks) > 2 else ""
         return f"{_capital(told)} {both}found nothing: chance alone gives such numbers."
     beyond = " The attack finds more." if judged.verdict == "leak" else ""
@@ -278,9 +283,10 @@ def _compared(judged: Judged) -> str:
     return f"{_capital(told)} {verb} the two groups apart that often; guessing gives 50.{beyond}"
 
 
-def _named_checks(judged: Judged, names: Mapping[str, str]) -> dict[str, Estimate]:
-    """The checks that were made, by what they are called."""
-    return {name: entry for field, name in names.items() if (entry := getattr(judged, field, None)) is not None}
+def _named_checks(judged: Judged, names: Mapping[str, str]) -> dict[str, tuple[str, Estimate]]:
+    """The checks that were made, with what they are called, by their fields."""
+    made = {} if judged.validity is None else judged.validity.checks
+    return {field: (names[field], entry) for field, entry in made.items()}
 
 
 def _missing(judged: Judged) -> str:
@@ -295,7 +301,7 @@ def _missing(judged: Judged) -> str:
 def _failed(judged: Judged) -> str:
     """The checks that tell the groups apart, with their numbers."""
     checks = _named_checks(judged, _CHECKS)
-    return " and ".join(f"{name}{_auc(entry)}" for name, entry in checks.items() if entry.low > 0.5)
+    return " and ".join(f"{checks[field][0]}{_auc(checks[field][1])}" for field in judged.differing)
 
 
 def _rests(report: Report, row: PooledRow | None, sides: Sides) -> str:

@@ -53,7 +53,21 @@ def verdict(run: FinishedRun) -> VerdictPart | None:
     per_seed = {task.judge.seed: _judge(run, task) for task in primaries}
     target = primaries[0].judge.attack.target
     fault = next(filter(None, (recognition_fault(task.folder, target) for task in primaries)), "")
-    return verdict_part(per_seed, overlap=run.overlap, fault=f"The encoder {target}: {fault}" if fault else "")
+    return verdict_part(
+        per_seed,
+        overlap=run.overlap,
+        fault=f"The encoder {target}: {fault}" if fault else "",
+        others=lambda: [_test(run, task, _tested(task)) for task in _planned_beside(run, target)],
+        planned=attempts(lines_of(run.folder))[1],
+    )
+
+
+def _planned_beside(run: FinishedRun, target: str) -> Iterator[Task]:
+    """The attacks on the target at the last checkpoint but that of the verdict, as far as they apply."""
+    for task in run.tasks():
+        beside = task.judge.last and not task.judge.primary and task.judge.attack.target == target
+        if beside and "not_applicable" not in result_of(task):
+            yield task
 
 
 def recognition_fault(folder: SeedFolder, encoder: str) -> str:
@@ -90,13 +104,32 @@ def is_working(folder: SeedFolder, reference: Beside) -> bool:
 
 def _lot_p_value(task: Task) -> float | None:
     """The p-value of the randomisation test, from the scores, or of very many its limit; None: all are equal."""
-    table = judged(task, ("score", "member", "group"))
-    member = np.asarray(table["member"])
-    seed, groups = task.judge.seed, groups_in(table)
-    test = SetTest.from_scores(np.asarray(table["score"]), None, member, seed=seed, groups=groups).test
+    test = _tested(task).test
     if test is None:
         return None
     return test.welch_p if test.permutation_p is None else test.permutation_p
+
+
+def _tested(task: Task) -> SetTest:
+    """The test of the candidates as a set, from the scores."""
+    found = counted_scores(task)
+    return SetTest.from_scores(
+        found["score"], found.get("control"), found["member"], seed=task.judge.seed, groups=found.get("group")
+    )
+
+
+def counted_scores(task: Task) -> dict[str, np.ndarray]:
+    """Scores of an attack on the images and groups that a verdict on it would rest on, by the columns' names.
+
+    By lot all images count. By choice those do that the classifiers saw, because bursts are known of these.
+    """
+    if task.judge.by != LOT:
+        paired = paired_scores(task)
+        if min(paired["member"].sum(), (~paired["member"]).sum()) > 1:  # of few images it may have judged others
+            groups = groups_of(task.folder, paired["id"].tolist())
+            return ({} if groups is None else {"group": groups}) | paired
+    table = judged(task, ("score", "member", "group", "control"))
+    return {name: np.asarray(table[name]) for name in table.column_names}
 
 
 def paired_scores(task: Task) -> dict[str, np.ndarray]:
@@ -139,15 +172,21 @@ def _tests(run: FinishedRun) -> Iterator[tuple[Task, SeedTest]]:
     for task in run.tasks():
         result = result_of(task)
         if task.judge.last and "evidence" in result:
-            yield (
-                task,
-                SeedTest(
-                    **{name: result[name] for name in ("attack", "target", "output", "reference", "seed")},
-                    settings=settings_of(task.judge.attack, run.config.attacks) or None,
-                    primary=task.judge.primary,
-                    result=part_from_json(SetTest, result["evidence"]),
-                ),
-            )
+            yield task, _test(run, task, part_from_json(SetTest, result["evidence"]))
+
+
+def _test(run: FinishedRun, task: Task, found: SetTest) -> SeedTest:
+    attack = task.judge.attack
+    return SeedTest(
+        attack=attack.attack,
+        target=attack.target,
+        output=task.judge.output,
+        reference=attack.reference,
+        settings=settings_of(attack, run.config.attacks) or None,
+        primary=task.judge.primary,
+        seed=task.judge.seed,
+        result=found,
+    )
 
 
 def _groups(run: FinishedRun) -> Groups:

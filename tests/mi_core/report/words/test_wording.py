@@ -66,8 +66,35 @@ def test_each_verdict_has_its_sentence(
 def test_every_reason_has_words() -> None:
     said = {reason for verdict, reasons in REASONS.items() for reason in reasons if verdict in ("leak", "undecided")}
     said |= {"no-evidence", "confounded"}
-    for words in (answers.HEADLINES[True], answers.HEADLINES[False], answers.PARTS, answers.SENTENCES):
+    for headlines in answers.HEADLINES.values():
+        assert set(headlines) == said | {"close"}
+    for words in (answers.PARTS, answers.SENTENCES):
         assert set(words) == said
+
+
+def test_another_attack_is_named(report: dict[str, Any]) -> None:
+    found = with_verdict(report, "undecided", "another-attack")
+    found["validity"] |= {"other_attack": "lpla on the backbone output", "other_p": 0.0004}
+    answer = wording.answer(typed(found))
+    assert answer.headline.endswith("but lpla on the backbone output found something.")
+    assert "lpla on the backbone output does, with a p-value of at most .01" in answer.sentence
+    assert "Register lpla on the backbone output as the attack of the verdict" in " ".join(answer.lines)
+    assert "0004" not in said(found)  # by choice there is no p-value beside another verdict than leak
+
+
+def test_after_no_answer_no_auc_is_bold(report: dict[str, Any]) -> None:
+    for verdict, bold in (("leak", True), ("no-evidence", True), ("confounded", False), ("undecided", False)):
+        page = render_html(typed(with_verdict(report, verdict)), {})
+        assert ("<strong>.9" in page) is bold
+    assert ".confounded ~ * .point, .undecided ~ * .point { font-weight: 400; }" in page
+
+
+def test_a_close_call_does_not_say_that_the_groups_differ(report: dict[str, Any]) -> None:
+    for low, said in ((0.502, "could not be told apart from groups that differ"), (0.54, "differ by themselves")):
+        found = with_verdict(report, "confounded")
+        found["validity"]["blind_auc"] = {"value": 0.56, "ci95": [low, 0.618], "n": 749}
+        answer = wording.answer(typed(found))
+        assert answer.headline.startswith("No answer: ") and said in answer.headline
 
 
 @pytest.mark.parametrize("membership", ["known", "asked"])
