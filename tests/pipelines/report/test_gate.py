@@ -95,10 +95,8 @@ def test_a_verdict_decides(write: Write, verdict: str, fail_on: str | None, outc
         ({"validity": judged("no-evidence", by="lot"), "evidence": seeing(0.75)}, "(--least-auc)"),
     ],
 )
-def test_an_audit_that_could_not_have_seen_a_leak_passes_nothing(
-    write: Write, parts: dict[str, Any], said: str
-) -> None:
-    """Row 7: a leaky encoder passed with 150 + 150 images, 2 views and no references."""
+def test_an_audit_that_could_not_have_seen_a_leak_passes_none(write: Write, parts: dict[str, Any], said: str) -> None:
+    """A leaky encoder passed with 150 + 150 images, 2 views and no references."""
     (condition,) = Gate().judge(write(**parts))
     assert condition.outcome == "cannot tell"
     assert condition.reason.startswith("verdict no-evidence (") and said in condition.reason
