@@ -19,7 +19,7 @@ from mi_core.auditing.found import Found
 from mi_core.auditing.models import Model
 from mi_core.auditing.reading import CANDIDATES, CONTROLS, Samples
 from mi_core.auditing.references import Reference
-from mi_core.auditing.scores import JudgedScores, Scores
+from mi_core.auditing.scores import Scores
 from mi_core.encoders.remote.encoder import Endpoint
 from mi_core.features import queries_per_image
 from mi_core.metrics.membership import evaluate
@@ -83,13 +83,16 @@ def judged(measured: Measured) -> Found:
     scores, setup, answers = measured.scores, measured.setup, measured.target.answers
     fault = fault_in_words(measured.consistency)
     trained = any(reference.consistency["works"] for reference in measured.beside)
-    validity = scores.validity(trained=trained, works=not fault, factor=setup.factor)
+    settled = {"trained": trained, "works": not fault, "factor": setup.factor}
     verdict = build.verdict_part(
-        {setup.seed: validity},
+        {setup.seed: scores.first.validity(scores.blind, scores.semantic, **settled)},
         fault=f"The encoder {_TARGET}: {fault}" if fault else "",
-        others=lambda: _tests(measured, scores.attacks[1:], counted=True),
-        planned={_TARGET: len(scores.attacks)},
+        others=lambda: {
+            f"{one.attack.name}, fitted on {one.attack.reference}, on the {setup.output} output": [one.validity()]
+            for one in scores.attacks[1:]
+        },
     )
+    assert verdict.validity is not None
     shown, single = _evidence(measured, verdict)
     caveats = (noise_caveat(_TARGET, answers.noise),) if answers.noisy else ()
     config, remarks = _config(measured)
@@ -98,7 +101,6 @@ def judged(measured: Measured) -> Found:
     warned = (f"WARNING. {said.warning}",) if said.warning else ()
     lines = (*warned, *said.lines, *_further(report), *_losses(measured), *report.caveats)
     kept = measured.samples, scores, measured.grid
-    assert verdict.validity is not None
     return Found(said.headline, tuple(dict.fromkeys(lines)), verdict.validity, setup.fdr, report, text, single, *kept)
 
 
@@ -127,7 +129,12 @@ def _evidence(measured: Measured, verdict: VerdictPart) -> tuple[Evidence, Candi
     member, seed, fdr = scores.first.member, setup.seed, setup.fdr
     counts = int(member.sum()), int((~member).sum())
     groups = build.Groups(counts, counts, scores.telling, bursts=scores.first.groups)
-    tests = _tests(measured, scores.attacks) if verdict.withheld_because is None else []
+    tests = []
+    if verdict.validity is not None and verdict.validity.withheld_because is None:
+        for number, one in enumerate(scores.attacks):
+            result = build.SetTest.from_scores(one.score, one.control, one.member, seed=seed)
+            named = _identity(setup, one.attack) | {"reference": one.attack.settings()["reference"]}
+            tests.append(build.SeedTest(**named, primary=not number, result=result))
     shown = build.evidence(verdict, groups, tests)
     single = build.single_tests(shown, tests)
     if not single or scores.calibrated is None:
@@ -155,19 +162,6 @@ def _identity(setup: Setup, attack: AuditAttack) -> dict[str, Any]:
     """What tells an attack from others."""
     told = {"attack": attack.name, "target": _TARGET, "output": setup.output, "reference": attack.reference}
     return told | {"seed": setup.seed}
-
-
-def _tests(measured: Measured, attacks: Sequence[JudgedScores], *, counted: bool = False) -> list[build.SeedTest]:
-    """The tests of the candidates as a set; ``counted``: on the images and bursts that a verdict would rest on."""
-    scores, setup, tests = measured.scores, measured.setup, []
-    for one in attacks:
-        rows = one.seen if counted else one.seen | True
-        control = None if one.control is None else one.control[rows]
-        groups = one.groups[rows] if counted and one.groups is not None else None
-        result = build.SetTest.from_scores(one.score[rows], control, one.member[rows], seed=setup.seed, groups=groups)
-        named = _identity(setup, one.attack) | {"reference": one.attack.settings()["reference"]}
-        tests.append(build.SeedTest(**named, primary=one is scores.first, result=result))
-    return tests
 
 
 def _attacks(measured: Measured) -> Iterator[AttackResult]:

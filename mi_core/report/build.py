@@ -38,7 +38,7 @@ from mi_core.validity.multiple_testing import cauchy_combination, holm
 from mi_core.validity.power import fpr_floor, power_as_json
 from mi_core.validity.sets.dataset import DatasetTest, Needed, dataset_test, one_sided
 from mi_core.validity.sets.share import LeastShare, least_share
-from mi_core.validity.verdict import CHOICE, GROUPS_DIFFER, LEVEL, Validity, judge_pooled
+from mi_core.validity.verdict import CHOICE, GROUPS_DIFFER, Validity, judge_pooled
 
 SAME_SOURCE = (
     "The answer holds only if your images and the control images come from the same source, and the control images "
@@ -71,6 +71,32 @@ def queries_part(entries: Iterable[QueryEntry], budget: int | None = None) -> Qu
     """The ledger of all queries."""
     every = tuple(entries)
     return QueriesPart(total=sum(entry.queries for entry in every), budget=budget, entries=every)
+
+
+def verdict_part(
+    per_seed: Mapping[int, Validity],
+    *,
+    overlap: float = 0.0,
+    fault: str = "",
+    others: Callable[[], Mapping[str, Sequence[Validity]]] = dict,
+    planned: int = 0,
+) -> VerdictPart:
+    """The verdict over seeds.
+
+    Args:
+        per_seed: what the verdict of every seed rests on.
+        overlap: as `mi_core.metrics.pooled.pool`.
+        fault: what is wrong with the attacked encoder; empty: nothing.
+        others: gives the other attacks that were planned on the target, one entry a seed, where they count.
+        planned: how many attacks on the target there ever were.
+    """
+    of_seeds = [SeedVerdict(seed=seed, **judged(validity)) for seed, validity in per_seed.items()]
+    pooled = judge_pooled(list(per_seed.values()), overlap=overlap)
+    if pooled.verdict == "no-evidence":
+        rivals = {name: judge_pooled(runs, overlap=overlap) for name, runs in others().items()}
+        pooled = pooled.beside(rivals, max(planned, 1 + len(rivals)))
+    several = tuple(of_seeds) if len(of_seeds) > 1 else ()
+    return VerdictPart(**judged(pooled), per_seed=several, warning=fault or None)
 
 
 @dataclass(frozen=True)
@@ -166,34 +192,6 @@ class SeedTest:
         return " ".join(filter(None, (self.attack, self.settings, f"on the {self.output} output of {self.target}")))
 
 
-def verdict_part(
-    per_seed: Mapping[int, Validity],
-    *,
-    overlap: float = 0.0,
-    fault: str = "",
-    others: Callable[[], Iterable[SeedTest]] = tuple,
-    planned: Mapping[str, int] = {},
-) -> VerdictPart:
-    """The verdict over seeds.
-
-    Args:
-        per_seed: what the verdict of every seed rests on.
-        overlap, planned: as `combine_tests`.
-        fault: what is wrong with the attacked encoder; empty: nothing.
-        others: tests of the other planned attacks on the target; called where the attack of the verdict finds nothing.
-    """
-    of_seeds = [SeedVerdict(seed=seed, **judged(validity)) for seed, validity in per_seed.items()]
-    pooled = judge_pooled(list(per_seed.values()), overlap=overlap)
-    if pooled.verdict == "no-evidence":
-        rows = combine_tests(_testable(others(), pooled.by, overlap)[0], overlap=overlap, planned=planned)
-        first = min(rows, key=lambda row: row.p, default=None)
-        if first is not None and first.holm_p <= LEVEL:
-            words = " ".join(filter(None, (first.attack, first.settings, f"on the {first.output} output")))
-            pooled = replace(pooled, other_attack=words, other_p=first.holm_p)
-    several = tuple(of_seeds) if len(of_seeds) > 1 else ()
-    return VerdictPart(**judged(pooled), per_seed=several, warning=fault or None)
-
-
 def evidence(
     verdict: VerdictPart,
     groups: Groups,
@@ -219,7 +217,7 @@ def evidence(
     assert validity is not None and validity.blind_auc is not None
     candidates, controls = (int(worth) for worth in groups.worths)
     power = power_as_json(candidates, controls, by=validity.by, factor=validity.factor)
-    because = verdict.withheld_because
+    because = validity.withheld_because
     told = Evidence(
         exchangeable=because != GROUPS_DIFFER,
         blind_auc=validity.blind_auc,
@@ -236,21 +234,15 @@ def evidence(
     )
     if because is not None:
         return told
-    complete, withheld = _testable(tests, validity.by, overlap)
-    combined = combine_tests(complete, overlap=overlap, known_overlap=known_overlap, planned=planned)
-    return replace(told, tests=combined, withheld=tuple(withheld))
-
-
-def _testable(tests: Iterable[SeedTest], by: str, overlap: float) -> tuple[list[SeedTest], list[str]]:
-    """The tests of attacks that can be tested in every seed; the words for those that succeed on references."""
-    complete, withheld = list[SeedTest](), []
+    withheld, complete = [], []
     for mine in _by_attack(tests):
         controlled = [test.result.control_auc for test in mine if test.result.control_auc is not None]
-        if by == CHOICE and controlled and pool(controlled, overlap=overlap).low > 0.5:
+        if validity.by == CHOICE and controlled and pool(controlled, overlap=overlap).low > 0.5:
             withheld.append(mine[0].words)
         elif all(test.result.test is not None for test in mine):
             complete += mine
-    return complete, withheld
+    combined = combine_tests(complete, overlap=overlap, known_overlap=known_overlap, planned=planned)
+    return replace(told, tests=combined, withheld=tuple(withheld))
 
 
 def _bursts(groups: _Groups) -> Bursts | None:

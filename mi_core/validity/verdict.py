@@ -19,15 +19,14 @@ that never query the target, and the same attack on reference encoders that saw 
 The first of these that holds is the verdict:
 
 - ``undecided``: images, attack or rule were chosen after the target was queried;
-- ``undecided``: the attacked encoder does not work. Nothing follows for the encoder that was meant, not even by lot;
+- ``undecided``: the attacked encoder does not work. Nothing follows for the one that was meant, not even by lot;
 - by choice ``undecided``: nothing but a check, or a trained reference, is missing for a leak;
 - ``leak``: by lot, p is at most `LEVEL`. By choice the robustness is at least the factor, both paired AUC differences
-  (attack minus blind classifier, target minus reference) are above 0, and one of the references is a trained encoder;
-- by choice ``confounded``: a check's AUC is above .5, by Holm's method for the number of checks, at .025 for all
-  together. The p-value of a check follows from its interval, which is normal on the logit scale; where Student's
-  quantile made it, for few groups, it is rather too small;
-- ``undecided``: another attack that was planned finds what the attack of the verdict does not: its p-value, corrected
-  for all attacks on the target, is at most `LEVEL`. No leak follows, or two attacks would have the level of one;
+  (attack minus blind classifier, target minus reference) are above 0, and a reference is a trained encoder;
+- by choice ``confounded``: a check's AUC is above .5, by Holm's method at .025 for all checks together. p-values follow
+  from intervals, as if normal on the logit scale; of few groups, whose intervals are Student's, they are too small;
+- ``undecided``: another planned attack finds something: p, corrected for all attacks on the target, is at most `LEVEL`.
+  No leak follows, or two attacks would have the level of one;
 - ``no-evidence``.
 """
 
@@ -62,19 +61,12 @@ CHECKS = ("blind_auc", "semantic_auc", "control_auc")
 """The checks by their fields in `Validity`."""
 RESOLUTION = "resolution"
 """In place of a check: what this number of images resolves."""
-REASONS = {
-    "leak": ("by-lot", "robust"),
-    "confounded": ("checks-differ",),
-    "no-evidence": ("nothing-found", "not-beyond-checks", "not-robust"),
-    "undecided": ("no-checks", "untrained-references", "after-looking", "encoder-broken", "another-attack"),
-}
-"""The verdicts, each with the reasons that it can have."""
 GROUPS_DIFFER, NO_LEAK = "groups-differ", "no-leak"
 """Why p-values, shares and flags are withheld by choice: a check tells the groups apart, or there is no leak."""
 
 
 class Judgement(NamedTuple):
-    """A verdict and the reason for it, of `REASONS`."""
+    """A verdict and the reason for it."""
 
     verdict: str
     reason: str
@@ -96,10 +88,6 @@ class Robustness:
     check: str
     value: float | None = None
     at_most: float | None = None
-
-    def as_json(self) -> dict[str, Any]:
-        """The entry of report.json; what does not exist is absent."""
-        return {name: part for name, part in vars(self).items() if part is not None}
 
 
 def effect_size(auc: float) -> float:
@@ -218,6 +206,13 @@ class Validity:
             return Judgement("no-evidence", "nothing-found")
         return Judgement("no-evidence", "not-robust" if beyond else "not-beyond-checks")
 
+    def beside(self, others: Mapping[str, Validity], family: int) -> Validity:
+        """The same with the strongest of other attacks, of ``family``, if it finds something, and not on references."""
+        counted = [name for name, one in others.items() if self.by == LOT or "control_auc" not in one.differing]
+        name = min(counted, key=lambda one: _chance(others[one].attack_auc), default="")
+        p = family * _chance(others[name].attack_auc) if name else 1.0
+        return replace(self, other_attack=name, other_p=p) if p <= LEVEL else self
+
     @property
     def verdict(self) -> str:
         """``leak``, ``confounded``, ``no-evidence`` or ``undecided``."""
@@ -236,33 +231,16 @@ class Validity:
             return GROUPS_DIFFER
         return None if self.verdict == "leak" else NO_LEAK
 
-    @classmethod
-    def from_json(cls, entry: Mapping[str, Any]) -> Validity:
-        """Read the output of `as_json`; other entries are left out."""
-        values = {field.name: entry[field.name] for field in fields(cls) if field.name in entry}
-        estimates = {name: Estimate.from_json(one) for name, one in values.items() if isinstance(one, Mapping)}
-        return cls(**{**values, **estimates})
-
-    def as_json(self) -> dict[str, Any]:
-        """The entry of report.json; what was not measured is absent."""
-        found = {field.name: getattr(self, field.name) for field in fields(self)}
-        told = {
-            name: one.as_json() if isinstance(one, Estimate) else one for name, one in found.items() if one is not None
-        }
-        if (robustness := self.robustness) is not None:
-            told["robustness"] = robustness.as_json()
-        return told | self.judgement._asdict()
-
 
 _NEARLY_ONE = 1 - 1e-12
 
 
-def _chance(check: Estimate) -> float:
+def _chance(entry: Estimate) -> float:
     """The one-sided p-value of an AUC of at most .5, from its interval."""
-    low = min(max(check.low, 1 - _NEARLY_ONE), _NEARLY_ONE)
-    if check.value >= 1:  # all of so many pairs agree
+    low = min(max(entry.low, 1 - _NEARLY_ONE), _NEARLY_ONE)
+    if entry.value >= 1:  # all of so many pairs agree
         return float(TAIL ** (math.log(0.5) / math.log(low)))
-    at = float(logit(max(check.value, 1 - _NEARLY_ONE)))
+    at = float(logit(max(entry.value, 1 - _NEARLY_ONE)))
     return float(ndtr(ndtri(TAIL) * at / max(at - float(logit(low)), 1e-12)))
 
 

@@ -222,7 +222,7 @@ def audit(
 ) -> None:
     """Run all stages of a config, or audit the encoder that flags name; the same command continues a run."""
     loaded, place = loaded_run(config, overrides, out, flags)
-    wanted = gate_after(fail_on, max_auc, least_auc, worse_than, junit, place)
+    wanted = gate_after(place, junit, fail_on=fail_on, max_auc=max_auc, least_auc=least_auc, worse_than=worse_than)
     _run_loaded(loaded, place, "report", address, force, verbose, yes)
     if wanted is not None:
         end_by(wanted, place, junit)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Annotated
 
@@ -15,7 +13,7 @@ from pipelines.cli.loading import COMMAND_LINE, loaded_run
 from pipelines.cli.options import Overrides
 from pipelines.console import output
 
-_WARNING = "WARNING: "
+_WARNING = "WARNING: "  # told first, and counted
 Config = Annotated[
     str | None, typer.Argument(help="Config file or name of a config.", metavar="[CONFIG]", autocompletion=configs)
 ]
@@ -36,49 +34,39 @@ def check(flags: Flags, config: Config = None, overrides: Overrides = None) -> N
     from pipelines.run.points import points
 
     loaded, _ = loaded_run(config, overrides, None, flags)
-    with _told(COMMAND_LINE if flags.names_encoder else config) as tell:
-        loaded.resources.check({"CPU": float(cpus()), "GPU": _gpus()})
-        check_sizes(loaded.data)
-        look = Look.at(loaded.data)
-        if not look.whole:
-            tell(f"data: {look}")
-        tell(f"data: {look.scanned.tally}")
-        for note in look.scanned.tally.notes():
-            tell(f"data: {note}")
-        for seed in loaded.seeds:
-            drawn = look.draw_roles(seed)
-            check_drawn(loaded, look.counts(drawn))
-            tell(f"seed {seed}: {'' if look.whole else 'about '}{counts_in_words(look.counts(drawn), drawn)}")
-            for line in faults_of_lists(drawn) if seed == loaded.seeds[0] else ():
-                tell(f"data: {_WARNING}{line}")
-            for line in prospects(loaded, look.counts(drawn)) if seed == loaded.seeds[0] else ():
-                tell(f"verdict: {line}")
-        first = loaded.seeds[0]
-        for name, description in adopt.try_out(loaded, look.draw_roles(first), first):
-            tell(f"encoder {name}: {description}")
-        swept = points(loaded, RunFolder("."))
-        for point in swept:
-            for seed in point.config.seeds if point.config.data != loaded.data else ():
-                of_point = replace(look, data=point.config.data)
-                check_drawn(point.config, of_point.counts(of_point.draw_roles(seed)))
-        if swept:
-            tell(f"sweeps: {count_of(len(swept), 'point', 'points')}")
-
-
-@contextmanager
-def _told(name: str | None) -> Iterator[Callable[[str], None]]:
-    """Print lines when all are told, warnings first and by themselves, and after the last how many these are."""
-    from pipelines.console import count_of
-
-    lines: list[tuple[str, str, str]] = []
-    warnings: list[str] = []
-    try:
-        yield lambda line: lines.append(line.partition(_WARNING))
-    finally:
-        warnings += [f"{_WARNING}{head.partition(': ')[0]}: {text}" for head, mark, text in lines if mark]
-        for line in (*warnings, *(head.rstrip("; ") for head, mark, _ in lines if not mark or "; " in head)):
-            output.print(line)
-    output.print(f"{name}: {count_of(len(warnings), 'warning', 'warnings') if warnings else 'fine'}")
+    lines: list[str] = []
+    loaded.resources.check({"CPU": float(cpus()), "GPU": _gpus()})
+    check_sizes(loaded.data)
+    look = Look.at(loaded.data)
+    if not look.whole:
+        lines.append(f"data: {look}")
+    lines.append(f"data: {look.scanned.tally}")
+    for note in look.scanned.tally.notes():
+        lines.append(f"data: {note}")
+    for seed in loaded.seeds:
+        drawn = look.draw_roles(seed)
+        check_drawn(loaded, look.counts(drawn))
+        lines.append(f"seed {seed}: {'' if look.whole else 'about '}{counts_in_words(look.counts(drawn), drawn)}")
+        for line in faults_of_lists(drawn) if seed == loaded.seeds[0] else ():
+            lines.append(f"data: {_WARNING}{line}")
+        for line in prospects(loaded, look.counts(drawn)) if seed == loaded.seeds[0] else ():
+            lines.append(f"verdict: {line}")
+    first = loaded.seeds[0]
+    for name, description in adopt.try_out(loaded, look.draw_roles(first), first):
+        lines.append(f"encoder {name}: {description}")
+    swept = points(loaded, RunFolder("."))
+    for point in swept:
+        for seed in point.config.seeds if point.config.data != loaded.data else ():
+            of_point = replace(look, data=point.config.data)
+            check_drawn(point.config, of_point.counts(of_point.draw_roles(seed)))
+    if swept:
+        lines.append(f"sweeps: {count_of(len(swept), 'point', 'points')}")
+    parts = [line.partition(_WARNING) for line in lines]
+    warnings = [f"{_WARNING}{head.partition(': ')[0]}: {text}" for head, mark, text in parts if mark]
+    for line in (*warnings, *(head.rstrip("; ") for head, mark, _ in parts if not mark or "; " in head)):
+        output.print(line)
+    outcome = count_of(len(warnings), "warning", "warnings") if warnings else "fine"
+    output.print(f"{COMMAND_LINE if flags.names_encoder else config}: {outcome}")
 
 
 def _gpus() -> float:

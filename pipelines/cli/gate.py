@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -28,31 +28,25 @@ def gate(
     end_by(Gate.from_options(fail_on, max_auc, worse_than, least_auc), run, junit)
 
 
-def gate_after(
-    fail_on: str | None,
-    max_auc: float | None,
-    least_auc: float | None,
-    worse_than: str | None,
-    junit: str | None,
-    place: str,
-) -> Gate | None:
+def gate_after(place: str, junit: str | None, **options: Any) -> Gate | None:
     """The gate that options of ``audit`` describe, checked before the audit starts; None: none is given.
 
     Args:
-        fail_on, max_auc, least_auc, worse_than, junit: as given.
         place: folder of the run.
+        junit: as given.
+        options: of `Gate.from_options`.
 
     Raises:
         UserError: an option is wrong.
     """
-    if all(option is None for option in (fail_on, max_auc, least_auc, worse_than, junit)):
+    if all(option is None for option in (junit, *options.values())):
         return None
     from pipelines.report.compare import check_two
     from pipelines.report.gate import Gate
 
-    if worse_than is not None:
-        check_two(worse_than, place)
-    return Gate.from_options(fail_on, max_auc, worse_than, least_auc)
+    if options["worse_than"] is not None:
+        check_two(options["worse_than"], place)
+    return Gate.from_options(**options)
 
 
 def end_by(wanted: Gate, run: str, junit: str | None) -> None:

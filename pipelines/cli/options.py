@@ -96,10 +96,7 @@ MaxAuc = Annotated[
     float | None, typer.Option("--max-auc", help="Gate: AUC that all attacks on the audited output must stay under.")
 ]
 LeastAuc = Annotated[
-    float | None,
-    typer.Option(
-        "--least-auc", help="Gate: AUC of a leak that the audit must find in four of five cases. Default: .7."
-    ),
+    float | None, typer.Option("--least-auc", help="Gate: AUC of a leak that the audit must usually find. Default: .7.")
 ]
 WorseThan = Annotated[
     str | None,

@@ -8,9 +8,9 @@ without the checks that a leak takes, with few images or views, or with an attac
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from xml.etree import ElementTree
 
 from mi_core.report.model.report import Report
@@ -30,11 +30,10 @@ VERDICTS = tuple(TITLES)
 DEFAULT = "leak"
 """The verdict on which a gate fails where none is named."""
 LEAST_AUC = 0.7
-"""AUC that an audit has to find in four of five cases. That takes some 330 images a side by choice, 45 by lot. Encoders
+"""AUC that an audit has to find in four of five cases. That takes some 330 images a side by choice, 40 by lot. Encoders
 that overfit their training images exceed it; published attacks on encoders of web scale stay far below."""
 _VIEWS = QueriesConfig.model_fields["views"].default
 _OPEN = ("undecided", "confounded")  # verdicts that neither show a leak nor speak against one
-_UNCOUNTED = ("encoder-broken", "after-looking")  # reasons for which no limit counts
 _LONGEST = 1000  # characters of a reason
 _ELEMENTS = {FAILS: "failure", CANNOT_TELL: "error"}
 
@@ -79,8 +78,7 @@ class Gate:
 
         Args:
             fail_on: verdicts between commas; None: `DEFAULT`.
-            max_auc, worse_than: as the fields.
-            least_auc: as the field; None: `LEAST_AUC`.
+            max_auc, worse_than: as the fields; so is least_auc, None: `LEAST_AUC`.
 
         Raises:
             UserError: an option is wrong, or the baseline has no report.
@@ -91,11 +89,11 @@ class Gate:
                 raise UserError(
                     f"--fail-on {name!r} is no verdict; allowed, with commas between: {', '.join(VERDICTS)}"
                 )
-        least = LEAST_AUC if least_auc is None else least_auc
-        for name, auc in (("--max-auc", max_auc), ("--least-auc", least)):
+        for name, auc in (("--max-auc", max_auc), ("--least-auc", least_auc)):
             if auc is not None and not 0.5 < auc <= 1:
                 raise UserError(f"{name} {auc:g} is out of range; give an AUC above .5, up to 1")
-        return cls(named, max_auc, least, worse_than, None if worse_than is None else read_report(worse_than))
+        baseline = None if worse_than is None else read_report(worse_than)
+        return cls(named, max_auc, least_auc or LEAST_AUC, worse_than, baseline)
 
     def judge(self, run: str) -> list[Condition]:
         """Judge each condition by the report of a run.
@@ -131,30 +129,21 @@ class Gate:
 
 
 def _blindness(report: Report, least: float) -> str:
-    """Why an audit without evidence could not have seen a leak of an AUC; empty: it could."""
-    judged, views = report.validity, _views(report.config)
+    """The reason why an audit without evidence could not have seen a leak of an AUC; empty: it could."""
+    judged = report.validity
     if judged is None or judged.validity is None or judged.reason != "nothing-found":
         return "the attack is above guessing, and nothing says that this is no leak"
     if judged.by != LOT and not (judged.blind_auc and judged.control_auc and judged.trained):
         return "no leak could be found without the blind classifier and a trained reference, as with --quick"
+    settings = report.config
+    views = min(one.get("views") or _VIEWS for one in (settings.get("queries", {}), *settings.get("attacks", ())))
     if views < _VIEWS:
         return f"each image was shown in {views} views, and fewer than {_VIEWS} hide a leak (queries.views)"
     power = () if report.evidence is None else report.evidence.power
     seen = next((one.auc for one in power if one.used == 1), None)
-    if seen is None:
-        return "so few images show no leak, however strong"
-    if seen > least:
-        return (
-            f"so few images show a leak from an AUC of {rate(seen, 2)} on, not of {bound.wanted(least)} (--least-auc)"
-        )
-    return ""
-
-
-def _views(settings: Mapping[str, Any]) -> int:
-    """Views of an image that the attack of the verdict draws, by the settings of a run."""
-    attacks, number = settings.get("attacks", ()), settings.get("validity", {}).get("attack", 0)
-    own = attacks[number].get("views") if number < len(attacks) else None
-    return int(own or settings.get("queries", {}).get("views", _VIEWS))
+    shown = "at no AUC" if seen is None else f"from an AUC of {rate(seen, 2)} on"
+    said = f"so few images show a leak {shown}, and {bound.wanted(least)} is wanted (--least-auc)"
+    return "" if seen and seen <= least else said
 
 
 def _below(report: Report, most: float) -> tuple[str, str]:
@@ -167,8 +156,6 @@ def _below(report: Report, most: float) -> tuple[str, str]:
     outcome = audited.outcome_of(most)
     at_most = f"AUC at most {bound.upward(audited.at_most)} (95 %, the highest of {audited.attacks}: {audited.attack})"
     said = f"{at_most}. {bound.outcome_sentence(audited, most, outcome)}"
-    if outcome == MET and report.validity is not None and report.validity.reason in _UNCOUNTED:
-        return CANNOT_TELL, f"{said} But it does not count: {report.validity.reason}"
     return {MET: PASSES, NOT_MET: FAILS}.get(outcome, CANNOT_TELL), said
 
 

@@ -44,18 +44,13 @@ class Judged:
         """The grounds of the verdict; None: there is no AUC of the attack."""
         if self.attack_auc is None:
             return None
-        told = {part.name: getattr(self, part.name) for part in fields(Validity)}
-        return Validity(**{name: part for name, part in told.items() if part is not None})
+        told = ((part.name, getattr(self, part.name)) for part in fields(Validity))
+        return Validity(**{name: part for name, part in told if part is not None})
 
     @property
     def differing(self) -> dict[str, float]:
         """As `Validity.differing`; empty also without an AUC of the attack."""
         return {} if self.validity is None else self.validity.differing
-
-    @property
-    def withheld_because(self) -> str | None:
-        """As `Validity.withheld_because`; None also without an AUC of the attack."""
-        return None if self.validity is None else self.validity.withheld_because
 
 
 @dataclass(frozen=True, kw_only=True)

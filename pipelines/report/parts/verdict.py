@@ -43,10 +43,7 @@ _BY_CLASS = 1_000_000  # samples of which results by class are computed
 
 
 def verdict(run: FinishedRun) -> VerdictPart | None:
-    """The verdict on the primary attack at the last checkpoint; None where the attack does not apply.
-
-    Where the attacked encoder does not work, a ``warning`` says so.
-    """
+    """The verdict on the primary attack at the last checkpoint; None where the attack does not apply."""
     primaries = run.primaries()
     if any("not_applicable" in result_of(task) for task in run.tasks() if task.judge.primary):
         return None
@@ -57,17 +54,22 @@ def verdict(run: FinishedRun) -> VerdictPart | None:
         per_seed,
         overlap=run.overlap,
         fault=f"The encoder {target}: {fault}" if fault else "",
-        others=lambda: [_test(run, task, _tested(task)) for task in _planned_beside(run, target)],
-        planned=attempts(lines_of(run.folder))[1],
+        others=lambda: _others(run, target),
+        planned=attempts(lines_of(run.folder))[1].get(target, 0),
     )
 
 
-def _planned_beside(run: FinishedRun, target: str) -> Iterator[Task]:
-    """The attacks on the target at the last checkpoint but that of the verdict, as far as they apply."""
+def _others(run: FinishedRun, target: str) -> dict[str, list[Validity]]:
+    """The attacks on the target at the last checkpoint that the verdict does not rest on, by name, one entry a seed."""
+    found: dict[str, list[Validity]] = {}
     for task in run.tasks():
-        beside = task.judge.last and not task.judge.primary and task.judge.attack.target == target
-        if beside and "not_applicable" not in result_of(task):
-            yield task
+        one, attack = task.judge, task.judge.attack
+        if one.last and not one.primary and attack.target == target and "not_applicable" not in result_of(task):
+            words = attack.attack, settings_of(attack, run.config.attacks), f"fitted on {attack.reference}"
+            own = counted_scores(task)
+            validity = judge(own["score"], None, own.get("control"), own["member"], own.get("group"))
+            found.setdefault(f"{', '.join(filter(None, words))}, on the {one.output} output", []).append(validity)
+    return found
 
 
 def recognition_fault(folder: SeedFolder, encoder: str) -> str:
@@ -104,18 +106,12 @@ def is_working(folder: SeedFolder, reference: Beside) -> bool:
 
 def _lot_p_value(task: Task) -> float | None:
     """The p-value of the randomisation test, from the scores, or of very many its limit; None: all are equal."""
-    test = _tested(task).test
+    own = counted_scores(task)
+    seed, groups = task.judge.seed, own.get("group")
+    test = SetTest.from_scores(own["score"], None, own["member"], seed=seed, groups=groups).test
     if test is None:
         return None
     return test.welch_p if test.permutation_p is None else test.permutation_p
-
-
-def _tested(task: Task) -> SetTest:
-    """The test of the candidates as a set, from the scores."""
-    found = counted_scores(task)
-    return SetTest.from_scores(
-        found["score"], found.get("control"), found["member"], seed=task.judge.seed, groups=found.get("group")
-    )
 
 
 def counted_scores(task: Task) -> dict[str, np.ndarray]:
@@ -172,21 +168,15 @@ def _tests(run: FinishedRun) -> Iterator[tuple[Task, SeedTest]]:
     for task in run.tasks():
         result = result_of(task)
         if task.judge.last and "evidence" in result:
-            yield task, _test(run, task, part_from_json(SetTest, result["evidence"]))
-
-
-def _test(run: FinishedRun, task: Task, found: SetTest) -> SeedTest:
-    attack = task.judge.attack
-    return SeedTest(
-        attack=attack.attack,
-        target=attack.target,
-        output=task.judge.output,
-        reference=attack.reference,
-        settings=settings_of(attack, run.config.attacks) or None,
-        primary=task.judge.primary,
-        seed=task.judge.seed,
-        result=found,
-    )
+            yield (
+                task,
+                SeedTest(
+                    **{name: result[name] for name in ("attack", "target", "output", "reference", "seed")},
+                    settings=settings_of(task.judge.attack, run.config.attacks) or None,
+                    primary=task.judge.primary,
+                    result=part_from_json(SetTest, result["evidence"]),
+                ),
+            )
 
 
 def _groups(run: FinishedRun) -> Groups:

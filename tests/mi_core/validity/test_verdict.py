@@ -12,18 +12,26 @@ import pytest
 from mi_core.checks import ConfigError
 from mi_core.metrics.delong import auc
 from mi_core.records import Estimate
+from mi_core.report.model.as_json import part_as_json, part_from_json
+from mi_core.report.model.judgement import VerdictPart, judged
 from mi_core.validity.verdict import (
     CHOICE,
     GROUPS_DIFFER,
     LOT,
     NO_LEAK,
-    REASONS,
     RESOLUTION,
     Validity,
     effect_size,
     judge,
     judge_pooled,
 )
+
+REASONS = {
+    "leak": ("by-lot", "robust"),
+    "confounded": ("checks-differ",),
+    "no-evidence": ("nothing-found", "not-beyond-checks", "not-robust"),
+    "undecided": ("no-checks", "untrained-references", "after-looking", "encoder-broken", "another-attack"),
+}
 
 
 def scores(gap: float, seed: int, n: int = 300) -> np.ndarray:
@@ -49,9 +57,9 @@ MEMBER = np.arange(600) < 300
 def test_planted_cases_by_choice(attack: float, blind: float, control: float, said: tuple[str, str]) -> None:
     result = judge(scores(attack, 1), scores(blind, 2), scores(control, 3), MEMBER, trained=True)
     assert result.judgement == said
-    written = result.as_json()
+    written = part_as_json(VerdictPart(**judged(result)))
     assert (written["verdict"], written["reason"]) == said
-    assert Validity.from_json(written) == result
+    assert part_from_json(VerdictPart, written).validity == result
 
 
 def around(auc: float, reach: float = 0.04) -> Estimate:

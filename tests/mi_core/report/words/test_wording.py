@@ -12,8 +12,8 @@ from mi_core.report.model.report import report_from_json as typed
 from mi_core.report.page.html import render_html
 from mi_core.report.terminal import terminal_table
 from mi_core.report.words import answers, wording
-from mi_core.validity.verdict import REASONS
 from tests.mi_core.report.page.page import Page
+from tests.mi_core.validity.test_verdict import REASONS
 
 
 def said(report: dict[str, Any], width: int = 80) -> str:
@@ -66,10 +66,9 @@ def test_each_verdict_has_its_sentence(
 def test_every_reason_has_words() -> None:
     said = {reason for verdict, reasons in REASONS.items() for reason in reasons if verdict in ("leak", "undecided")}
     said |= {"no-evidence", "confounded"}
-    for headlines in answers.HEADLINES.values():
-        assert set(headlines) == said | {"close"}
-    for words in (answers.PARTS, answers.SENTENCES):
-        assert set(words) == said
+    for words in (*answers.HEADLINES.values(), answers.SENTENCES):
+        assert set(words) == said | {"close"}
+    assert set(answers.PARTS) == said
 
 
 def test_another_attack_is_named(report: dict[str, Any]) -> None:
@@ -77,7 +76,7 @@ def test_another_attack_is_named(report: dict[str, Any]) -> None:
     found["validity"] |= {"other_attack": "lpla on the backbone output", "other_p": 0.0004}
     answer = wording.answer(typed(found))
     assert answer.headline.endswith("but lpla on the backbone output found something.")
-    assert "lpla on the backbone output does, with a p-value of at most .01" in answer.sentence
+    assert "lpla on the backbone output, finds more than chance explains" in " ".join(answer.lines)
     assert "Register lpla on the backbone output as the attack of the verdict" in " ".join(answer.lines)
     assert "0004" not in said(found)  # by choice there is no p-value beside another verdict than leak
 
@@ -117,7 +116,7 @@ def test_without_controls_nothing_is_claimed(report: dict[str, Any]) -> None:
     del report["validity"]
     answer = wording.answer(typed(report))
     assert answer.verdict == "undecided"
-    assert "says nothing about training" in answer.sentence
+    assert answer.sentence.endswith("images), beside no check.")
     assert answer.conditions == ()
 
 
@@ -203,11 +202,6 @@ def test_of_every_condition_a_yes_speaks_for_a_leak(report: dict[str, Any]) -> N
         False,
         True,
     ]
-
-
-def test_far_needs_both_differences_far(report: dict[str, Any]) -> None:
-    assert "far better" in wording.answer(typed(with_verdict(report, "leak"))).sentence
-    assert "far better" not in wording.answer(typed(with_verdict(report, "leak", delta_control_auc=0.05))).sentence
 
 
 def test_the_terminal_fits_and_holds_the_numbers(report: dict[str, Any]) -> None:
