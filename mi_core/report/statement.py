@@ -113,7 +113,8 @@ def of_report(report: Report) -> Part:
 
 def judged(verdict: VerdictPart | None) -> Part:
     """The part ``verdict`` of a statement, from the part ``validity`` of a report."""
-    return dict(part_as_json(verdict or VerdictPart(verdict=UNDECIDED)))
+    entry = part_as_json(verdict or VerdictPart(verdict=UNDECIDED))
+    return {"verdict": entry["verdict"], **entry}
 
 
 def rule(factor: float | None) -> Part:

@@ -2,8 +2,7 @@
 
 A condition fails if what it excludes is shown, and passes if the report speaks against it. If the report says neither,
 it cannot tell: an undecided verdict is no reason to pass. Nor is a confounded one, because whoever chooses unlike
-groups would pass every gate. Nor is no evidence from an audit that could not have seen the leak that the gate forbids:
-without the checks that a leak takes, with few images or views, or with an attack above guessing that nothing explains.
+groups would pass every gate. Nor is no evidence from an audit that could not have seen a leak.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ DEFAULT = "leak"
 """The verdict on which a gate fails where none is named."""
 LEAST_AUC = 0.7
 """AUC that an audit has to find in four of five cases. That takes some 330 images a side by choice, 40 by lot. Encoders
-that overfit their training images exceed it; published attacks on encoders of web scale stay far below."""
+that overfit their training images exceed it; attacks on encoders of web scale stay far below."""
 _VIEWS = QueriesConfig.model_fields["views"].default
 _OPEN = ("undecided", "confounded")  # verdicts that neither show a leak nor speak against one
 _LONGEST = 1000  # characters of a reason

@@ -321,8 +321,8 @@ def test_another_planned_attack_that_finds_something_is_named(monkeypatch: pytes
     assert found_in(*images, model=model).validity.judgement == ("no-evidence", "nothing-found")
     found = found_in(*images, model=model, attacks=[FirstNumber])
     assert found.validity.judgement == ("undecided", "another-attack")
-    assert found.validity.other_attack == "first-number on the backbone output"
-    assert found.answer.endswith("but first-number on the backbone output found something.")
+    assert found.validity.other_attack == "first-number, fitted on nonmembers, on the backbone output"
+    assert found.answer.endswith("but first-number, fitted on nonmembers, on the backbone output found something.")
     assert found.p_value is None and found.flagged() == []
     jsonschema.Draft202012Validator(schema()).validate(json.loads(to_json(found._report)))
 

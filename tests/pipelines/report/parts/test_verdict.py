@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from mi_core.metrics.delong import auc
-from mi_core.report.build import SeedTest, SetTest, verdict_part
-from mi_core.validity.verdict import CHOICE, Validity
+from mi_core.report.build import verdict_part
+from mi_core.validity.verdict import CHOICE, Validity, judge
 from pipelines.audit.run import register
 from pipelines.plan.load import parse
 from pipelines.report.gate import Gate
@@ -37,7 +37,7 @@ def test_no_evidence_is_not_said_where_a_planned_attack_finds_something(tmp_path
     found = told(run)
     assert (found["verdict"], found["reason"]) == ("undecided", "another-attack")
     assert found["attack_auc"]["ci95"][0] < 0.5 and found["p_value"] > 0.01 >= found["other_p"]
-    assert found["other_attack"] == "encodermi-t on the backbone output"
+    assert found["other_attack"] == "encodermi-t, fitted on shadow, on the backbone output"
     (condition,) = Gate().judge(str(run))
     assert (condition.outcome, condition.reason) == ("cannot tell", "verdict undecided (another-attack)")
     write(str(run))
@@ -67,18 +67,14 @@ def test_a_planned_attack_that_is_left_out_later_was_chosen_after_looking(tmp_pa
 
 
 def test_by_choice_attacks_that_succeed_on_references_do_not_count() -> None:
-    def tests(gap: float, control: float) -> list[SeedTest]:
-        found = SetTest.from_scores(scores(gap, 1), scores(control, 2), MEMBER, seed=0)
-        place = {"target": "target", "output": "backbone", "reference": "nonmembers", "seed": 0}
-        return [SeedTest(attack="lpla", **place, settings="p = 2", result=found)]  # type: ignore[arg-type]
-
     def judged(gap: float, control: float = 0.0, planned: int = 2) -> tuple[str, str | None, str | None]:
         quiet = Validity(auc(scores(0, 9), MEMBER), QUIET.blind_auc, QUIET.control_auc, by=CHOICE, trained=True)
-        part = verdict_part({0: quiet}, others=lambda: tests(gap, control), planned={"target": planned})
+        other = judge(scores(gap, 1), None, scores(control, 2), MEMBER)
+        part = verdict_part({0: quiet}, others=lambda: {"lpla": [other]}, planned=planned)
         return part.verdict, part.reason, part.other_attack
 
-    assert judged(1.0) == ("undecided", "another-attack", "lpla p = 2 on the backbone output")
+    assert judged(1.0) == ("undecided", "another-attack", "lpla")
     assert judged(1.0, 1.0) == ("no-evidence", "nothing-found", None)
     assert judged(0.0) == ("no-evidence", "nothing-found", None)
     assert judged(0.4)[1] == "another-attack"
-    assert judged(0.4, planned=500)[1] == "nothing-found"  # corrected for all that were ever planned
+    assert judged(0.4, planned=10**6)[1] == "nothing-found"  # corrected for all that were ever planned
