@@ -83,9 +83,13 @@ def faults_of(lines: Sequence[Line]) -> list[str]:
 def is_after_looking(lines: Sequence[Line], parts: Sequence[str] = DECISIVE) -> bool:
     """Tell whether the images, or what the verdict rests on, were chosen after the first start of the queries.
 
-    What counts of a plan is ``parts``: attacks that are only added to it change nothing.
+    What counts of a plan is ``parts``, and that no attack is left out: some that are added change nothing.
     """
     first = next((number for number, line in enumerate(lines) if line["event"] == START), len(lines))
+    attacks = [set(map(_text, line.get("attacks", ()))) for line in lines if line["event"] == PLAN]
+    begun = max(0, sum(line["event"] == PLAN for line in lines[:first]) - 1)
+    if any(attacks[begun] - later for later in attacks[begun:]):
+        return True
     for event, names in ((ROLES, ("roles",)), (PLAN, parts)):
         told = [[line.get(name) for name in names] for line in lines if line["event"] == event]
         before = sum(line["event"] == event for line in lines[:first])

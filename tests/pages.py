@@ -123,7 +123,7 @@ def understood(words: Sequence[str]) -> dict[str, Any]:
     if "overrides" in given:
         given["loaded"] = _loaded(given, context.info_name)
     if "fail_on" in given:
-        Gate.from_options(given["fail_on"], given["max_auc"], None)
+        Gate.from_options(given["fail_on"], given["max_auc"], None, given["least_auc"])
     check_stage(given.get("force"))
     if context.info_name in ("attacks", "defenses"):
         assert given["name"] in (None, "NAME", "low-cosine", *ATTACKS, *DEFENSES)  # one that a page makes

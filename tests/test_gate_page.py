@@ -55,7 +55,7 @@ def test_both_recipes_run_the_same() -> None:
 
 def test_every_path_leads_into_a_report() -> None:
     whole: dict[str, Any] = full() | {"bounds": [KEPT, BROKEN]}
-    whole["validity"] |= {"reason": "by-lot", "works": True, "registered": True}
+    whole["validity"] |= {"reason": "by-lot", "works": True, "registered": True, "other_attack": "lpla", "other_p": 0.1}
     table = PAGE.partition("<!-- paths -->")[2].partition("\n\n")[0]
     cells = re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
     paths = [path for cell in cells for path in re.findall(r"`(.*?)`", cell)]

@@ -135,8 +135,10 @@ class Found:
 
     def __repr__(self) -> str:
         low, high = self.auc_interval
-        whole = f"{self.verdict}: {self.answer} AUC {self.auc:.3f} [{low:.3f}, {high:.3f}]"
-        return "\n".join([whole, *self.lines])
+        said, numbers = f"{self.verdict}: {self.answer}", f"AUC {self.auc:.3f} [{low:.3f}, {high:.3f}]"
+        if self.verdict in ("confounded", "undecided"):
+            return "\n".join([said, *self.lines, numbers])
+        return "\n".join([f"{said} {numbers}", *self.lines])
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the answer, the AUCs, and the first flagged images."""

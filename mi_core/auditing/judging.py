@@ -79,23 +79,34 @@ def judged(measured: Measured) -> Found:
     measured.file.add(LOOK, {"command": COMMAND, "auc": scores.first.limits.value})
     told = measured.file.part(setup)
     registered = None if told.after_looking is None else not told.after_looking
-    validity = scores.validity(trained=trained, works=not fault, factor=setup.factor, registered=registered)
-    verdict = build.verdict_part({setup.seed: validity}, fault=f"The encoder {_TARGET}: {fault}" if fault else "")
+    settled = {"trained": trained, "works": not fault, "factor": setup.factor, "registered": registered}
+    verdict = build.verdict_part(
+        {setup.seed: scores.first.validity(scores.blind, scores.semantic, **settled)},
+        fault=f"The encoder {_TARGET}: {fault}" if fault else "",
+        others=lambda: {
+            f"{one.attack.name}, fitted on {one.attack.reference}, on the {setup.question.output} output": [
+                one.validity()
+            ]
+            for one in scores.attacks[1:]
+        },
+    )
+    assert verdict.validity is not None
     shown, single = _evidence(measured, verdict, told.attacks or 0)
     caveats = (noise_caveat(_TARGET, answers.noise),) if answers.noisy else ()
     config, remarks = _config(measured)
     report = replace(_report(measured, verdict, shown, caveats, config), registration=told)
     said, text = answer(report), yaml_of(config, remarks)
-    lines = (*said.lines, *_further(report), *_losses(measured), *report.caveats)
+    warned = (f"WARNING. {said.warning}",) if said.warning else ()
+    lines = (*warned, *said.lines, *_further(report), *_losses(measured), *report.caveats)
     kept = measured.samples, scores, measured.grid
-    return Found(said.headline, tuple(dict.fromkeys(lines)), validity, setup.fdr, report, text, single, *kept)
+    return Found(said.headline, tuple(dict.fromkeys(lines)), verdict.validity, setup.fdr, report, text, single, *kept)
 
 
 def _further(report: Report) -> Iterator[str]:
     """What attacks beside that of the verdict reached."""
     for row in report.pooled[1:]:
         taught = known_in_words(row) if row.shadow is None else "the references trained here"
-        yield f"{row.attack}, fitted on {taught}: AUC {estimate(row.auc)}; the verdict does not rest on it."
+        yield f"{row.attack}, fitted on {taught}: AUC {estimate(row.auc)}; a leak does not rest on it."
     for one in report.not_applicable:
         yield f"{one.attack}: {one.reason}."
 
@@ -120,7 +131,7 @@ def _evidence(measured: Measured, verdict: VerdictPart, planned: int) -> tuple[E
     counts = int(member.sum()), int((~member).sum())
     groups = build.Groups(counts, counts, scores.telling, bursts=scores.first.groups)
     tests = []
-    if verdict.withheld_because is None:
+    if verdict.validity is not None and verdict.validity.withheld_because is None:
         for number, one in enumerate(scores.attacks):
             result = build.SetTest.from_scores(one.score, one.control, one.member, seed=seed)
             named = _identity(setup, one.attack) | {"reference": one.attack.settings()["reference"]}

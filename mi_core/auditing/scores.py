@@ -57,6 +57,14 @@ class JudgedScores:
         groups = None if self.groups is None else self.groups[self.seen]
         return auc_limits(self.score[self.seen], self.member[self.seen], groups)
 
+    def validity(self, blind: FloatArray | None = None, semantic: FloatArray | None = None, **settled: Any) -> Validity:
+        """What a verdict on it rests on; ``blind`` and ``semantic`` as in `Scores`, other arguments are its fields."""
+        seen, member = self.seen, self.member[self.seen]
+        blind, semantic, control = (None if every is None else every[seen] for every in (blind, semantic, self.control))
+        groups = None if self.groups is None else self.groups[seen]
+        semantic_auc = None if semantic is None else auc(semantic, member, groups)
+        return judge(self.score[seen], blind, control, member, groups, semantic_auc=semantic_auc, **settled)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Scores:
@@ -84,14 +92,6 @@ class Scores:
     def first(self) -> JudgedScores:
         """Those of the attack of the verdict."""
         return self.attacks[0]
-
-    def validity(self, **settled: Any) -> Validity:
-        """What the verdict rests on; the arguments are fields of it."""
-        first, seen = self.first, self.first.seen
-        member, groups = first.member[seen], None if first.groups is None else first.groups[seen]
-        semantic = None if self.semantic is None else auc(self.semantic[seen], member, groups)
-        control = None if first.control is None else first.control[seen]
-        return judge(first.score[seen], self.blind[seen], control, member, groups, semantic_auc=semantic, **settled)
 
 
 def scores_of(

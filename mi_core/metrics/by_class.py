@@ -6,7 +6,6 @@ The AUC of the worst of many classes is above the mean by chance alone; the inte
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,11 +27,6 @@ class ClassResult:
     auc: Estimate
     recall: Estimate
     false_positive_rate: Estimate
-
-    def as_json(self) -> dict[str, Any]:
-        """The entry of report.json, without the name of the class."""
-        estimates = {name: getattr(self, name).as_json() for name in ("auc", "recall", "false_positive_rate")}
-        return {"n_member": self.n_member, "n_nonmember": self.n_nonmember, **estimates}
 
 
 def by_class(

@@ -8,7 +8,7 @@ adjustment is over all attacks on one target.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -73,16 +73,28 @@ def queries_part(entries: Iterable[QueryEntry], budget: int | None = None) -> Qu
     return QueriesPart(total=sum(entry.queries for entry in every), budget=budget, entries=every)
 
 
-def verdict_part(per_seed: Mapping[int, Validity], *, overlap: float = 0.0, fault: str = "") -> VerdictPart:
+def verdict_part(
+    per_seed: Mapping[int, Validity],
+    *,
+    overlap: float = 0.0,
+    fault: str = "",
+    others: Callable[[], Mapping[str, Sequence[Validity]]] = dict,
+    planned: int = 0,
+) -> VerdictPart:
     """The verdict over seeds.
 
     Args:
         per_seed: what the verdict of every seed rests on.
         overlap: as `mi_core.metrics.pooled.pool`.
         fault: what is wrong with the attacked encoder; empty: nothing.
+        others: gives the other attacks that were planned on the target, one entry a seed, where they count.
+        planned: how many attacks on the target there ever were.
     """
     of_seeds = [SeedVerdict(seed=seed, **judged(validity)) for seed, validity in per_seed.items()]
     pooled = judge_pooled(list(per_seed.values()), overlap=overlap)
+    if pooled.verdict == "no-evidence":
+        rivals = {name: judge_pooled(runs, overlap=overlap) for name, runs in others().items()}
+        pooled = pooled.beside(rivals, max(planned, 1 + len(rivals)))
     several = tuple(of_seeds) if len(of_seeds) > 1 else ()
     return VerdictPart(**judged(pooled), per_seed=several, warning=fault or None)
 
@@ -205,7 +217,7 @@ def evidence(
     assert validity is not None and validity.blind_auc is not None
     candidates, controls = (int(worth) for worth in groups.worths)
     power = power_as_json(candidates, controls, by=validity.by, factor=validity.factor)
-    because = verdict.withheld_because
+    because = validity.withheld_because
     told = Evidence(
         exchangeable=because != GROUPS_DIFFER,
         blind_auc=validity.blind_auc,

@@ -11,7 +11,6 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
 from importlib import resources
 from typing import Any
 
@@ -20,7 +19,7 @@ from jsonschema.exceptions import best_match
 
 from mi_core.checks import ConfigError
 from mi_core.report.contents import final_rows
-from mi_core.report.model.as_json import part_as_json
+from mi_core.report.model.as_json import part_as_json, part_from_json
 from mi_core.report.model.judgement import VerdictPart
 from mi_core.report.model.report import Report
 from mi_core.report.words.wording import RULE as RULE_IN_WORDS
@@ -36,7 +35,6 @@ answers kept of an API."""
 CODE = "code"
 """The kind of an encoder that is a function: no file of the run holds it. Other kinds: `WEIGHTS` and `ANSWERS`."""
 UNDECIDED = "undecided"
-_JUDGED = (*(one.name for one in fields(Validity)), "robustness", "reason")
 _PRIMARY = ("attack", "target", "output", "reference", "epoch")
 
 Part = dict[str, Any]
@@ -116,7 +114,7 @@ def of_report(report: Report) -> Part:
 def judged(verdict: VerdictPart | None) -> Part:
     """The part ``verdict`` of a statement, from the part ``validity`` of a report."""
     entry = part_as_json(verdict or VerdictPart(verdict=UNDECIDED))
-    return {name: entry[name] for name in ("verdict", *_JUDGED, "warning", "per_seed") if name in entry}
+    return {"verdict": entry["verdict"], **entry}
 
 
 def rule(factor: float | None) -> Part:
@@ -129,7 +127,7 @@ def verdict_by_rule(found: Mapping[str, Any]) -> tuple[str, str | None]:
 
     Without an AUC, because the attack did not apply, it is ``undecided`` without a reason.
     """
-    return Validity.from_json(found).judgement if "attack_auc" in found else (UNDECIDED, None)
+    return part_from_json(Validity, found).judgement if "attack_auc" in found else (UNDECIDED, None)
 
 
 def subjects(encoders: Iterable[Mapping[str, Any]], primary: Mapping[str, Any]) -> list[Part]:

@@ -14,16 +14,20 @@ be? In effect sizes d = sqrt(2) Phi^-1(AUC), by 95 % intervals:
     robustness = lower bound of d(attack) / upper bound of the largest d among the checks,
 
 where the second is at least that of an AUC of .5 plus what this number of images resolves. The checks are classifiers
-that never query the target, and the same attack on reference encoders that saw neither group. Rule, in this order:
+that never query the target, and the same attack on reference encoders that saw neither group.
 
-- ``leak``: the robustness is at least the factor, both paired AUC differences (attack minus blind classifier, target
-  minus reference) are above 0, and one of the references is a trained encoder. Where only a check is missing, or no
-  reference is trained, ``undecided``;
-- ``confounded``: the lower bound of a check's AUC is above .5;
+The first of these that holds is the verdict:
+
+- ``undecided``: images, attack or rule were chosen after the target was queried;
+- ``undecided``: the attacked encoder does not work. Nothing follows for the one that was meant, not even by lot;
+- by choice ``undecided``: nothing but a check, or a trained reference, is missing for a leak;
+- ``leak``: by lot, p is at most `LEVEL`. By choice the robustness is at least the factor, both paired AUC differences
+  (attack minus blind classifier, target minus reference) are above 0, and a reference is a trained encoder;
+- by choice ``confounded``: a check's AUC is above .5, by Holm's method at .025 for all checks together. p-values follow
+  from intervals, as if normal on the logit scale; of few groups, whose intervals are Student's, they are too small;
+- ``undecided``: another planned attack finds something: p, corrected for all attacks on the target, is at most `LEVEL`.
+  No leak follows, or two attacks would have the level of one;
 - ``no-evidence``.
-
-Where the attacked encoder does not work, ``no-evidence`` becomes ``undecided``; where images, attack or rule were
-chosen after the target was queried, ``leak`` does.
 """
 
 from __future__ import annotations
@@ -35,39 +39,34 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import ndtri
+from scipy.special import logit, ndtr, ndtri
 
 from mi_core.checks import check_choice, check_range
-from mi_core.metrics.delong import auc, auc_difference
+from mi_core.metrics.delong import TAIL, auc, auc_difference
 from mi_core.metrics.pooled import pool
 from mi_core.records import BoolArray, Estimate, FloatArray
-from mi_core.validity.multiple_testing import cauchy_combination
+from mi_core.validity.multiple_testing import cauchy_combination, holm
 
 LOT, CHOICE = "lot", "choice"
 """How the two groups came about."""
 FACTOR = 2.0
 """How many times as strong as anything the checks could have missed a hidden difference has to be: a convention."""
 LEVEL = 0.01
-"""The level of the randomisation test, by lot."""
+"""The level of the randomisation test, by lot, and of all other attacks that were planned."""
+CLOSE = 0.001
+"""p-value, by Holm's method, below which a check surely tells the groups apart."""
 CLASSIFIED = 10_000
 """Images of a side that classifiers see: enough for an interval of .01, and small for memory."""
 CHECKS = ("blind_auc", "semantic_auc", "control_auc")
 """The checks by their fields in `Validity`."""
 RESOLUTION = "resolution"
 """In place of a check: what this number of images resolves."""
-REASONS = {
-    "leak": ("by-lot", "robust"),
-    "confounded": ("checks-differ",),
-    "no-evidence": ("nothing-found", "not-beyond-checks", "not-robust"),
-    "undecided": ("no-checks", "untrained-references", "after-looking", "encoder-broken"),
-}
-"""The verdicts, each with the reasons that it can have."""
 GROUPS_DIFFER, NO_LEAK = "groups-differ", "no-leak"
 """Why p-values, shares and flags are withheld by choice: a check tells the groups apart, or there is no leak."""
 
 
 class Judgement(NamedTuple):
-    """A verdict and the reason for it, of `REASONS`."""
+    """A verdict and the reason for it."""
 
     verdict: str
     reason: str
@@ -89,10 +88,6 @@ class Robustness:
     check: str
     value: float | None = None
     at_most: float | None = None
-
-    def as_json(self) -> dict[str, Any]:
-        """The entry of report.json; what does not exist is absent."""
-        return {name: part for name, part in vars(self).items() if part is not None}
 
 
 def effect_size(auc: float) -> float:
@@ -125,6 +120,8 @@ class Validity:
         factor: the least robustness of a leak, at least 1.
         works: whether the target does what encoders are for.
         registered: whether images, attack and rule were fixed before the target was queried; None: nothing recorded it.
+        other_attack: the strongest other planned attack, if it finds something where this one does not.
+        other_p: its p-value, corrected for all attacks on the target.
     """
 
     attack_auc: Estimate
@@ -139,6 +136,8 @@ class Validity:
     factor: float = FACTOR
     works: bool = True
     registered: bool | None = None
+    other_attack: str | None = None
+    other_p: float | None = None
 
     def __post_init__(self) -> None:
         check_choice("by", self.by, (LOT, CHOICE))
@@ -149,6 +148,13 @@ class Validity:
         """The AUCs of the checks that there are, by field."""
         found = {name: getattr(self, name) for name in CHECKS}
         return {name: one for name, one in found.items() if one is not None}
+
+    @property
+    def differing(self) -> dict[str, float]:
+        """The checks that tell the groups apart, with their p-values by Holm's method, at most .025."""
+        checks = self.checks
+        corrected = holm([_chance(one) for one in checks.values()]) if checks else []
+        return {name: p for name, p in zip(checks, corrected, strict=True) if p <= TAIL}
 
     @property
     def robustness(self) -> Robustness | None:
@@ -171,11 +177,13 @@ class Validity:
     @property
     def judgement(self) -> Judgement:
         """The verdict and its reason, by the rule of this module."""
-        found = self._by_lot() if self.by == LOT else self._by_choice()
-        if found.verdict == "leak" and self.registered is False:
+        if self.registered is False:
             return Judgement("undecided", "after-looking")
-        broken = found.verdict == "no-evidence" and not self.works
-        return Judgement("undecided", "encoder-broken") if broken else found
+        if not self.works:
+            return Judgement("undecided", "encoder-broken")
+        found = self._by_lot() if self.by == LOT else self._by_choice()
+        beyond = found.verdict == "no-evidence" and self.other_p is not None and self.other_p <= LEVEL
+        return Judgement("undecided", "another-attack") if beyond else found
 
     def _by_lot(self) -> Judgement:
         if self.p_value is not None and self.p_value <= LEVEL:
@@ -192,11 +200,18 @@ class Validity:
             if self.blind_auc is None or self.control_auc is None:
                 return Judgement("undecided", "no-checks")
             return Judgement("leak", "robust") if self.trained else Judgement("undecided", "untrained-references")
-        if any(one.low > 0.5 for one in self.checks.values()):
+        if self.differing:
             return Judgement("confounded", "checks-differ")
         if self.attack_auc.low <= 0.5:
             return Judgement("no-evidence", "nothing-found")
         return Judgement("no-evidence", "not-robust" if beyond else "not-beyond-checks")
+
+    def beside(self, others: Mapping[str, Validity], family: int) -> Validity:
+        """The same with the strongest of other attacks, of ``family``, if it finds something, and not on references."""
+        counted = [name for name, one in others.items() if self.by == LOT or "control_auc" not in one.differing]
+        name = min(counted, key=lambda one: _chance(others[one].attack_auc), default="")
+        p = family * _chance(others[name].attack_auc) if name else 1.0
+        return replace(self, other_attack=name, other_p=p) if p <= LEVEL else self
 
     @property
     def verdict(self) -> str:
@@ -212,29 +227,21 @@ class Validity:
         """
         if self.by == LOT:
             return None
-        if any(one.low > 0.5 for one in self.checks.values()):
+        if self.differing and self.verdict != "undecided":
             return GROUPS_DIFFER
         return None if self.verdict == "leak" else NO_LEAK
 
-    @classmethod
-    def from_json(cls, entry: Mapping[str, Any]) -> Validity:
-        """Read the output of `as_json`; other entries are left out."""
-        values = {field.name: entry[field.name] for field in fields(cls) if field.name in entry}
-        estimates = {name: Estimate.from_json(one) for name, one in values.items() if isinstance(one, Mapping)}
-        return cls(**{**values, **estimates})
-
-    def as_json(self) -> dict[str, Any]:
-        """The entry of report.json; what was not measured is absent."""
-        found = {field.name: getattr(self, field.name) for field in fields(self)}
-        told = {
-            name: one.as_json() if isinstance(one, Estimate) else one for name, one in found.items() if one is not None
-        }
-        if (robustness := self.robustness) is not None:
-            told["robustness"] = robustness.as_json()
-        return told | self.judgement._asdict()
-
 
 _NEARLY_ONE = 1 - 1e-12
+
+
+def _chance(entry: Estimate) -> float:
+    """The one-sided p-value of an AUC of at most .5, from its interval."""
+    low = min(max(entry.low, 1 - _NEARLY_ONE), _NEARLY_ONE)
+    if entry.value >= 1:  # all of so many pairs agree
+        return float(TAIL ** (math.log(0.5) / math.log(low)))
+    at = float(logit(max(entry.value, 1 - _NEARLY_ONE)))
+    return float(ndtr(ndtri(TAIL) * at / max(at - float(logit(low)), 1e-12)))
 
 
 def judge(

@@ -30,6 +30,7 @@ from pipelines.cli.options import (
     FailOn,
     Force,
     Junit,
+    LeastAuc,
     MaxAuc,
     Out,
     Overrides,
@@ -215,13 +216,14 @@ def audit(
     yes: Yes = False,
     fail_on: FailOn = None,
     max_auc: MaxAuc = None,
+    least_auc: LeastAuc = None,
     worse_than: WorseThan = None,
     junit: Junit = None,
 ) -> None:
     """Run all stages of a config, or audit the encoder that flags name; the same command continues a run."""
     flags.check_files()
     loaded, place = loaded_run(config, overrides, out, flags)
-    wanted = gate_after(fail_on, max_auc, worse_than, junit, place)
+    wanted = gate_after(place, junit, fail_on=fail_on, max_auc=max_auc, least_auc=least_auc, worse_than=worse_than)
     _run_loaded(loaded, place, "report", address, force, verbose, yes)
     if wanted is not None:
         end_by(wanted, place, junit)

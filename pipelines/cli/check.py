@@ -13,6 +13,7 @@ from pipelines.cli.loading import COMMAND_LINE, check_weights, loaded_run
 from pipelines.cli.options import Overrides
 from pipelines.console import output
 
+_WARNING = "WARNING: "  # told first, and counted
 Config = Annotated[
     str | None, typer.Argument(help="Config file or name of a config.", metavar="[CONFIG]", autocompletion=configs)
 ]
@@ -35,34 +36,40 @@ def check(flags: Flags, config: Config = None, overrides: Overrides = None) -> N
     from pipelines.run.points import points
 
     loaded, _ = loaded_run(config, overrides, None, flags)
+    lines: list[str] = []
     loaded.resources.check({"CPU": float(cpus()), "GPU": _gpus()})
     check_weights(loaded)
     check_sizes(loaded.data)
     look = Look.at(loaded.data)
     if not look.whole:
-        output.print(f"data: {look}")
-    output.print(f"data: {look.scanned.tally}")
+        lines.append(f"data: {look}")
+    lines.append(f"data: {look.scanned.tally}")
     for note in look.scanned.tally.notes():
-        output.print(f"data: {note}")
+        lines.append(f"data: {note}")
     for seed in loaded.seeds:
         drawn = look.draw_roles(seed)
         check_drawn(loaded, look.counts(drawn))
-        output.print(f"seed {seed}: {'' if look.whole else 'about '}{counts_in_words(look.counts(drawn), drawn)}")
+        lines.append(f"seed {seed}: {'' if look.whole else 'about '}{counts_in_words(look.counts(drawn), drawn)}")
         for line in faults_of_lists(drawn) if seed == loaded.seeds[0] else ():
-            output.print(f"data: {line}")
+            lines.append(f"data: {_WARNING}{line}")
         for line in prospects(loaded, look.counts(drawn)) if seed == loaded.seeds[0] else ():
-            output.print(f"verdict: {line}")
+            lines.append(f"verdict: {line}")
     first = loaded.seeds[0]
     for name, description in adopt.try_out(loaded, look.draw_roles(first), first):
-        output.print(f"encoder {name}: {description}")
+        lines.append(f"encoder {name}: {description}")
     swept = points(loaded, RunFolder("."))
     for point in swept:
         for seed in point.config.seeds if point.config.data != loaded.data else ():
             of_point = replace(look, data=point.config.data)
             check_drawn(point.config, of_point.counts(of_point.draw_roles(seed)))
     if swept:
-        output.print(f"sweeps: {count_of(len(swept), 'point', 'points')}")
-    output.print(f"{COMMAND_LINE if flags.names_encoder else config}: fine")
+        lines.append(f"sweeps: {count_of(len(swept), 'point', 'points')}")
+    parts = [line.partition(_WARNING) for line in lines]
+    warnings = [f"{_WARNING}{head.partition(': ')[0]}: {text}" for head, mark, text in parts if mark]
+    for line in (*warnings, *(head.rstrip("; ") for head, mark, _ in parts if not mark or "; " in head)):
+        output.print(line)
+    outcome = count_of(len(warnings), "warning", "warnings") if warnings else "fine"
+    output.print(f"{COMMAND_LINE if flags.names_encoder else config}: {outcome}")
 
 
 def _gpus() -> float:

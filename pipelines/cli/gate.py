@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipelines.cli.options import FailOn, Junit, MaxAuc, WorseThan
+from pipelines.cli.options import FailOn, Junit, LeastAuc, MaxAuc, WorseThan
 from pipelines.console import output
 from pipelines.files import storage
 
@@ -18,35 +18,35 @@ def gate(
     run: Annotated[str, typer.Argument(help="Folder of a finished run, or its report.json.", metavar="RUN")],
     fail_on: FailOn = None,
     max_auc: MaxAuc = None,
+    least_auc: LeastAuc = None,
     worse_than: WorseThan = None,
     junit: Junit = None,
 ) -> None:
     """Let a pipeline stop at a leak: exit code 0 passes, 3 fails, 4 cannot tell."""
     from pipelines.report.gate import Gate
 
-    end_by(Gate.from_options(fail_on, max_auc, worse_than), run, junit)
+    end_by(Gate.from_options(fail_on, max_auc, worse_than, least_auc), run, junit)
 
 
-def gate_after(
-    fail_on: str | None, max_auc: float | None, worse_than: str | None, junit: str | None, place: str
-) -> Gate | None:
+def gate_after(place: str, junit: str | None, **options: Any) -> Gate | None:
     """The gate that options of ``audit`` describe, checked before the audit starts; None: none is given.
 
     Args:
-        fail_on, max_auc, worse_than, junit: as given.
         place: folder of the run.
+        junit: as given.
+        options: of `Gate.from_options`.
 
     Raises:
         UserError: an option is wrong.
     """
-    if fail_on is None and max_auc is None and worse_than is None and junit is None:
+    if all(option is None for option in (junit, *options.values())):
         return None
     from pipelines.report.compare import check_two
     from pipelines.report.gate import Gate
 
-    if worse_than is not None:
-        check_two(worse_than, place)
-    return Gate.from_options(fail_on, max_auc, worse_than)
+    if options["worse_than"] is not None:
+        check_two(options["worse_than"], place)
+    return Gate.from_options(**options)
 
 
 def end_by(wanted: Gate, run: str, junit: str | None) -> None:

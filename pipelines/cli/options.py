@@ -95,6 +95,9 @@ FailOn = Annotated[
 MaxAuc = Annotated[
     float | None, typer.Option("--max-auc", help="Gate: AUC that all attacks on the audited output must stay under.")
 ]
+LeastAuc = Annotated[
+    float | None, typer.Option("--least-auc", help="Gate: AUC of a leak that the audit must usually find. Default: .7.")
+]
 WorseThan = Annotated[
     str | None,
     typer.Option("--worse-than", help="Gate: fail if the leak is larger than that of this run.", metavar="RUN"),

@@ -2,7 +2,7 @@
 
 A condition fails if what it excludes is shown, and passes if the report speaks against it. If the report says neither,
 it cannot tell: an undecided verdict is no reason to pass. Nor is a confounded one, because whoever chooses unlike
-groups would pass every gate.
+groups would pass every gate. Nor is no evidence from an audit that could not have seen a leak.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ from xml.etree import ElementTree
 from mi_core.report.model.report import Report
 from mi_core.report.runs import plain
 from mi_core.report.words import bound
-from mi_core.report.words.numbers import estimate
+from mi_core.report.words.numbers import estimate, rate
 from mi_core.report.words.wording import TITLES
 from mi_core.validity.bound import MET, NOT_MET
+from mi_core.validity.verdict import LOT
+from pipelines.config.sections.queries import QueriesConfig
 from pipelines.errors import UserError
 from pipelines.report.compare import check_two, leak_difference, read_report
 
@@ -26,6 +28,10 @@ EXIT_CODES = {PASSES: 0, FAILS: 3, CANNOT_TELL: 4}
 VERDICTS = tuple(TITLES)
 DEFAULT = "leak"
 """The verdict on which a gate fails where none is named."""
+LEAST_AUC = 0.7
+"""AUC that an audit has to find in four of five cases. That takes some 330 images a side by choice, 40 by lot. Encoders
+that overfit their training images exceed it; attacks on encoders of web scale stay far below."""
+_VIEWS = QueriesConfig.model_fields["views"].default
 _OPEN = ("undecided", "confounded")  # verdicts that neither show a leak nor speak against one
 _LONGEST = 1000  # characters of a reason
 _ELEMENTS = {FAILS: "failure", CANNOT_TELL: "error"}
@@ -52,22 +58,26 @@ class Gate:
     Args:
         fail_on: verdicts that fail.
         max_auc: AUC that all attacks are to stay under, in (.5, 1]; None: any.
+        least_auc: of a leak that the audit has to find in four of five cases, in (.5, 1].
         worse_than: a run whose leak is not to be exceeded; None: there is none.
         baseline: its report.
     """
 
     fail_on: tuple[str, ...] = (DEFAULT,)
     max_auc: float | None = None
+    least_auc: float = LEAST_AUC
     worse_than: str | None = None
     baseline: Report | None = None
 
     @classmethod
-    def from_options(cls, fail_on: str | None, max_auc: float | None, worse_than: str | None) -> Gate:
+    def from_options(
+        cls, fail_on: str | None, max_auc: float | None, worse_than: str | None, least_auc: float | None = None
+    ) -> Gate:
         """The gate that options of a command describe, with the report of the baseline.
 
         Args:
             fail_on: verdicts between commas; None: `DEFAULT`.
-            max_auc, worse_than: as the fields.
+            max_auc, worse_than: as the fields; so is least_auc, None: `LEAST_AUC`.
 
         Raises:
             UserError: an option is wrong, or the baseline has no report.
@@ -78,9 +88,11 @@ class Gate:
                 raise UserError(
                     f"--fail-on {name!r} is no verdict; allowed, with commas between: {', '.join(VERDICTS)}"
                 )
-        if max_auc is not None and not 0.5 < max_auc <= 1:
-            raise UserError(f"--max-auc {max_auc:g} is out of range; give an AUC above .5, up to 1")
-        return cls(named, max_auc, worse_than, None if worse_than is None else read_report(worse_than))
+        for name, auc in (("--max-auc", max_auc), ("--least-auc", least_auc)):
+            if auc is not None and not 0.5 < auc <= 1:
+                raise UserError(f"{name} {auc:g} is out of range; give an AUC above .5, up to 1")
+        baseline = None if worse_than is None else read_report(worse_than)
+        return cls(named, max_auc, least_auc or LEAST_AUC, worse_than, baseline)
 
     def judge(self, run: str) -> list[Condition]:
         """Judge each condition by the report of a run.
@@ -97,7 +109,7 @@ class Gate:
         return [Condition(name, outcome, plain(reason, _LONGEST)) for name, outcome, reason in self._judged(report)]
 
     def _judged(self, report: Report) -> Iterator[Condition]:
-        yield Condition(f"the verdict is not {' or '.join(self.fail_on)}", *_verdict(report, self.fail_on))
+        yield Condition(f"the verdict is not {' or '.join(self.fail_on)}", *self._verdict(report))
         if self.max_auc is not None:
             name = f"all attacks stay under AUC {bound.wanted(self.max_auc)}"
             yield Condition(name, *_below(report, self.max_auc))
@@ -105,13 +117,32 @@ class Gate:
             name = f"the leak is not larger than that of {plain(self.worse_than)}"
             yield Condition(name, *_not_larger(report, self.baseline))
 
+    def _verdict(self, report: Report) -> tuple[str, str]:
+        judged = report.validity
+        verdict = "undecided" if judged is None else judged.verdict
+        why = "no attack that a verdict could rest on applies" if judged is None else judged.reason
+        outcome = FAILS if verdict in self.fail_on else CANNOT_TELL if verdict in _OPEN else PASSES
+        said = f"verdict {verdict}" + (f" ({why})" if why else "")
+        blind = _blindness(report, self.least_auc) if outcome == PASSES and DEFAULT in self.fail_on else ""
+        return (CANNOT_TELL, f"{said}, but {blind}") if blind else (outcome, said)
 
-def _verdict(report: Report, fail_on: Sequence[str]) -> tuple[str, str]:
+
+def _blindness(report: Report, least: float) -> str:
+    """The reason why an audit without evidence could not have seen a leak of an AUC; empty: it could."""
     judged = report.validity
-    verdict = "undecided" if judged is None else judged.verdict
-    why = "no attack that a verdict could rest on applies" if judged is None else judged.reason
-    outcome = FAILS if verdict in fail_on else CANNOT_TELL if verdict in _OPEN else PASSES
-    return outcome, f"verdict {verdict}" + (f" ({why})" if why else "")
+    if judged is None or judged.validity is None or judged.reason != "nothing-found":
+        return "the attack is above guessing, and nothing says that this is no leak"
+    if judged.by != LOT and not (judged.blind_auc and judged.control_auc and judged.trained):
+        return "no leak could be found without the blind classifier and a trained reference, as with --quick"
+    settings = report.config
+    views = min(one.get("views") or _VIEWS for one in (settings.get("queries", {}), *settings.get("attacks", ())))
+    if views < _VIEWS:
+        return f"each image was shown in {views} views, and fewer than {_VIEWS} hide a leak (queries.views)"
+    power = () if report.evidence is None else report.evidence.power
+    seen = next((one.auc for one in power if one.used == 1), None)
+    shown = "at no AUC" if seen is None else f"from an AUC of {rate(seen, 2)} on"
+    said = f"so few images show a leak {shown}, and {bound.wanted(least)} is wanted (--least-auc)"
+    return "" if seen and seen <= least else said
 
 
 def _below(report: Report, most: float) -> tuple[str, str]:
@@ -124,11 +155,6 @@ def _below(report: Report, most: float) -> tuple[str, str]:
     outcome = audited.outcome_of(most)
     at_most = f"AUC at most {bound.upward(audited.at_most)} (95 %, the highest of {audited.attacks}: {audited.attack})"
     said = f"{at_most}. {bound.outcome_sentence(audited, most, outcome)}"
-    judged = report.validity
-    if outcome == MET and judged is not None and judged.works is False:
-        return CANNOT_TELL, f"{said} But the encoder does not recognise images."
-    if outcome == MET and judged is not None and judged.registered is False:
-        return CANNOT_TELL, f"{said} But images or attack were chosen after the first query."
     return {MET: PASSES, NOT_MET: FAILS}.get(outcome, CANNOT_TELL), said
 
 

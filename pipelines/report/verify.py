@@ -47,7 +47,7 @@ from pipelines.report.bindings import (
     telling,
 )
 from pipelines.report.parts.finished import FinishedRun
-from pipelines.report.parts.verdict import recognition_fault, verdict
+from pipelines.report.parts.verdict import verdict
 from pipelines.run.folder import RunFolder
 from pipelines.run.registration import FILE, lines_of
 
@@ -223,8 +223,6 @@ def _check_registrations(predicate: Part, folder: RunFolder) -> list[Check]:
     if plans:
         faults += _guarded(lambda: faults_of_plan(folder.path, plans[-1]["plans"]), PLAN_FILE)
     late = is_after_looking(given)
-    if late == predicate["verdict"].get("registered", not late):
-        faults.append("verdict.registered is not what the registration says")
     if late:
         fine = "what is judged was CHOSEN AFTER LOOKING: its images or its plan came after the first query"
     else:
@@ -347,18 +345,12 @@ def _check_verdict(predicate: Part, folder: RunFolder) -> list[Check]:
     if (by_rule, reason) != (said, given.get("reason")):
         faults.append(f"the statement says {said}, but by the rule its numbers give {by_rule} ({reason})")
 
-    def recognition() -> list[str]:
-        target, seeds = predicate["primary"]["target"], [entry["seed"] for entry in predicate["roles"]]
-        broken = any(recognition_fault(folder.seed(seed), target) for seed in seeds)
-        same = broken == ("warning" in given)
-        return [] if same else [f"verdict.warning is not what {OF_ENCODER} says of recognising images"]
-
     def numbers() -> list[str]:
         found = judged(verdict(FinishedRun.at(load(f"{folder.path}/{CONFIG}"), folder)))
         apart = differences(given, found, "verdict", tolerance=NEAR)
-        return [f"the scores in the run give another {_some(apart)} than stated"] if apart else []
+        return [f"the scores and encoders in the run give another {_some(apart)} than stated"] if apart else []
 
-    faults += _guarded(recognition, OF_ENCODER) + _guarded(numbers, "what the verdict rests on")
+    faults += _guarded(numbers, "what the verdict rests on")
     return _lines("verdict", faults, f"{said} follows from the numbers by the rule, and these from the scores")
 
 

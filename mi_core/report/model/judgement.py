@@ -33,6 +33,8 @@ class Judged:
     factor: float | None = None
     works: bool | None = None
     registered: bool | None = None
+    other_attack: str | None = None
+    other_p: float | None = None
     robustness: Robustness | None = None
     verdict: str
     reason: str | None = None
@@ -42,13 +44,13 @@ class Judged:
         """The grounds of the verdict; None: there is no AUC of the attack."""
         if self.attack_auc is None:
             return None
-        told = {part.name: getattr(self, part.name) for part in fields(Validity)}
-        return Validity(**{name: part for name, part in told.items() if part is not None})
+        told = ((part.name, getattr(self, part.name)) for part in fields(Validity))
+        return Validity(**{name: part for name, part in told if part is not None})
 
     @property
-    def withheld_because(self) -> str | None:
-        """As `Validity.withheld_because`; None also without an AUC of the attack."""
-        return None if self.validity is None else self.validity.withheld_because
+    def differing(self) -> dict[str, float]:
+        """As `Validity.differing`; empty also without an AUC of the attack."""
+        return {} if self.validity is None else self.validity.differing
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,7 +24,7 @@ _SAYS = {  # verdict: what so many audits say
     "leak": "found a leak",
     "no-evidence": "found no evidence of a leak",
     "confounded": "had no answer, because the two groups of images differ by themselves",
-    "undecided": "had no answer, because a control is missing or the encoder does not work",
+    "undecided": "had no answer, because a check is missing, the encoder does not work or attacks disagree",
 }
 
 

@@ -12,6 +12,8 @@ _NO_ANSWER = {
     "untrained-references": "No answer: the attack was compared with untrained encoders only.",
     "after-looking": "No answer: what is judged was chosen after looking.",
     "encoder-broken": "No answer: with these views the encoder does not recognise images.",
+    "another-attack": "No answer: the attack that was registered first found nothing, but {other} found something.",
+    "close": "No answer: the groups could not be told apart from groups that differ by themselves.",
 }
 HEADLINES = {  # whether the truth is known, what is said
     True: {
@@ -47,7 +49,7 @@ PARTS = {
         (_SILENT, "{limits}"),
     ),
     "robust": (
-        ("", "{robust}"),
+        ("", "{stronger}"),
         (_SURE, f"{{pair}} {_NO_PROBABILITY} {{compared}}"),
         (_RESTS, "{rests}"),
         (_SILENT, "{limits}"),
@@ -64,17 +66,10 @@ PARTS = {
         (_NEXT, "Choose {outside} that were made, saved and selected like {inside}."),
     ),
     "no-checks": (
-        ("What was measured", "{pair}"),
-        ("What is missing", "{missing}."),
-        (_NEXT, "Run the audit without --quick (in Python without quick=True); in a config name encoders under "
-         "validity.references."),
-        (_RESTS, "{based}"),
-    ),
-    "untrained-references": (
         ("What was measured", "{pair} {compared}"),
-        ("What is missing", "An untrained encoder does not see what trained encoders see in images, so it shows little "
-         "of how the two groups differ."),
-        (_NEXT, "Run the audit with trained references: leave out --quick, or give --reference."),
+        ("What is missing", "{missing}."),
+        (_NEXT, "Run the audit without --quick (in Python without quick=True), or name trained encoders: --reference, "
+         "in a config validity.references."),
         (_RESTS, "{based}"),
     ),
     "after-looking": (
@@ -82,6 +77,12 @@ PARTS = {
         ("What is missing", "A plan from before the first query. Whoever chooses after looking finds something by "
          "chance."),
         (_NEXT, "Run this plan on images that nobody has looked at, in a new folder."),
+        (_RESTS, "{based}"),
+    ),
+    "another-attack": (
+        ("What was measured", "{pair} {other}, finds more than chance explains, with all planned attacks counted."),
+        ("What is missing", "A leak rests on the attack that was registered for it, no evidence on all of them."),
+        (_NEXT, "Register {other} as the attack of the verdict, in a new folder, on images that nobody has looked at."),
         (_RESTS, "{based}"),
     ),
     "encoder-broken": (
@@ -92,35 +93,20 @@ PARTS = {
         (_RESTS, "{based}"),
     ),
 }  # fmt: skip
+PARTS["untrained-references"] = PARTS["no-checks"]
 LIMITS = {  # whether the truth is known, what a leak does not say
     True: "That anybody copied, stored or published the images. “Leak” means only that the encoder treats images it "
     "was trained on differently.",
     False: "That anybody copied, stored or published your images, or that the use was not allowed. “Leak” means only "
     "that the encoder treats images it was trained on differently. A single named image may be one of the errors.",
 }
-_NO_BETTER = (
-    "{attack}{auc} does not separate {inside} from {outside} so much better than the blind classifier that never "
-    "queries the encoder{blind} and than the same attack on reference encoders that did not see the image{control} "
-    "that the rule says leak."
-)
-_NOT_ENOUGH = "{attack} separates {inside} from {outside}{auc}, beyond the checks{blind}{control}, but "
 SENTENCES = {
     "by-lot": "{attack} separates {inside} from {outside}{auc}. A randomisation test has p {p}.",
-    "robust": (
-        "{attack} separates {inside} from {outside}{auc}, {far}better than a blind classifier that never queries "
-        "the encoder{blind} and than the same attack on reference encoders that did not see the image{control}. Its "
-        "effect is at least {robustness} times that of {check}; the factor was {factor}."
-    ),
-    "no-evidence": _NO_BETTER,
-    "confounded": (
-        "{inside} and {outside} differ even without the encoder’s training: {failed} can tell them apart. So the "
-        "result of {it}{auc} says nothing about training."
-    ),
-    "no-checks": (
-        "{attack} was measured{auc}, but not against both a blind classifier and an encoder that did not see the "
-        "image. Without these checks its success says nothing about training."
-    ),
-    "untrained-references": f"{_NOT_ENOUGH}no reference encoder was a trained one.",
-    "after-looking": f"{_NOT_ENOUGH}images, attack or rule were registered after the first query.",
-    "encoder-broken": f"{_NO_BETTER} That is expected of an encoder that does not recognise images.",
+    "robust": "{attack} separates {inside} from {outside}{auc}, better than {checks}. Its effect is at least "
+    "{robustness} times that of {check}; the factor was {factor}.",
+    "no-evidence": "{attack}{auc} does not separate {inside} from {outside} so much better than {checks} that the rule "
+    "says leak.",
+    "confounded": "{attack}{auc} says nothing about training. {inside} and {outside} differ even without it: {failed} "
+    "can tell them apart.",
+    **dict.fromkeys(_NO_ANSWER, "{attack} was measured{auc}, beside {checks}."),
 }

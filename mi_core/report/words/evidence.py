@@ -9,6 +9,7 @@ from mi_core.report.model.evidence import CandidateTest, Evidence, SampleAnswers
 from mi_core.report.model.report import Report
 from mi_core.report.words.numbers import count, estimate, percent, rate, share, small
 from mi_core.report.words.sides import Sides, sides_of
+from mi_core.report.words.wording import named_checks
 from mi_core.validity.verdict import CHOICE, LOT, NO_LEAK
 
 
@@ -21,23 +22,14 @@ def believed(report: Report, evidence: Evidence) -> str:
     """The assumption without which p-values and flags mean nothing, and how far it was checked."""
     sides = sides_of(report)
     blind = f"AUC {estimate(evidence.blind_auc)}, n {count(evidence.blind_auc.n)}"
-    if not evidence.exchangeable:
-        names = {
-            "a classifier given only files and pixels": evidence.blind_auc,
-            "a classifier on what reference encoders see": evidence.semantic_auc,
-            "the same attack on reference encoders that did not see the image": evidence.control_auc,
-        }
-        failed = [
-            f"{words} (AUC {estimate(check)}, n {count(check.n)})"
-            for words, check in names.items()
-            if check is not None and check.low > 0.5
-        ]
+    if not evidence.exchangeable and report.validity is not None:
+        failed = named_checks(report.validity, report.validity.differing)
         told = ", ".join(f"{telling.feature} (AUC {rate(telling.auc, 2)})" for telling in evidence.telling)
         said = (
             f"{sides.candidates} and {sides.controls} differ by themselves (they are not exchangeable): "
-            f"{' and '.join(failed)} can tell them apart. The largest single differences: {told}. A p-value would "
-            "measure how the groups differ, not use, so the report gives none and flags no image. Choose controls that "
-            f"were made, saved and selected like {sides.candidates}."
+            f"{failed} can tell them apart. The largest single differences: {told}. A p-value would measure how the "
+            "groups differ, not use, so the report gives none and flags no image. Choose controls that were made, "
+            f"saved and selected like {sides.candidates}."
         )
         return said[0].upper() + said[1:]
     if evidence.withheld_because == NO_LEAK:

@@ -6,7 +6,7 @@ The rule is the one of `mi_core.validity`; nothing is decided here, only said.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from mi_core.records import Estimate
@@ -27,10 +27,11 @@ RULE = (
     "between the groups would have to exceed anything that the checks saw, or could have missed with so many images, "
     "by a factor that was registered beforehand. Second: the attack has a higher AUC than the blind classifier and "
     "than the same attack on the reference encoders; both differences have 95 % intervals above 0. Third: one of the "
-    "references is a trained encoder. If only that encoder or a check is missing, the verdict is “undecided”. If the "
-    "verdict is not “leak” and a check has an interval above .5, it is “confounded”. Else it is “no evidence”. Instead "
-    "of “no evidence” it is “undecided” if the encoder does not recognise images, and instead of “leak” if images, "
-    "attack or rule were chosen after looking."
+    "references is a trained encoder. If only that encoder or a check is missing, the verdict is “undecided”. If there "
+    "is no leak and a check has an AUC above .5, corrected for the number of checks, it is “confounded”. Else it is "
+    "“no evidence”, but “undecided” if another planned attack finds something, corrected for the number of attacks. "
+    "Before all this it is “undecided” if images, attack or rule were chosen after looking, or if the encoder does not "
+    "recognise images."
 )
 TITLES = {"leak": "Leak", "no-evidence": "No evidence of a leak", "confounded": "Confounded", "undecided": "Undecided"}
 _STAGES = {
@@ -48,7 +49,6 @@ _CHECKS = {  # field of the validity part: what it is
     "control_auc": "the same attack on reference encoders that did not see the image",
     verdict_rule.RESOLUTION: "what this number of images resolves",
 }
-_FAR = 0.1  # a lower bound of a difference that deserves the word "far"
 
 
 def stages(report: Report) -> dict[str, str]:
@@ -123,28 +123,21 @@ def answer(report: Report) -> Answer:
     attack_auc = judged.attack_auc or (None if row is None else row.auc)
     attack = "The attack" if row is None else f"The attack {row.attack} on the {row.output} output"
     robustness = judged.robustness
-    numbers = {
+    words = {
         "attack": attack,
-        "it": attack[0].lower() + attack[1:],
         "inside": sides.inside,
         "outside": sides.outside,
         "auc": _auc(attack_auc),
-        "blind": _auc(judged.blind_auc),
-        "failed": _failed(judged),
-        "control": _auc(judged.control_auc),
-        "far": "far " if _far(judged) else "",
+        "failed": named_checks(judged, judged.differing),
+        "checks": named_checks(judged, {} if judged.validity is None else judged.validity.checks) or "no check",
+        "other": judged.other_attack or "",
         "p": "not known" if judged.p_value is None else small(judged.p_value),
         "factor": times(judged.factor or verdict_rule.FACTOR),
         "robustness": times(0.0 if robustness is None else robustness.at_least),
         "check": _CHECKS[verdict_rule.RESOLUTION if robustness is None else robustness.check],
-    }
-    key = _answer_key(judged)
-    plain = {
-        "inside": sides.inside,
-        "outside": sides.outside,
         "pair": _pair(attack_auc, sides),
         "proved": _proved(report.evidence, sides),
-        "robust": _robust(judged),
+        "stronger": _robust(judged),
         "chance": _chance(judged),
         "compared": _compared(judged),
         "lower": _lower(attack_auc, sides).strip(),
@@ -155,9 +148,12 @@ def answer(report: Report) -> Answer:
         "unseen": _unseen(report.evidence),
         "missing": _missing(judged),
     }
-    headline = HEADLINES[sides.known].get(key) or HEADLINES[sides.known][judged.verdict]
+    reason = judged.reason or ("robust" if judged.verdict == "leak" else "no-checks")
+    key = judged.verdict if judged.verdict in PARTS else reason
+    close = key == "confounded" and min(judged.differing.values(), default=1.0) > verdict_rule.CLOSE
+    headline = HEADLINES[sides.known]["close" if close else key].format(**words)
     kind = [] if report.validity is None else [(GROUPS, KINDS[judged.by or verdict_rule.CHOICE])]
-    filled = [(label, " ".join(text.format(**plain).split())) for label, text in (*kind, *PARTS[key])]
+    filled = [(label, " ".join(text.format(**words).split())) for label, text in (*kind, *PARTS[key])]
     return Answer(
         judged.verdict,
         TITLES[judged.verdict],
@@ -165,16 +161,9 @@ def answer(report: Report) -> Answer:
         headline,
         tuple((label, _capital(text)) for label, text in filled if text),
         judged.warning or "",
-        _capital(SENTENCES[key].format(**numbers)),
+        _capital(SENTENCES[key].format(**words)),
         tuple(_conditions(judged.validity)),
     )
-
-
-def _answer_key(judged: Judged) -> str:
-    """The key of the answer: how the groups of a leak came about, why a verdict is undecided, or the verdict."""
-    if judged.verdict == "leak":
-        return "by-lot" if judged.by == verdict_rule.LOT else "robust"
-    return (judged.reason or "no-checks") if judged.verdict == "undecided" else judged.verdict
 
 
 def _conditions(validity: verdict_rule.Validity | None) -> Iterator[Condition]:
@@ -182,14 +171,9 @@ def _conditions(validity: verdict_rule.Validity | None) -> Iterator[Condition]:
     if validity is None:
         return
     if validity.by == verdict_rule.LOT:
-        if validity.p_value is not None:
-            level = rate(verdict_rule.LEVEL, 2)
-            yield Condition(
-                "chance of such scores if training changed nothing",
-                small(validity.p_value),
-                f"at most {level}",
-                validity.p_value <= verdict_rule.LEVEL,
-            )
+        if (p := validity.p_value) is not None:
+            name, level = "chance of such scores if training changed nothing", verdict_rule.LEVEL
+            yield Condition(name, small(p), f"at most {rate(level, 2)}", p <= level)
         return
     if (robustness := validity.robustness) is not None:
         least, factor = robustness.at_least, validity.factor
@@ -204,7 +188,8 @@ def _conditions(validity: verdict_rule.Validity | None) -> Iterator[Condition]:
     told = "none was asked" if validity.control_auc is None else "yes" if validity.trained else "no"
     yield Condition("a reference is a trained encoder", told, "yes", told == "yes")
     for field, entry in validity.checks.items():
-        yield Condition(f"AUC of {_CHECKS[field]}", estimate(entry, 3), "lower end at most .5", entry.low <= 0.5)
+        differs = field in validity.differing
+        yield Condition(f"AUC of {_CHECKS[field]}", estimate(entry, 3), "not above .5 (Holm)", not differs)
 
 
 def _question(report: Report, row: PooledRow | None) -> str:
@@ -257,30 +242,23 @@ def _chance(judged: Judged) -> str:
 
 def _compared(judged: Judged) -> str:
     """The checks in the same unit."""
-    checks = _named_checks(
-        judged,
-        {
-            "blind_auc": "a check without the encoder",
-            "semantic_auc": "a check that sees what the images show",
-            "control_auc": "the same attack on encoders that did not see the image",
-        },
-    )
-    if judged.verdict == "confounded":
-        checks = {name: entry for name, entry in checks.items() if entry.low > 0.5}
-    if not checks:
+    names = {
+        "blind_auc": "a check without the encoder",
+        "semantic_auc": "a check that sees what the images show",
+        "control_auc": "the same attack on encoders that did not see the image",
+    }
+    made = {} if judged.validity is None else judged.validity.checks
+    fields = judged.differing if judged.verdict == "confounded" else made
+    shown = [f"{names[field]} ({_of_100(made[field])})" for field in fields]
+    if not shown:
         return ""
-    told = " and ".join(f"{name} ({_of_100(entry)})" for name, entry in checks.items())
-    if all(entry.low <= 0.5 for entry in checks.values()):
-        both = "both " if len(checks) == 2 else "all " if len(checks) > 2 else ""
-        return f"{_capital(told)} {both}found nothing: chance alone gives such numbers."
+    told = _capital(" and ".join(shown))
+    if not judged.differing:
+        both = "both " if len(shown) == 2 else "all " if len(shown) > 2 else ""
+        return f"{told} {both}found nothing: chance alone gives such numbers."
     beyond = " The attack finds more." if judged.verdict == "leak" else ""
-    verb = "tells" if len(checks) == 1 else "tell"
-    return f"{_capital(told)} {verb} the two groups apart that often; guessing gives 50.{beyond}"
-
-
-def _named_checks(judged: Judged, names: Mapping[str, str]) -> dict[str, Estimate]:
-    """The checks that were made, by what they are called."""
-    return {name: entry for field, name in names.items() if (entry := getattr(judged, field, None)) is not None}
+    verb = "tells" if len(shown) == 1 else "tell"
+    return f"{told} {verb} the two groups apart that often; guessing gives 50.{beyond}"
 
 
 def _missing(judged: Judged) -> str:
@@ -289,13 +267,13 @@ def _missing(judged: Judged) -> str:
         "blind_auc": "a classifier that never queries the encoder",
         "control_auc": "the same attack on trained encoders that saw neither group",
     }
-    return " and ".join(name for field, name in needed.items() if getattr(judged, field) is None)
+    missing = [name for field, name in needed.items() if getattr(judged, field) is None]
+    return " and ".join(missing) or f"{needed['control_auc']}; untrained ones show little of how the groups differ"
 
 
-def _failed(judged: Judged) -> str:
-    """The checks that tell the groups apart, with their numbers."""
-    checks = _named_checks(judged, _CHECKS)
-    return " and ".join(f"{name}{_auc(entry)}" for name, entry in checks.items() if entry.low > 0.5)
+def named_checks(judged: Judged, fields: Iterable[str]) -> str:
+    """Some of the checks with their numbers."""
+    return " and ".join(f"{_CHECKS[field]}{_auc(getattr(judged, field))}" for field in fields)
 
 
 def _rests(report: Report, row: PooledRow | None, sides: Sides) -> str:
@@ -371,8 +349,3 @@ def _capital(sentence: str) -> str:
 
 def _auc(entry: Estimate | None) -> str:
     return "" if entry is None else f" (AUC {rate(entry.value)} {interval(entry.ci95)}, {count(entry.n)} images)"
-
-
-def _far(judged: Judged) -> bool:
-    deltas = [delta for delta in (judged.delta_auc, judged.delta_control_auc) if delta is not None]
-    return bool(deltas) and all(delta.low > _FAR for delta in deltas)

@@ -22,7 +22,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -54,10 +53,6 @@ class Needed:
     value: int | None
     low: int | None
     high: int | None
-
-    def as_json(self) -> dict[str, int]:
-        """The numbers ``value``, ``low`` and ``high``, as far as they exist."""
-        return {name: number for name, number in vars(self).items() if number is not None}
 
 
 @dataclass(frozen=True)
@@ -93,14 +88,6 @@ class DatasetTest:
     def direction(self) -> str:
         """``higher``, or ``lower`` where the candidates' mean is below the controls'."""
         return "lower" if self.statistic < 0 else "higher"
-
-    def as_json(self) -> dict[str, Any]:
-        """The entry of report.json; what does not exist is absent."""
-        entry = {name: part for name, part in vars(self).items() if part is not None}
-        for name in ("effect", "needed"):
-            if name in entry:
-                entry[name] = entry[name].as_json()
-        return {**entry, "direction": self.direction}
 
 
 @dataclass(frozen=True)

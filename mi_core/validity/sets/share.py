@@ -45,10 +45,6 @@ class LeastShare:
     threshold: float | None
     n: int
 
-    def as_json(self) -> dict[str, Any]:
-        """The entry of report.json; no ``threshold`` where there is none."""
-        return {name: part for name, part in vars(self).items() if part is not None}
-
 
 def share_used(
     candidates: tuple[float, float], controls: tuple[float, float], members: tuple[float, float]

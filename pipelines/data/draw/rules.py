@@ -9,7 +9,7 @@ their own, from which their coins fall; mislabelled ones have a wrong class, and
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -131,7 +131,7 @@ class Rules:
         takers = {origin: [taker.as_json() for taker in some] for origin, some in self.takers.items()}
         own = {"seed": self.seed, "grouped": self.grouped, "attributes": self.attributes}
         own |= {"given": self.given, "takers": takers, "shards": self.shards, "by_shard": self.by_shard}
-        lists = {role: listed.as_json() for role, listed in self.lists.items()}
+        lists = {role: asdict(listed) for role, listed in self.lists.items()}
         own |= {"wrong": self.wrong} if self.wrong else {}
         own |= {} if self.noise is None else {"noise": self.noise}
         return own | ({"lists": lists} if lists else {})

@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -49,12 +49,8 @@ class ListedKeys:
 
     @classmethod
     def read(cls, entry: Mapping[str, Any]) -> ListedKeys:
-        """Read the result of `as_json`."""
+        """Read the plain values of an instance."""
         return cls(**{**entry, "first": tuple(entry["first"])})
-
-    def as_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return asdict(self)
 
     def line(self, role: str) -> str:
         """The faults of the list in a line; empty if there are none."""

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from mi_core.records import Estimate
 from mi_core.registration import OF_BOUND, attempts, is_after_looking
 from mi_core.report.bounds import bound_parts
 from mi_core.report.model.attacks import AttackResult
 from mi_core.report.model.judgement import Bound
 from mi_core.validity.bound import auc_limits
-from mi_core.validity.verdict import LOT
 from pipelines.attack.results import Task, result_of
-from pipelines.attack.scores import groups_in, judged
-from pipelines.attack.semantic import groups_of
 from pipelines.config.sections.encoders import DefendedConfig
 from pipelines.report.parts.finished import FinishedRun
-from pipelines.report.parts.verdict import paired_scores
+from pipelines.report.parts.verdict import counted_scores
 from pipelines.run.registration import lines_of
 
 
@@ -51,15 +46,6 @@ def _counts(run: FinishedRun, target: str) -> bool:
 
 
 def limits_of(task: Task) -> Estimate:
-    """The limits of one attack in one seed, on the images and groups that a verdict on it would rest on.
-
-    By lot all images count. By choice those do that the classifiers saw, because bursts are known of these.
-    """
-    if task.judge.by != LOT:
-        paired = paired_scores(task)
-        member = paired["member"]
-        if min(member.sum(), (~member).sum()) > 1:  # an attack on few images may have judged others
-            groups = paired["group"] if "group" in paired else groups_of(task.folder, paired["id"].tolist())
-            return auc_limits(paired["score"], member, groups)
-    table = judged(task, ("score", "member", "group"))
-    return auc_limits(np.asarray(table["score"]), np.asarray(table["member"]), groups_in(table))
+    """The limits of one attack in one seed."""
+    found = counted_scores(task)
+    return auc_limits(found["score"], found["member"], found.get("group"))

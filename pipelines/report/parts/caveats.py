@@ -81,8 +81,8 @@ def caveats(run: FinishedRun) -> list[str]:
         told.append(SAME_SOURCE)
     if len(run.config.attacks) * len(run.config.queries.outputs) > 1:
         told.append(
-            "The verdict uses only the attack marked “primary”. The AUCs of the other rows are information, not "
-            "corrected for multiple testing."
+            "A leak rests only on the attack marked “primary”, “no evidence” on all that were planned. The AUCs of the "
+            "other rows are not corrected for multiple testing."
         )
     return told
 

@@ -44,17 +44,33 @@ _BY_CLASS = 1_000_000  # samples of which results by class are computed
 
 
 def verdict(run: FinishedRun) -> VerdictPart | None:
-    """The verdict on the primary attack at the last checkpoint; None where the attack does not apply.
-
-    Where the attacked encoder does not work, a ``warning`` says so.
-    """
+    """The verdict on the primary attack at the last checkpoint; None where the attack does not apply."""
     primaries = run.primaries()
     if any("not_applicable" in result_of(task) for task in run.tasks() if task.judge.primary):
         return None
     per_seed = {task.judge.seed: _judge(run, task) for task in primaries}
     target = primaries[0].judge.attack.target
     fault = next(filter(None, (recognition_fault(task.folder, target) for task in primaries)), "")
-    return verdict_part(per_seed, overlap=run.overlap, fault=f"The encoder {target}: {fault}" if fault else "")
+    return verdict_part(
+        per_seed,
+        overlap=run.overlap,
+        fault=f"The encoder {target}: {fault}" if fault else "",
+        others=lambda: _others(run, target),
+        planned=attempts(lines_of(run.folder))[1].get(target, 0),
+    )
+
+
+def _others(run: FinishedRun, target: str) -> dict[str, list[Validity]]:
+    """The attacks on the target at the last checkpoint that the verdict does not rest on, by name, one entry a seed."""
+    found: dict[str, list[Validity]] = {}
+    for task in run.tasks():
+        one, attack = task.judge, task.judge.attack
+        if one.last and not one.primary and attack.target == target and "not_applicable" not in result_of(task):
+            words = attack.attack, settings_of(attack, run.config.attacks), f"fitted on {attack.reference}"
+            own = counted_scores(task)
+            validity = judge(own["score"], None, own.get("control"), own["member"], own.get("group"))
+            found.setdefault(f"{', '.join(filter(None, words))}, on the {one.output} output", []).append(validity)
+    return found
 
 
 def recognition_fault(folder: SeedFolder, encoder: str) -> str:
@@ -91,13 +107,26 @@ def is_working(folder: SeedFolder, reference: Beside) -> bool:
 
 def _lot_p_value(task: Task) -> float | None:
     """The p-value of the randomisation test, from the scores, or of very many its limit; None: all are equal."""
-    table = judged(task, ("score", "member", "group"))
-    member = np.asarray(table["member"])
-    seed, groups = task.judge.seed, groups_in(table)
-    test = SetTest.from_scores(np.asarray(table["score"]), None, member, seed=seed, groups=groups).test
+    own = counted_scores(task)
+    seed, groups = task.judge.seed, own.get("group")
+    test = SetTest.from_scores(own["score"], None, own["member"], seed=seed, groups=groups).test
     if test is None:
         return None
     return test.welch_p if test.permutation_p is None else test.permutation_p
+
+
+def counted_scores(task: Task) -> dict[str, np.ndarray]:
+    """Scores of an attack on the images and groups that a verdict on it would rest on, by the columns' names.
+
+    By lot all images count. By choice those do that the classifiers saw, because bursts are known of these.
+    """
+    if task.judge.by != LOT:
+        paired = paired_scores(task)
+        if min(paired["member"].sum(), (~paired["member"]).sum()) > 1:  # of few images it may have judged others
+            groups = groups_of(task.folder, paired["id"].tolist())
+            return ({} if groups is None else {"group": groups}) | paired
+    table = judged(task, ("score", "member", "group", "control"))
+    return {name: np.asarray(table[name]) for name in table.column_names}
 
 
 def paired_scores(task: Task) -> dict[str, np.ndarray]:

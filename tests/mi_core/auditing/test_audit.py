@@ -24,7 +24,7 @@ from torch import nn
 
 from mi_core import audit
 from mi_core.attacks.base import Attack, State
-from mi_core.auditing import config_text, scores
+from mi_core.auditing import config_text, judging, scores
 from mi_core.auditing.asking import Bar
 from mi_core.auditing.found import Found
 from mi_core.auditing.images import Item, items_of
@@ -54,6 +54,18 @@ def network(seed: int = 0) -> nn.Module:
     return nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 16))
 
 
+class Scrambled(nn.Module):
+    """A network whose first number no other classifier can tell from the pixels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.network = network()
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        first = torch.sin(1e3 * images.sum(dim=(1, 2, 3)))
+        return torch.cat([first[:, None], self.network(images)[:, 1:]], dim=1)
+
+
 def found_in(candidates: Any = IMAGES[:100], controls: Any = IMAGES[100:], **settings: Any) -> Found:
     settings = {"quick": "references" not in settings, "nonce": "7", "progress": False} | settings
     return audit(settings.pop("model", None) or network(), candidates, controls, **{"size": SIDE} | settings)
@@ -64,7 +76,7 @@ def test_an_untrained_network_leaks_nothing_and_stays_as_it_was(tmp_path: Path) 
     model[1].eval()  # type: ignore[index]
     before = {name: one.clone() for name, one in model.state_dict().items()}
     found = found_in(model=model)
-    assert found.verdict in ("no-evidence", "undecided")
+    assert found.validity.judgement == ("undecided", "encoder-broken")
     assert found.flagged() == [] and len(found.table) == 100
     assert 0.3 < found.auc < 0.7 and found.auc_interval[0] < 0.5 < found.auc_interval[1]
     assert (found.p_value, found.share_used, found.flagged()) == (None, None, [])  # no number reads as a leak
@@ -119,10 +131,9 @@ def test_names_and_order_change_no_score(tmp_path: Path, monkeypatch: pytest.Mon
     for one in found:  # the AUC of the verdict, below a limit that is closer than its interval
         (bounds,) = one.report["bounds"]
         assert one.auc == bounds["limits"][0]["auc"] < bounds["at_most"] < one.auc_interval[1]
-    first, second = (one.validity.as_json() for one in found)
-    assert first.keys() == second.keys()
     for name in ("attack_auc", "blind_auc", "control_auc", "semantic_auc"):
-        assert first[name]["value"] == pytest.approx(second[name]["value"], abs=1e-4), name
+        first, second = (getattr(one.validity, name) for one in found)
+        assert first.value == pytest.approx(second.value, abs=1e-4), name
 
 
 def test_the_config_flags_at_the_same_rate() -> None:
@@ -289,10 +300,40 @@ def test_what_was_lost_or_left_out_is_printed(tmp_path: Path) -> None:
     assert all(caveat in text for caveat in found.report["caveats"])
 
 
-def test_groups_that_differ_prove_nothing() -> None:
-    """Darker controls: the blind classifier tells them apart, so that nothing is flagged and there is no p-value."""
+def test_an_encoder_that_does_not_work_is_told_before_groups_that_differ() -> None:
+    """The user is not sent for other controls, and reads the warning first."""
     found = found_in(IMAGES[:100], IMAGES[100:] // 3)
+    assert found.validity.differing and found.validity.judgement == ("undecided", "encoder-broken")
+    first, second, *_ = str(found).splitlines()
+    assert first == "undecided: No answer: with these views the encoder does not recognise images."
+    assert second.startswith("WARNING. The encoder target: this encoder recognises images no better than")
+    for shown in (str(found), found.html):
+        assert "differ by themselves" not in shown and "Choose control" not in shown
+
+
+def test_another_planned_attack_that_finds_something_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Images are chosen by the first number of their embeddings, which the attack of the verdict does not see."""
+    monkeypatch.setattr(judging, "fault_in_words", lambda _: "")
+    model = Scrambled().eval()
+    with torch.inference_mode():
+        order = np.argsort(-model(torch.from_numpy(IMAGES).permute(0, 3, 1, 2) / 255)[:, 0].numpy())
+    images = IMAGES[order[:100]], IMAGES[order[160:]]
+    assert found_in(*images, model=model).validity.judgement == ("no-evidence", "nothing-found")
+    found = found_in(*images, model=model, attacks=[FirstNumber])
+    assert found.validity.judgement == ("undecided", "another-attack")
+    assert found.validity.other_attack == "first-number, fitted on nonmembers, on the backbone output"
+    assert found.answer.endswith("but first-number, fitted on nonmembers, on the backbone output found something.")
+    assert found.p_value is None and found.flagged() == []
+    jsonschema.Draft202012Validator(schema()).validate(json.loads(to_json(found._report)))
+
+
+def test_groups_that_differ_prove_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Darker controls: the blind classifier tells them apart, so that nothing is flagged and there is no p-value."""
+    with monkeypatch.context() as patched:
+        patched.setattr(judging, "fault_in_words", lambda _: "")
+        found = found_in(IMAGES[:100], IMAGES[100:] // 3)
     assert found.verdict == "confounded"
+    assert "AUC" not in str(found).splitlines()[0] and str(found).splitlines()[-1].startswith("AUC 0.")
     assert found.p_value is None and found.share_used is None and found.flagged(0.5) == []
     assert set(found.table[0]) == {"key", "score"}
 

@@ -18,6 +18,7 @@ from mi_core.report.figures.drawing import Drawing
 from mi_core.report.figures.figures import draw_figures
 from mi_core.report.model.as_json import part_as_json, part_from_json
 from mi_core.report.model.attacks import AttackResult
+from mi_core.report.model.judgement import VerdictPart, judged
 from mi_core.report.model.report import report_from_json
 from mi_core.report.pooling import pool_seeds
 from mi_core.validity.sets.dataset import dataset_test
@@ -113,12 +114,19 @@ def validity(attack_auc: float, blind: float, control: float, n: int, **settled:
         return Estimate(value, value - half, value + half, n)
 
     aucs = {"attack_auc": attack_auc, "blind_auc": blind, "control_auc": control}
-    return Validity(
+    grounds = Validity(
         **{name: Estimate.from_json(estimate(value, n)) for name, value in aucs.items()},
         delta_auc=difference(attack_auc - blind),
         delta_control_auc=difference(attack_auc - control),
         **settled,
-    ).as_json()
+    )
+    return verdict_as_json(grounds)
+
+
+def verdict_as_json(grounds: Validity) -> dict[str, Any]:
+    """The part ``validity`` of report.json."""
+    told: dict[str, Any] = part_as_json(VerdictPart(**judged(grounds)))
+    return told
 
 
 BY_LOT: dict[str, Any] = {"by": "lot", "p_value": 1e-4, "trained": True}

@@ -33,7 +33,7 @@ from mi_core.report.statement import (
 )
 from mi_core.report.words.wording import RULE
 from mi_core.validity.verdict import Validity
-from tests.mi_core.report.conftest import BARE
+from tests.mi_core.report.conftest import BARE, verdict_as_json
 
 A, B, C = "a" * 64, "b" * 64, "c" * 64
 
@@ -45,7 +45,7 @@ def estimate(low: float) -> dict[str, Any]:
 def validity(attack: float, blind: float, delta: float, **settled: Any) -> dict[str, Any]:
     lows = {"attack_auc": attack, "blind_auc": blind, "control_auc": 0.4, "delta_auc": delta, "delta_control_auc": 0.1}
     found = {name: Estimate.from_json(estimate(low)) for name, low in lows.items()}
-    return Validity(**found, **{"trained": True, **settled}).as_json()
+    return verdict_as_json(Validity(**found, **{"trained": True, **settled}))
 
 
 def report(**parts: Any) -> dict[str, Any]:

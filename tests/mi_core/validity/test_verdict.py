@@ -3,14 +3,35 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from statistics import NormalDist
 
 import numpy as np
 import pytest
 
 from mi_core.checks import ConfigError
+from mi_core.metrics.delong import auc
 from mi_core.records import Estimate
-from mi_core.validity.verdict import CHOICE, LOT, REASONS, RESOLUTION, Validity, effect_size, judge, judge_pooled
+from mi_core.report.model.as_json import part_as_json, part_from_json
+from mi_core.report.model.judgement import VerdictPart, judged
+from mi_core.validity.verdict import (
+    CHOICE,
+    GROUPS_DIFFER,
+    LOT,
+    NO_LEAK,
+    RESOLUTION,
+    Validity,
+    effect_size,
+    judge,
+    judge_pooled,
+)
+
+REASONS = {
+    "leak": ("by-lot", "robust"),
+    "confounded": ("checks-differ",),
+    "no-evidence": ("nothing-found", "not-beyond-checks", "not-robust"),
+    "undecided": ("no-checks", "untrained-references", "after-looking", "encoder-broken", "another-attack"),
+}
 
 
 def scores(gap: float, seed: int, n: int = 300) -> np.ndarray:
@@ -36,9 +57,9 @@ MEMBER = np.arange(600) < 300
 def test_planted_cases_by_choice(attack: float, blind: float, control: float, said: tuple[str, str]) -> None:
     result = judge(scores(attack, 1), scores(blind, 2), scores(control, 3), MEMBER, trained=True)
     assert result.judgement == said
-    written = result.as_json()
+    written = part_as_json(VerdictPart(**judged(result)))
     assert (written["verdict"], written["reason"]) == said
-    assert Validity.from_json(written) == result
+    assert part_from_json(VerdictPart, written).validity == result
 
 
 def around(auc: float, reach: float = 0.04) -> Estimate:
@@ -92,14 +113,61 @@ def test_a_check_that_separates_all_leaves_nothing_to_prove() -> None:
         ({"blind_auc": None, "delta_auc": None}, ("undecided", "no-checks")),
         ({"delta_auc": Estimate(0.1, 0.0, 0.2, 1000)}, ("no-evidence", "not-beyond-checks")),  # 0 is not above 0
         ({"factor": 9.0}, ("no-evidence", "not-robust")),
-        ({"works": False}, ("leak", "robust")),  # an encoder that tells views badly may still have kept its images
-        ({"works": False, "factor": 9.0}, ("undecided", "encoder-broken")),
+        ({"works": False}, ("undecided", "encoder-broken")),
         ({"registered": False}, ("undecided", "after-looking")),
-        ({"registered": False, "factor": 9.0}, ("no-evidence", "not-robust")),
     ],
 )
 def test_what_each_condition_of_a_leak_is_for(changed: dict[str, object], said: tuple[str, str]) -> None:
     assert chosen(0.8, 0.5, 0.5, **changed).judgement == said
+
+
+LEAK, UNLIKE, QUIET, UNCHECKED = (
+    chosen(0.9, 0.5, 0.5), chosen(0.6, 0.7, 0.5), chosen(0.5, 0.5, 0.5), chosen(0.9, 0.5, 0.5, trained=False)
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("found", [LEAK, UNLIKE, QUIET, UNCHECKED, replace(QUIET, by=LOT, p_value=0.0001)])
+def test_what_is_certain_is_said_first(found: Validity) -> None:
+    """An encoder that does not work is not told as groups that differ, nor as a check that is missing."""
+    found = replace(found, other_attack="lpla on the backbone output", other_p=0.001)
+    assert replace(found, works=False).judgement == ("undecided", "encoder-broken")
+    assert replace(found, works=False, registered=False).judgement == ("undecided", "after-looking")
+    assert found.by == LOT or replace(found, works=False).withheld_because == NO_LEAK
+
+
+def test_no_evidence_takes_all_attacks_that_were_planned() -> None:
+    for found in (QUIET, replace(QUIET, by=LOT, p_value=0.5)):
+        for p, said in ((0.01, ("undecided", "another-attack")), (0.0101, ("no-evidence", "nothing-found"))):
+            assert replace(found, other_attack="lpla", other_p=p).judgement == said
+    for found in (LEAK, UNLIKE, UNCHECKED, replace(QUIET, by=LOT, p_value=0.01)):
+        assert replace(found, other_attack="lpla", other_p=0.001).judgement == found.judgement
+
+
+def test_the_number_of_checks_is_corrected_for() -> None:
+    """The interval of one check lies above .5, which one of three does by chance; the largest by Holm's method."""
+    low, high = around(0.545), around(0.56)
+    assert low.low > 0.5
+    one = {"control_auc": None, "delta_control_auc": None}
+    assert list(chosen(0.5, 0.545, 0.5, **one).differing) == ["blind_auc"]
+    for third, said in ((around(0.5), []), (low, []), (high, ["semantic_auc"])):
+        found = chosen(0.5, 0.545, 0.5, semantic_auc=third)
+        assert list(found.differing) == said
+        assert found.verdict == ("confounded" if said else "no-evidence")
+        assert found.withheld_because == (GROUPS_DIFFER if said else NO_LEAK)
+    assert list(chosen(0.5, 0.56, 0.5, semantic_auc=high).differing) == ["blind_auc", "semantic_auc"]
+    for value, low_end, p in ((1.0, 0.025 ** (1 / 60), 0.5**60), (0.0, 0.0, 1.0), (0.5, 0.46, 0.5)):
+        check = Estimate(value, low_end, 1.0, 120)
+        assert Validity(around(0.5), check).differing == ({"blind_auc": pytest.approx(p)} if p < 0.02 else {})
+
+
+def test_groups_that_differ_by_chance_alone_are_seldom_called_confounded() -> None:
+    """Three independent checks, 1,000 draws: 7 % before their number was corrected for, 2.5 % at most now."""
+    rng, member, found = np.random.default_rng(0), np.arange(200) < 100, []
+    for _ in range(1000):
+        attack, blind, control, semantic = rng.standard_normal((4, 200))
+        told = {"semantic_auc": auc(semantic, member), "trained": True}
+        found.append(judge(attack, blind, control, member, **told).verdict)
+    assert found.count("leak") <= 2 and 5 <= found.count("confounded") <= 38
 
 
 def test_nothing_found_needs_no_references() -> None:
@@ -149,7 +217,14 @@ def test_every_reason_belongs_to_its_verdict() -> None:
         settled = {"by": str(rng.choice([LOT, CHOICE])), "p_value": p, "trained": bool(rng.integers(2))}
         some = {} if rng.integers(3) else {"control_auc": None, "delta_control_auc": None}
         verdict, reason = chosen(
-            attack, blind, control, works=bool(rng.integers(2)), registered=bool(rng.integers(9)), **settled, **some
+            attack,
+            blind,
+            control,
+            works=bool(rng.integers(9)),
+            registered=bool(rng.integers(9)),
+            other_p=float(rng.uniform(0, 0.02)),
+            **settled,
+            **some,
         ).judgement
         assert reason in REASONS[verdict]
         seen.add(reason)

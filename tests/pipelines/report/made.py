@@ -50,12 +50,13 @@ from pipelines.run.registration import lines_of, write_down
 from tests.conftest import small_config
 
 
-def made_run(place: Path, *, leak: bool = False, **sections: Any) -> Path:
-    """A run of the small config with untrained encoders; scores of its attack are drawn from two normal laws.
+def made_run(place: Path, *, leak: bool = False, others: float = 0.0, **sections: Any) -> Path:
+    """A run of the small config with untrained encoders; scores of its attacks are drawn from two normal laws.
 
     Args:
         place: of the folder.
         leak: whether members score two standard deviations higher.
+        others: by how many they score higher in the attacks that are not primary.
         sections: of the config, to change.
     """
     config = parse(small_config(**sections), "small.yaml")
@@ -70,7 +71,7 @@ def made_run(place: Path, *, leak: bool = False, **sections: Any) -> Path:
     ((config, _),), _ = register([Run(config, folder)])
     for event in (START, LOOK):
         write_down(folder, event, {"command": "encoder-audit audit small.yaml"})
-    report = _report(config, folder, 2.0 * leak)
+    report = _report(config, folder, 2.0 * leak, others)
     jsonschema.validate(report, schema())
     storage.write_atomic(f"{folder.path}/report.json", to_json(report).encode())
     storage.write_atomic(f"{folder.path}/report.html", b"<p>made</p>")
@@ -113,8 +114,8 @@ def _encoder(config: RunConfig, folder: SeedFolder, name: str) -> None:
     return write_record(folder, replace(record, fingerprints=marks))
 
 
-def _scores(config: RunConfig, folder: SeedFolder, shift: float) -> None:
-    """The scores of the primary attack at all checkpoints, of its control and of the blind classifier."""
+def _scores(config: RunConfig, folder: SeedFolder, shift: float, others: float) -> None:
+    """The scores of all attacks at all checkpoints, of their control and of the blind classifier."""
     random = np.random.default_rng(folder.seed)
     ids, member = [f"digits/{row:04d}" for row in range(120)], np.arange(120) < 60
     blind, control = random.normal(size=(2, 120))
@@ -122,17 +123,17 @@ def _scores(config: RunConfig, folder: SeedFolder, shift: float) -> None:
     storage.write_table(blind_path(folder), pa.table({"id": ids, "score": blind}))
     test = {"evidence": {"test": {"permutation_p": 1e-4, "welch_p": 1e-4}}}  # whatever the scores say
     for task in tasks(plan_of(config, folder)):
-        if task.judge.primary:
-            storage.write_table(part_path(task, 0), pa.table(columns))
-            storage.write_json(f"{task.path}/result.json", test)
+        scores = columns if task.judge.primary else columns | {"score": random.normal(size=120) + others * member}
+        storage.write_table(part_path(task, 0), pa.table(scores))
+        storage.write_json(f"{task.path}/result.json", test)
 
 
-def _report(config: RunConfig, folder: RunFolder, shift: float) -> dict[str, Any]:
+def _report(config: RunConfig, folder: RunFolder, shift: float, others: float) -> dict[str, Any]:
     primary = config.attacks[config.validity.attack]
     epoch = attacked_epochs(config, primary.target)[-1]
     roles = next(line["roles"] for line in lines_of(folder) if line["event"] == ROLES)
     for seed in config.seeds:
-        _scores(config, folder.seed(seed), shift)
+        _scores(config, folder.seed(seed), shift, others)
     pooled = part_as_json(verdict(FinishedRun.at(config, folder)))
     found = dict(zip(config.seeds, pooled.get("per_seed", [pooled]), strict=True))
     auc = pooled["attack_auc"]

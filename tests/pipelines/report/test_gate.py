@@ -11,8 +11,9 @@ from xml.etree import ElementTree
 import pytest
 
 from mi_core.report.model.report import report_from_json
+from mi_core.validity.power import detectable_auc
 from pipelines.errors import UserError
-from pipelines.report.gate import EXIT_CODES, Gate, junit, line, outcome_of
+from pipelines.report.gate import EXIT_CODES, LEAST_AUC, Gate, junit, line, outcome_of
 from tests.mi_core.report.words.test_bound import LIMITS, PLAIN
 from tests.pipelines.report.stating import called
 from tests.pipelines.report.test_compare import rate, report, row
@@ -20,10 +21,19 @@ from tests.pipelines.report.test_compare import rate, report, row
 pytestmark = pytest.mark.ray
 
 Write = Callable[..., str]
+QUICK = {"blind_auc": rate(0.5), "by": "choice", "trained": False, "verdict": "no-evidence", "reason": "nothing-found"}
 
 
 def judged(verdict: str, **more: Any) -> dict[str, Any]:
-    return {"attack_auc": rate(0.6), "blind_auc": rate(0.5), "verdict": verdict, "reason": "nothing-found"} | more
+    checks = {"blind_auc": rate(0.5), "control_auc": rate(0.5), "trained": True, "by": "choice"}
+    return {"attack_auc": rate(0.6), **checks, "verdict": verdict, "reason": "nothing-found"} | more
+
+
+def seeing(auc: float | None) -> dict[str, Any]:
+    """The part ``evidence`` of an audit that finds a leak of an AUC in four of five cases; None: of none."""
+    power = [{"used": 1.0} | ({} if auc is None else {"auc": auc})]
+    counts = {"n_candidate": 440, "n_control": 440, "fpr_floor": 0.02, "grouped": False}
+    return {"exchangeable": True, "blind_auc": rate(0.5), "telling": [], "power": power, **counts}
 
 
 def bounded(low: float, high: float) -> list[dict[str, Any]]:
@@ -39,7 +49,9 @@ def write(tmp_path: Path) -> Write:
     def into(name: str = "run", **parts: Any) -> str:
         (tmp_path / name).mkdir(exist_ok=True)
         attacks = [row("lpla", parts.pop("auc", 0.6), parts.pop("reach", 0.05), primary=True), row("feature-mi", 0.5)]
-        whole = report(**{"attacks": attacks, "validity": judged("no-evidence")} | parts)
+        settings = {"name": "small", "queries": {"views": 10}, "attacks": [{"attack": "lpla"}]}
+        given = {"attacks": attacks, "validity": judged("no-evidence"), "evidence": seeing(0.67), "config": settings}
+        whole = report(**given | parts)
         (tmp_path / name / "report.json").write_text(json.dumps(whole))
         return str(tmp_path / name)
 
@@ -69,6 +81,38 @@ def test_a_verdict_decides(write: Write, verdict: str, fail_on: str | None, outc
     assert found == outcome
 
 
+@pytest.mark.parametrize(
+    ("parts", "said"),
+    [
+        ({"validity": judged("no-evidence", reason="not-robust")}, "the attack is above guessing"),
+        ({"validity": judged("no-evidence", reason="not-beyond-checks")}, "the attack is above guessing"),
+        ({"validity": judged("no-evidence", trained=False)}, "a trained reference, as with --quick"),
+        ({"validity": {"attack_auc": rate(0.5)} | QUICK}, "a trained reference, as with --quick"),
+        ({"config": {"queries": {"views": 2}}}, "each image was shown in 2 views, and fewer than 10 hide a leak"),
+        ({"config": {"queries": {"views": 10}, "attacks": [{"views": 4}]}}, "in 4 views"),
+        ({"evidence": seeing(0.78)}, "so few images show a leak from an AUC of .78 on, and .7 is wanted (--least-auc)"),
+        ({"evidence": seeing(None)}, "so few images show a leak at no AUC, and .7"),
+        ({"validity": judged("no-evidence", by="lot"), "evidence": seeing(0.75)}, "(--least-auc)"),
+    ],
+)
+def test_an_audit_that_could_not_have_seen_a_leak_passes_none(write: Write, parts: dict[str, Any], said: str) -> None:
+    """A leaky encoder passed with 150 + 150 images, 2 views and no references."""
+    (condition,) = Gate().judge(write(**parts))
+    assert condition.outcome == "cannot tell"
+    assert condition.reason.startswith("verdict no-evidence (") and said in condition.reason
+    assert outcomes(write(**parts), "undecided") == {"the verdict is not undecided": "passes"}  # asks for no leak
+
+
+def test_the_least_auc_is_a_setting(write: Write) -> None:
+    for seen, least, outcome in ((0.67, None, "passes"), (0.67, 0.65, "cannot tell"), (0.78, 0.8, "passes")):
+        (condition,) = Gate.from_options(None, None, None, least).judge(write(evidence=seeing(seen)))
+        assert condition.outcome == outcome
+    lot = judged("no-evidence", by="lot", trained=False)
+    assert outcomes(write(validity=lot)) == {"the verdict is not leak": "passes"}
+    sizes = {n: detectable_auc(n, n) or 1.0 for n in (150, 440)}
+    assert sizes[440] <= LEAST_AUC < sizes[150]
+
+
 def test_without_a_verdict_nothing_can_be_told(write: Write) -> None:
     run = Path(write())
     whole = json.loads((run / "report.json").read_text())
@@ -91,15 +135,13 @@ def test_the_upper_limit_decides_without_a_bound_in_the_config(
     assert outcomes(f"{run}/report.json", max_auc=most) == outcomes(run, max_auc=most)
 
 
-def test_a_limit_that_does_not_count_passes_nothing(write: Write) -> None:
-    name = "all attacks stay under AUC .55"
-    for broken, said in (({"works": False}, "does not recognise"), ({"registered": False}, "after the first query")):
-        run = write(bounds=bounded(0.5, 0.54), validity=judged("no-evidence", **broken))
-        (condition,) = [each for each in Gate.from_options(None, 0.55, None).judge(run) if each.name == name]
-        assert condition.outcome == "cannot tell" and said in condition.reason
-        run = write(bounds=bounded(0.6, 0.7), validity=judged("no-evidence", **broken))
-        assert outcomes(run, max_auc=0.55)[name] == "fails"
-    assert outcomes(write(), max_auc=0.55)[name] == "cannot tell"  # a report without limits
+def test_where_no_limit_counts_nothing_passes(write: Write) -> None:
+    for reason in ("encoder-broken", "after-looking"):
+        conditions = Gate.from_options(None, 0.55, None).judge(
+            write(bounds=bounded(0.5, 0.54), validity=judged("undecided", reason=reason))
+        )
+        assert outcome_of(conditions) == "cannot tell" and line(conditions).endswith(f"verdict undecided ({reason})")
+    assert outcomes(write(), max_auc=0.55)["all attacks stay under AUC .55"] == "cannot tell"  # no limits in the report
 
 
 @pytest.mark.parametrize(
@@ -198,6 +240,7 @@ def test_mistakes_are_one_line_with_code_2(
         ([run, "--fail-on", ""], "--fail-on '' is no verdict"),
         ([run, "--max-auc", "1.2"], "--max-auc 1.2 is out of range; give an AUC above .5, up to 1"),
         ([run, "--max-auc", ".5"], "--max-auc 0.5 is out of range"),
+        ([run, "--least-auc", "1.2"], "--least-auc 1.2 is out of range; give an AUC above .5, up to 1"),
         ([run, "--max-auc", "nan"], "--max-auc nan is out of range"),
         ([tmp_path / "empty"], "report.json is not there; run encoder-audit report"),
         ([tmp_path / "gone"], "is no folder; give the folder of a run"),
@@ -249,8 +292,9 @@ def test_an_audit_ends_as_its_gate(
     said = capsys.readouterr().out.splitlines()[-1]
     whole = json.loads((run / "report.json").read_text())
     verdict = whole["validity"]["verdict"]
-    assert code == EXIT_CODES[{"leak": "fails", "no-evidence": "passes"}[verdict]]
-    assert said.startswith(f"gate {'fails' if code else 'passes'}: verdict {verdict}")
+    outcome = {"leak": "fails", "no-evidence": "cannot tell"}[verdict]  # of 60 + 60 images
+    assert code == EXIT_CODES[outcome]
+    assert said.startswith(f"gate {outcome}: verdict {verdict}")
     (bounds,) = whole["bounds"]
     assert bounds["at_most"] == max(each["high"] for each in bounds["limits"])
     assert [each["attack"] for each in bounds["limits"]] == ["encodermi-t", "lpla"]

@@ -91,7 +91,7 @@ def test_a_verdict_that_the_scores_do_not_give_is_not_stated(tmp_path: Path) -> 
     report = json.loads((forged / "report.json").read_text())
     edited(honest / "report.json", "validity", lambda _: report["validity"])
     edited(honest / "report.json", "attacks", lambda _: report["attacks"])
-    with pytest.raises(UserError, match="verdict: the scores in the run give another verdict.verdict, "):
+    with pytest.raises(UserError, match="verdict: the scores and encoders in the run give another verdict.verdict, "):
         state(str(honest))
 
 

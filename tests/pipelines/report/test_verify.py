@@ -195,14 +195,22 @@ def test_a_changed_field_is_named(
     [
         ("predicate.verdict.verdict", lambda _: "no-evidence", "the statement says no-evidence, but .* give leak"),
         ("predicate.verdict.p_value", lambda _: 0.2, "the statement says leak, but .* give no-evidence"),
-        ("predicate.verdict.registered", lambda _: False, "verdict.registered is not what the registration says"),
+        (
+            "predicate.verdict.registered",
+            lambda _: False,
+            "in the run give another verdict.registered",
+        ),
         (
             "predicate.verdict.attack_auc.n",
             lambda n: n + 1,
             "statement's verdict.attack_auc.n is not as report.json",
         ),
         ("predicate.rule.level", lambda _: 0.5, "rule is not the rule of this version"),
-        ("predicate.verdict.warning", lambda _: "broken", "verdict.warning is not what encoder.json says"),
+        (
+            "predicate.verdict.warning",
+            lambda _: "broken",
+            "in the run give another verdict.warning",
+        ),
         (
             "predicate.roles.0.roles.target-member.n",
             lambda n: n + 1,

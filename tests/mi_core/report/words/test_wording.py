@@ -12,8 +12,8 @@ from mi_core.report.model.report import report_from_json as typed
 from mi_core.report.page.html import render_html
 from mi_core.report.terminal import terminal_table
 from mi_core.report.words import answers, wording
-from mi_core.validity.verdict import REASONS
 from tests.mi_core.report.page.page import Page
+from tests.mi_core.validity.test_verdict import REASONS
 
 
 def said(report: dict[str, Any], width: int = 80) -> str:
@@ -66,8 +66,34 @@ def test_each_verdict_has_its_sentence(
 def test_every_reason_has_words() -> None:
     said = {reason for verdict, reasons in REASONS.items() for reason in reasons if verdict in ("leak", "undecided")}
     said |= {"no-evidence", "confounded"}
-    for words in (answers.HEADLINES[True], answers.HEADLINES[False], answers.PARTS, answers.SENTENCES):
-        assert set(words) == said
+    for words in (*answers.HEADLINES.values(), answers.SENTENCES):
+        assert set(words) == said | {"close"}
+    assert set(answers.PARTS) == said
+
+
+def test_another_attack_is_named(report: dict[str, Any]) -> None:
+    found = with_verdict(report, "undecided", "another-attack")
+    found["validity"] |= {"other_attack": "lpla on the backbone output", "other_p": 0.0004}
+    answer = wording.answer(typed(found))
+    assert answer.headline.endswith("but lpla on the backbone output found something.")
+    assert "lpla on the backbone output, finds more than chance explains" in " ".join(answer.lines)
+    assert "Register lpla on the backbone output as the attack of the verdict" in " ".join(answer.lines)
+    assert "0004" not in said(found)  # by choice there is no p-value beside another verdict than leak
+
+
+def test_after_no_answer_no_auc_is_bold(report: dict[str, Any]) -> None:
+    for verdict, bold in (("leak", True), ("no-evidence", True), ("confounded", False), ("undecided", False)):
+        page = render_html(typed(with_verdict(report, verdict)), {})
+        assert ("<strong>.9" in page) is bold
+    assert ".confounded ~ * .point, .undecided ~ * .point { font-weight: 400; }" in page
+
+
+def test_a_close_call_does_not_say_that_the_groups_differ(report: dict[str, Any]) -> None:
+    for low, said in ((0.502, "could not be told apart from groups that differ"), (0.54, "differ by themselves")):
+        found = with_verdict(report, "confounded")
+        found["validity"]["blind_auc"] = {"value": 0.56, "ci95": [low, 0.618], "n": 749}
+        answer = wording.answer(typed(found))
+        assert answer.headline.startswith("No answer: ") and said in answer.headline
 
 
 @pytest.mark.parametrize("membership", ["known", "asked"])
@@ -91,7 +117,7 @@ def test_without_controls_nothing_is_claimed(report: dict[str, Any]) -> None:
     del report["validity"]
     answer = wording.answer(typed(report))
     assert answer.verdict == "undecided"
-    assert "says nothing about training" in answer.sentence
+    assert answer.sentence.endswith("images), beside no check.")
     assert answer.conditions == ()
 
 
@@ -177,11 +203,6 @@ def test_of_every_condition_a_yes_speaks_for_a_leak(report: dict[str, Any]) -> N
         False,
         True,
     ]
-
-
-def test_far_needs_both_differences_far(report: dict[str, Any]) -> None:
-    assert "far better" in wording.answer(typed(with_verdict(report, "leak"))).sentence
-    assert "far better" not in wording.answer(typed(with_verdict(report, "leak", delta_control_auc=0.05))).sentence
 
 
 def test_the_terminal_fits_and_holds_the_numbers(report: dict[str, Any]) -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from mi_core.checks import ConfigError, NumericError, ShapeError
+from mi_core.report.model.as_json import part_as_json
 from mi_core.validity.sets import dataset
 from mi_core.validity.sets.dataset import dataset_test
 
@@ -75,9 +76,9 @@ def test_groups_enter_as_the_formula_says() -> None:
 
 def test_groups_of_one_change_nothing() -> None:
     scores, candidate, _ = grouped(4, (30, 25))
-    alone = dataset_test(scores, candidate, seed=1, permutations=999).as_json()
+    alone = part_as_json(dataset_test(scores, candidate, seed=1, permutations=999))
     order = np.random.default_rng(0).permutation(len(scores))
-    with_groups = dataset_test(scores, candidate, seed=1, groups=order, permutations=999).as_json()
+    with_groups = part_as_json(dataset_test(scores, candidate, seed=1, groups=order, permutations=999))
     groups = with_groups.pop("candidate_groups"), with_groups.pop("control_groups")
     assert groups == (alone["candidates"], alone["controls"])
     assert with_groups.pop("permutation_p") == pytest.approx(alone.pop("permutation_p"), abs=0.06)
@@ -149,7 +150,7 @@ def test_the_wrong_direction_is_told_and_is_no_evidence() -> None:
     assert result.reversed_p < 1e-6
     assert min(result.welch_p, result.permutation_p or 0) > 0.99
     assert result.effect is not None and result.effect.high < 0
-    assert result.as_json()["needed"] == {}
+    assert part_as_json(result)["needed"] == {}
     assert dataset_test(scores + 2 * candidate, candidate, seed=0).direction == "higher"
 
 
@@ -246,9 +247,9 @@ def test_needed_follows_the_interval_of_the_effect() -> None:
     assert sure is not None and sure.value is not None and sure.low is not None and sure.high is not None
     assert sure.low < sure.value < sure.high
     centred = scores - np.where(candidate, scores[candidate].mean(), scores[~candidate].mean())
-    unsure = dataset_test(centred + 0.01 * candidate, candidate, seed=0, permutations=1).as_json()["needed"]
+    unsure = part_as_json(dataset_test(centred + 0.01 * candidate, candidate, seed=0, permutations=1))["needed"]
     assert set(unsure) == {"value", "low"} and unsure["value"] > 10_000
-    assert set(dataset_test(centred - 0.01 * candidate, candidate, seed=0, permutations=1).as_json()["needed"]) == {
+    assert set(part_as_json(dataset_test(centred - 0.01 * candidate, candidate, seed=0, permutations=1))["needed"]) == {
         "low"
     }
 
@@ -257,8 +258,8 @@ def test_needed_follows_the_interval_of_the_effect() -> None:
 @given(st.integers(0, 1000), st.floats(1e-6, 1e6), st.floats(-5, 5))
 def test_unit_and_origin_of_the_scores_do_not_matter(seed: int, unit: float, origin: float) -> None:
     scores, candidate, ids = grouped(seed, (6, 8))
-    first = dataset_test(scores, candidate, seed=seed, groups=ids, permutations=99).as_json()
-    other = dataset_test((scores + origin) * unit, candidate, seed=seed, groups=ids, permutations=99).as_json()
+    first = part_as_json(dataset_test(scores, candidate, seed=seed, groups=ids, permutations=99))
+    other = part_as_json(dataset_test((scores + origin) * unit, candidate, seed=seed, groups=ids, permutations=99))
     assert other["permutation_p"] == first["permutation_p"]
     assert other["needed"].keys() == first["needed"].keys()
     for name in ("statistic", "df", "welch_p"):
@@ -281,9 +282,9 @@ def test_work_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dataset, "_WORK", 1)
     assert dataset_test(scores, candidate, seed=0).permutations == 999
     monkeypatch.setattr(dataset, "MOST_RELABELLED", 99)
-    entry = dataset_test(scores, candidate, seed=0).as_json()
+    entry = part_as_json(dataset_test(scores, candidate, seed=0))
     assert not {"permutation_p", "permutations", "candidate_groups", "control_groups"} & set(entry)
-    assert entry["effect"]["n"] == 100 and entry["direction"] in ("higher", "lower")
+    assert entry["effect"]["n"] == 100
 
 
 def test_memory_is_bounded() -> None:
@@ -301,7 +302,7 @@ def test_a_single_score_that_differs_leaves_the_effect_out() -> None:
     scores[3] = 1
     result = dataset_test(scores, np.arange(40) < 20, seed=0)
     assert result.permutation_p == pytest.approx(0.5, abs=0.02)
-    assert not {"effect", "needed"} & set(result.as_json())
+    assert not {"effect", "needed"} & set(part_as_json(result))
 
 
 def test_bad_input() -> None:
