@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import NoReturn
 
 from pipelines.cli.app import main
+from pipelines.console import LOGGER
 
 
 def run(stage: str | None = None) -> NoReturn:
@@ -21,7 +22,7 @@ def run(stage: str | None = None) -> NoReturn:
     Args:
         stage: as `main`.
     """
-    code = 1
+    code, LOGGER.propagate = 1, False  # a library that sets up the root logger would print every line again
     try:
         main(stage)
         code = 0

@@ -73,7 +73,7 @@ def ask_again(file: str, place: str | None, model: Any, **settings: Any) -> Chec
         versions = stated.opened["versions"].to_pylist()
         if any(units[rows[one]] != tuple(versions[one]) for one in chosen):
             return Check(ENCODER, FAILS, f"the images of {lot.path} are not those of the statement")
-        with tempfile.TemporaryDirectory() as folder, on_parts(folder, None) as each:
+        with tempfile.TemporaryDirectory() as folder, on_parts(folder, None, "verify") as each:
             found = ask(releases, rows[chosen], folder, Asking(model, own, nonce), each)
     now, then = (np.concatenate(parts, axis=1) for parts in ([one[rows] for one in found], stated.answers()))
     return _compared(now[chosen], then[chosen], float(np.nanstd(then[:, :2])), is_noisy=is_address(model))

@@ -16,6 +16,7 @@ from mi_core.auditing.models import device_of, model_of, tried_out
 from mi_core.auditing.questions import CaptionFit, ViewSimilarity, question_of
 from mi_core.image_files import ImageError
 from mi_core.images import Decoder, decode_and_hash
+from pipelines.console import bars
 from pipelines.data.read.samples import Item
 from pipelines.data.read.sources import Source
 from pipelines.files import storage
@@ -60,9 +61,9 @@ def ask_part(
     ask = ready() if ready is not None else _kept_ready(asking)
     batch: list[tuple[Mapping[str, Any], int, np.ndarray]] = []
 
-    def send() -> None:
+    def send() -> int:
         if not batch:
-            return
+            return 0
         images = torch.from_numpy(np.stack([pixels for _, _, pixels in batch]))
         names = [row["name"] for row, _, _ in batch]
         found = ask.similarity(images, names)
@@ -75,23 +76,28 @@ def ask_part(
                 fits = ask.fit(images[some], texts, [names[at] for at in some])
                 for at, score in zip(some, fits, strict=True):
                     scores[batch[at][0]["unit"]][2 + caption] = score
+        count = len(batch)
         batch.clear()
+        return count
 
     def shown(row: Mapping[str, Any]) -> int:
         return int(release.draw.version[row["unit"]]) if len(row["versions"]) > 1 else 0
 
-    for key, is_other, data in pictures_of(release, name, held):
-        row = rows[key]
-        version = shown(row) ^ is_other
-        try:
-            decoded = decode_and_hash(data, ask.decoder)
-        except ImageError:
-            continue
-        if decoded.sha256 == row["versions"][version]:
-            batch.append((row, version, decoded.pixels))
-        if len(batch) == _BATCH:
-            send()
-    send()
+    with bars("images", draw=False) as asked:
+        task = asked.add_task("asking the encoder", total=len(rows) * (2 if release.header.design.twins else 1))
+        asked.begin(task)
+        for key, is_other, data in pictures_of(release, name, held):
+            row = rows[key]
+            version = shown(row) ^ is_other
+            try:
+                decoded = decode_and_hash(data, ask.decoder)
+            except ImageError:
+                continue
+            if decoded.sha256 == row["versions"][version]:
+                batch.append((row, version, decoded.pixels))
+            if len(batch) == _BATCH:
+                asked.advance(task, send())
+        asked.advance(task, send())
     for row in rows.values():
         if len(row["versions"]) == 1:
             scores[row["unit"]][1] = scores[row["unit"]][0]

@@ -82,7 +82,7 @@ def register_claim(place: str, model: Any, decided_by: str, **settings: Any) -> 
         UserError, ConfigError, ShapeError: as `claim`.
     """
     lot, releases = _written(place)
-    with on_parts(f"{lot.path}/{VAULT}", None), evaluating(model):
+    with on_parts(f"{lot.path}/{VAULT}", None, "claim"), evaluating(model):
         return register(lot, describe(model, whole(settings), releases), decided_by)
 
 
@@ -117,7 +117,7 @@ def claim(
     """
     lot, releases = _written(place)
     _check_there(releases, missing_ok=missing_ok)
-    with on_parts(f"{lot.path}/{VAULT}", address) as each, evaluating(model):
+    with on_parts(f"{lot.path}/{VAULT}", address, "claim") as each, evaluating(model):
         own = whole(settings)
         if is_address(model):
             say("claim", "the operator of the API gets to see held-back images")

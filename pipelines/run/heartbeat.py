@@ -65,9 +65,7 @@ class Heartbeat:
         """Run until the end of the run, in a thread."""
         began = written = time.monotonic()
         while not self.over.wait(min(1.0, LINE_SECONDS / 4)):
-            if min(quiet_for(), time.monotonic() - began) >= LINE_SECONDS and not are_bars_drawn():
-                for line in lines(under_way()) or [f"under way for {duration(time.time() - self.began)}"]:
-                    say(LABELS.get(self.stage, self.stage), line)
+            _tell(LABELS.get(self.stage, self.stage), began)
             if time.monotonic() - written >= WRITE_SECONDS:
                 self.write("running")
                 written = time.monotonic()
@@ -91,6 +89,32 @@ def heartbeat(folder: RunFolder, stages: Sequence[str]) -> Iterator[Heartbeat]:
         pulse.over.set()
         thread.join()
         pulse.write(state, why)
+
+
+@contextmanager
+def progress_lines(stage: str) -> Iterator[None]:
+    """Lines of progress by the clock for the duration of the block, for commands without a run."""
+    over, began = threading.Event(), time.monotonic()
+
+    def tell() -> None:
+        while not over.wait(min(1.0, LINE_SECONDS / 4)):
+            _tell(stage, began)
+
+    thread = threading.Thread(target=tell, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def _tell(stage: str, began: float) -> None:
+    """Say what is under way after a long silence, unless a bar shows it."""
+    waited = time.monotonic() - began
+    if min(quiet_for(), waited) >= LINE_SECONDS and not are_bars_drawn():
+        for line in lines(under_way()) or [f"under way for {duration(waited)}"]:
+            say(stage, line)
 
 
 def lines(pieces: Sequence[Piece]) -> list[str]:

@@ -8,6 +8,8 @@ from typing import Any, Protocol
 
 from pipelines.console import bars
 from pipelines.files.lock import lock
+from pipelines.run.heartbeat import progress_lines
+from pipelines.run.interrupts import interruptible
 from pipelines.run.leftovers import note, watched
 from pipelines.run.ray_session import mapped, ray_cluster
 
@@ -32,14 +34,17 @@ class TaskMap(Protocol):
 
 
 @contextmanager
-def on_parts(folder: str, address: str | None) -> Iterator[TaskMap]:
+def on_parts(folder: str, address: str | None, stage: str = "lot") -> Iterator[TaskMap]:
     """Hold a folder, and work on parts; Ray starts when there are many for the first time.
+
+    ``stage``: the name before lines of progress.
 
     Raises:
         UserError: another process holds the folder, or no cluster answers at the address.
+        Interrupted: Ctrl-C or SIGTERM.
     """
 
-    with lock(folder), watched(folder), ExitStack() as stack:
+    with interruptible(), lock(folder), watched(folder), progress_lines(stage), ExitStack() as stack:
         is_running = False
 
         def each(

@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -517,3 +518,30 @@ def test_time_stamps_are_kept_and_checked(tmp_path: Path, weights: Path, authori
     stated["stamps"] = [base64.b64encode(stamp(authority, "ab" * 32)).decode(), base64.b64encode(b"no").decode()]
     storage.write_json(str(statement), stated)
     assert outcomes(statement)["stamp"] == {"note", "FAILS"}
+
+
+def test_a_claim_in_a_log_tells_its_progress_once_and_how_it_ended(tmp_path: Path, weights: Path) -> None:
+    """A library sets up the root logger; the process is told to end while the encoder is asked."""
+    lot = drawn_lot(tmp_path, 60)
+    script = f"""
+import logging, os, signal, sys, threading, time
+import mi_core.auditing.questions as questions
+from pipelines.run import heartbeat
+heartbeat.LINE_SECONDS = 0.5
+logging.basicConfig(level=logging.INFO)
+ask = questions.ViewSimilarity.__call__
+def slow(*arguments):
+    time.sleep(2)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(30)
+questions.ViewSimilarity.__call__ = slow
+sys.argv[1:] = ["claim", {str(lot)!r}, "--encoder", "checkpoint:resnet8-narrow", "--weights", {str(weights)!r}]
+from pipelines.cli.process import run
+run()
+"""
+    done = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1
+    told = done.stderr.splitlines()
+    assert any("claim  asking the encoder: " in line and "images" in line for line in told), done.stderr
+    assert sum("asking about 60 images" in line for line in told) == 1
+    assert told[-1].startswith("encoder-audit: ") and "SIGTERM" in told[-1]
