@@ -33,10 +33,12 @@ from mi_core.auditing.models import device_of, model_of  # noqa: E402
 from mi_core.auditing.questions import ViewSimilarity  # noqa: E402
 from mi_core.encoders import build_backbone  # noqa: E402
 from mi_core.encoders.checkpoint import seeded  # noqa: E402
+from mi_core.hashing import digest64  # noqa: E402
 from mi_core.lots.chain import Question, nonce_of  # noqa: E402
 from mi_core.lots.commitment import Header, text_digest  # noqa: E402
-from mi_core.lots.draw import Design, draw  # noqa: E402
-from mi_core.lots.drawn import asking_order, joined_draws, waves_of  # noqa: E402
+from mi_core.lots.designs import held_back_p_value  # noqa: E402
+from mi_core.lots.draw import HELD_BACK, Design, draw  # noqa: E402
+from mi_core.lots.drawn import Drawn, asking_order, joined_draws, waves_of  # noqa: E402
 from mi_core.lots.verdict import judge_claim, level_of  # noqa: E402
 from mi_core.metrics.intervals import clopper_pearson  # noqa: E402
 from pipelines.config.sections.sources import SourceConfig  # noqa: E402
@@ -88,16 +90,21 @@ class Owner:
 def p_value(
     scores: Scores, releases: Sequence[int], salts: Sequence[str], headers: Sequence[Header], seed: str
 ) -> float:
-    """The p-value of a claim on some of the releases, numbered 0 and 1."""
-    designs, draws = (
-        [headers[one].design for one in releases],
-        [draw(headers[one].design, salts[one], BEACON) for one in releases],
-    )
-    drawn = joined_draws(designs, [["album"]] * len(releases), draws)
-    sizes = [RELEASE] * len(releases)
-    order = asking_order([headers[one].commitment for one in releases], sizes)
-    own = np.concatenate([scores[one * RELEASE : (one + 1) * RELEASE] for one in releases])
-    return judge_claim(drawn, order, waves_of(sizes), own[order, None], seed=seed, draws=DRAWS).p_value
+    """The p-value of a claim on some of the releases, numbered 0 and 1: that of `judge_claim`, without the rest."""
+    drawn, order = drawn_of(releases, salts, headers)
+    own = np.concatenate([scores[one * RELEASE : (one + 1) * RELEASE] for one in releases])[order]
+    seeded = digest64(seed, HELD_BACK)
+    return held_back_p_value(own, drawn.held_back[order], drawn.strata[order], seed=seeded, draws=DRAWS)
+
+
+def drawn_of(
+    releases: Sequence[int], salts: Sequence[str], headers: Sequence[Header]
+) -> tuple[Drawn, npt.NDArray[np.int64]]:
+    """The coins of some releases, and the order of asking."""
+    designs = [headers[one].design for one in releases]
+    draws = [draw(headers[one].design, salts[one], BEACON) for one in releases]
+    order = asking_order([headers[one].commitment for one in releases], [RELEASE] * len(releases))
+    return joined_draws(designs, [["album"]] * len(releases), draws), order
 
 
 BEACON = "c0ffee"
@@ -119,6 +126,10 @@ def tried(owner: Owner, number: int, by_nonce: Sequence[Scores]) -> dict[str, fl
         return p_value(owner.scores(nonce), releases, salts, headers, nonce)
 
     both = (0, 1)
+    if not number:
+        drawn, order = drawn_of(both, salts, headers)
+        whole = judge_claim(drawn, order, waves_of([RELEASE] * 2), by_nonce[0][order, None], seed="0", draws=DRAWS)
+        assert whole.p_value == p_value(by_nonce[0], both, salts, headers, "0")
     first = [p_value(scores, both, salts, headers, f"{at}") for at, scores in enumerate(by_nonce)]
     alone = [p_value(by_nonce[0], (one,), salts, headers, "0") for one in both]
     return {
