@@ -64,11 +64,11 @@ def in_a_line(stated: Stated, checks: Sequence[Check]) -> str:
     """The outcome of all checks in a sentence."""
     failed = sum(check.outcome == FAILS for check in checks)
     if failed:
-        return f"DOES NOT HOLD: {failed} checks FAIL"
-    said = f"{stated.entries['result']['verdict'].upper()} ({stated.entries['grade']})"
+        return f"DOES NOT HOLD. {failed} checks FAIL, so the statement shows nothing."
+    said = f"The statement says {stated.entries['result']['verdict'].upper()}, grade: {stated.entries['grade']}."
     if any(check.about == ENCODER and check.outcome == HOLDS for check in checks):
-        return f"HOLDS: {said}, as far as the lines that begin with open allow"
-    return f"CANNOT TELL: {said}, if the answers are the encoder's; it was not asked again"
+        return f"HOLDS. {said} Lines that begin with open still have to be looked up."
+    return f"CANNOT TELL. {said} Nothing here shows that its answers are the encoder's: ask the encoder again."
 
 
 def _lines(about: str, faults: Sequence[str], fine: str) -> list[Check]:

@@ -301,7 +301,7 @@ def test_answers_that_were_moved_are_found_by_asking_again(
     lot = fixed_claim.parents[2]
     result = run("verify", fixed_claim, *named(weights))
     assert result.exit_code == 0, told(result)
-    assert result.output.startswith("HOLDS: NOT SHOWN (fixed)")
+    assert result.stdout.startswith("HOLDS. The statement says NOT SHOWN, grade: fixed.")
     assert "holds  encoder: asked again about 50 images" in result.output
     moved = tmp_path / "moved"
     shutil.copytree(fixed_claim.parent, moved)
@@ -319,7 +319,7 @@ def test_answers_that_were_moved_are_found_by_asking_again(
     assert not failing(path)
     assert storage.read_json(str(path))["result"]["verdict"] == "used"
     result = run("verify", path)
-    assert result.exit_code == 4 and result.output.startswith("CANNOT TELL: USED (fixed), if the answers are")
+    assert result.exit_code == 4 and result.output.startswith("CANNOT TELL. The statement says USED, grade: fixed.")
     result = run("verify", path, lot, *named(weights))
     assert result.exit_code == 1 and "FAILS  encoder: asked again about 50 images" in result.output
 

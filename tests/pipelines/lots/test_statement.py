@@ -47,7 +47,7 @@ def test_a_statement_holds_without_the_vault(handed_over: Path) -> None:
     assert found["draw"] == "open" and found["encoder"] == "open"
     result = CliRunner().invoke(app, ["verify", str(handed_over / "statement.json")])
     first, second, *_ = result.output.splitlines()
-    assert first.startswith("CANNOT TELL: USED (the owner's word), if the answers are the encoder's")
+    assert first.startswith("CANNOT TELL. The statement says USED, grade: the owner's word. Nothing here shows that")
     assert second.startswith("open   encoder: nobody asked")
     assert result.exit_code == 4 and "DRAWN BY THE OWNER ALONE" in result.output
 
