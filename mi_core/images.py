@@ -21,9 +21,18 @@ import simplejpeg
 from PIL import Image
 
 from mi_core.checks import ConfigError, check_choice, check_range
-from mi_core.image_files import MOST_PIXELS, ImageError, has_more_frames, load_image, open_image, reason_of
+from mi_core.image_files import (
+    MOST_PIXELS,
+    SIGNED,
+    ImageError,
+    has_more_frames,
+    load_image,
+    open_image,
+    reason_of,
+    samples_of,
+)
 
-VERSION = 2  # of the decoder: a change of the pixels makes a new digest
+VERSION = 3  # of the decoder: a change of the pixels makes a new digest
 LIBRARIES = PIL.__version__, version("simplejpeg")
 INTERPOLATIONS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
 CENTRE, SHORTEST, SQUASH = "centre", "shortest", "squash"
@@ -147,6 +156,8 @@ def decode_and_hash(data: bytes, decoder: Decoder) -> Decoded:
     image, remarks = _open(data, decoder)
     full = image.convert("RGB")
     digest = hashlib.sha256(f"{full.width}x{full.height}:".encode() + full.tobytes()).hexdigest()
+    if _warns(data):
+        remarks.append("JPEG data damaged, the pixels that can be read used")
     if has_more_frames(data):
         remarks.append("only the first of several frames or pages used")
     if image.width != image.height and decoder.fit != SQUASH:
@@ -250,6 +261,21 @@ def _plain_jpeg(data: bytes, decoder: Decoder) -> Pixels | None:
         return None
 
 
+def _warns(data: bytes) -> bool:
+    """True if libjpeg warns of the data of a JPEG, which Pillow does not tell; it is decoded at an eighth of its size.
+
+    Half a JPEG that ends in an end marker or in zeros has pixels all the same, the missing ones grey.
+    """
+    if data[:3] != b"\xff\xd8\xff":
+        return False
+    try:
+        colours = simplejpeg.decode_jpeg_header(data, strict=False)[2]
+        simplejpeg.decode_jpeg(data, "CMYK" if colours in ("CMYK", "YCCK") else "GRAY", min_height=1, min_width=1)
+    except ValueError as error:
+        return str(error).startswith(("Corrupt", "Premature", "Inconsistent"))  # others: of what it cannot decode
+    return False
+
+
 def _jpeg_frame(data: bytes) -> tuple[int, int, int] | None:
     """Height, width and channels of a JPEG with no application's data that may tell of a turn or of other colours."""
     place = 2
@@ -298,7 +324,7 @@ def eight_bits(
     """
     told = [] if remarks is None else remarks
     if image.mode.startswith("I"):
-        return _scaled_to_8_bits(np.asarray(image).astype(np.int64), depth or 16, told)
+        return _scaled_to_8_bits(image, depth or 16, told)
     if image.mode == "F":
         raise ImageError("floating-point pixels have no agreed range; save it with 8 or 16 bits")
     if deep:
@@ -315,12 +341,33 @@ def eight_bits(
     return image.convert("RGB")
 
 
-def _scaled_to_8_bits(values: npt.NDArray[np.int64], depth: int, remarks: list[str]) -> Image.Image:
-    low, high = int(values.min()), int(values.max())
+def grey_values(image: Image.Image, depth: int) -> tuple[npt.NDArray[np.int64], int, int]:
+    """Values of a grey image of more than 8 bits, black first.
+
+    Args:
+        image: in one of Pillow's modes of integers.
+        depth: bits that they use, unless the file says 12.
+
+    Returns:
+        Values, their depth, and the highest that the file holds, where white may be 0.
+
+    Raises:
+        ImageError: as `eight_bits`.
+    """
+    samples = samples_of(image)
+    if samples.kind == SIGNED and samples.bits == 16 and depth == 16:
+        raise ImageError("signed grey values have no agreed range; set depth to the bits that they use")
+    values = np.asarray(image).astype(np.int64) & (0xFFFFFFFF if samples.bits == 32 and samples.kind == 1 else -1)
+    low, high, depth = int(values.min()), int(values.max()), min(depth, 12) if samples.bits == 12 else depth
     if low < 0 or high >= 1 << depth:
         raise ImageError(
             f"grey values from {low:,} to {high:,}, outside of the {depth} bits from 0 to {2**depth - 1:,}"
         )
+    return ((1 << depth) - 1 - values if samples.photometric == 0 else values), depth, high
+
+
+def _scaled_to_8_bits(image: Image.Image, depth: int, remarks: list[str]) -> Image.Image:
+    values, depth, high = grey_values(image, depth)
     remarks.append(_depth_in_words(high, scalable=True) if depth == 16 else f"read with 8 of {depth} bits")
     return Image.fromarray((values // (((1 << depth) - 1) // 255)).astype(np.uint8))
 
@@ -331,7 +378,7 @@ def _depth_in_words(highest: int, *, scalable: bool) -> str:
     if used == 16:
         return "read with 8 of 16 bits"
     remedy = f"set depth to {used}" if scalable else "save them with 8 bits"
-    return f"read as nearly black, for their 16-bit values stay below {1 << used:,}; if they have {used} bits, {remedy}"
+    return f"read nearly flat, for their 16-bit values stay below {1 << used:,}; if they have {used} bits, {remedy}"
 
 
 def _fit(image: Image.Image, decoder: Decoder) -> Pixels:

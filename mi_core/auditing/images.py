@@ -19,8 +19,17 @@ from PIL import Image
 
 from mi_core.checks import ConfigError
 from mi_core.hashing import printable
-from mi_core.image_files import HEAD, ORIENTATION, SUFFIXES, ImageError, orientation_of, sort_files, suffix_in
-from mi_core.images import eight_bits
+from mi_core.image_files import (
+    HEAD,
+    ORIENTATION,
+    SUFFIXES,
+    ImageError,
+    check_samples,
+    orientation_of,
+    sort_files,
+    suffix_in,
+)
+from mi_core.images import eight_bits, grey_values
 
 _CHANNELS = (1, 2, 3, 4)
 _IMAGE_KEYS = ("image", "img", "jpg", "png", "pixels")  # of the image in a dictionary
@@ -216,14 +225,13 @@ def encoded(image: Any, name: str = "image") -> bytes:
 
 def _png_of(image: Image.Image) -> bytes:
     """A file that is decoded as the image's own would be."""
+    check_samples(image)
     image.load()  # which turns a TIFF
     exif = Image.Exif()
     exif[ORIENTATION] = orientation_of(image) or 1
     if image.mode.startswith("I"):
-        values = np.asarray(image).astype(np.int64)
-        if values.min() < 0 or values.max() > 65535:
-            raise ImageError(f"grey values from {values.min():,} to {values.max():,}, more than 16 bits")
-        image = Image.fromarray(values.astype(np.uint16))
+        values, depth, _ = grey_values(image, 16)
+        image = Image.fromarray(values.astype(np.uint16)) if depth == 16 else eight_bits(image)
     elif image.mode not in _PNG_MODES:
         image = eight_bits(image)
     buffer = io.BytesIO()
