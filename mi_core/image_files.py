@@ -16,9 +16,11 @@ from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from PIL import EpsImagePlugin, Image, TiffImagePlugin, UnidentifiedImageError, features
+from PIL import EpsImagePlugin, Image, UnidentifiedImageError, features
+
+from mi_core.tiff import sample_fault, tiff_in_words
 
 T = TypeVar("T")
 MOST_PIXELS = 100_000_000  # a file that claims more is refused before it is decoded
@@ -26,9 +28,6 @@ HEAD = 32  # first bytes of a file that `format_of` looks at
 
 
 ORIENTATION = 0x112  # of EXIF and TIFF
-SIGNED = 2  # sample format of TIFF
-_SAMPLES = {1: "unsigned", SIGNED: "signed", 3: "floating-point", 5: "complex", 6: "complex floating-point"}
-_REMEDY = "pixels of this kind cannot be read; save it with 8 or 16 bits, unsigned"
 _PNG_KEPT = frozenset((b"IHDR", b"PLTE", b"IDAT", b"IEND", b"tRNS", b"eXIf"))  # chunks that make the pixels
 
 
@@ -218,7 +217,8 @@ def _tried(data: bytes, finish: Callable[[Image.Image], T]) -> T:
             warnings.simplefilter("ignore")
             image = Image.open(io.BytesIO(data), formats=readable())
             _check_size(image.width, image.height)
-            check_samples(image)
+            if fault := sample_fault(image):
+                raise ImageError(fault)
             return finish(image)
     except ImageError:
         raise
@@ -226,70 +226,7 @@ def _tried(data: bytes, finish: Callable[[Image.Image], T]) -> T:
         raise ImageError(f"more than {MOST_PIXELS} pixels") from error
     except Exception as error:
         unknown = isinstance(error, UnidentifiedImageError) or "raw mode" in str(error)
-        raise ImageError(_unopened(data) or (unknown and _tiff_in_words(data)) or reason_of(error)) from error
-
-
-@dataclass(frozen=True)
-class Samples:
-    """Samples of a pixel as the tags of a TIFF tell them; the defaults are of other formats.
-
-    Args:
-        bits: of each; 0: they are not told.
-        kind: 1 unsigned, 2 signed, 3 floating-point.
-        count: per pixel.
-        photometric: 0 white is zero, 1 black is zero, 2 RGB, 3 palette.
-        planes: whether every channel stands apart.
-    """
-
-    bits: int = 0
-    kind: int = 1
-    count: int = 1
-    photometric: int = 1
-    planes: bool = False
-
-    def __str__(self) -> str:
-        apart, kind = " in planes" if self.planes else "", _SAMPLES.get(self.kind, "undefined")
-        return (
-            f"a TIFF of {self.count} x {self.bits} bits{apart}, {kind}, photometric interpretation {self.photometric}"
-        )
-
-
-def samples_of(image: Image.Image) -> Samples:
-    """The samples of an image that Pillow opened."""
-    return _told(image.tag_v2) if isinstance(image, TiffImagePlugin.TiffImageFile) else Samples()
-
-
-def _told(tags: Mapping[int, Any]) -> Samples:
-    bits = tags.get(258, (1,))
-    return Samples(bits[0], tags.get(339, (1,))[0], tags.get(277, len(bits)), tags.get(262, 0), tags.get(284) == 2)
-
-
-def check_samples(image: Image.Image) -> None:
-    """Refuse a TIFF whose pixels Pillow opens and gets wrong.
-
-    Raises:
-        ImageError: signed values of 8 bits are taken for unsigned ones; planes of 16 bits for 8 bits; bytes of signed
-            values are swapped; colours of a palette are read as 0, for they have 8 bits in place of 16.
-    """
-    samples = samples_of(image)
-    signed, raw = samples.kind == SIGNED, image.info.get("compression") == "raw"
-    swapped = signed and not raw and image.tag_v2.prefix == b"MM"  # type: ignore[attr-defined]
-    if swapped or (signed and samples.bits == 8) or (samples.planes and samples.bits == 16 and raw):
-        raise ImageError(f"{samples}: {_REMEDY}")
-    if samples.photometric == 3 and 0 < max(image.tag_v2[320]) < 256:  # type: ignore[attr-defined]
-        raise ImageError("the colours of the palette have 8 bits, a TIFF has 16; save it with RGB values")
-
-
-def _tiff_in_words(data: bytes) -> str:
-    """The samples of a TIFF that Pillow does not open, and what to do; empty: the bytes tell none."""
-    try:
-        tags = TiffImagePlugin.ImageFileDirectory_v2(data[: 16 if b"+" in data[2:4] else 8])
-        stream = io.BytesIO(data)
-        stream.seek(tags.next)
-        tags.load(stream)
-        return f"{_told(tags)}: {_REMEDY}" if len(tags) else ""
-    except Exception:  # noqa: BLE001 - damaged tags fail in any way
-        return ""
+        raise ImageError(_unopened(data) or (unknown and tiff_in_words(data)) or reason_of(error)) from error
 
 
 def _without_metadata(png: bytes) -> bytes:

@@ -21,16 +21,8 @@ import simplejpeg
 from PIL import Image
 
 from mi_core.checks import ConfigError, check_choice, check_range
-from mi_core.image_files import (
-    MOST_PIXELS,
-    SIGNED,
-    ImageError,
-    has_more_frames,
-    load_image,
-    open_image,
-    reason_of,
-    samples_of,
-)
+from mi_core.eight_bits import DEPTHS, eight_bits
+from mi_core.image_files import MOST_PIXELS, ImageError, has_more_frames, load_image, open_image, reason_of
 
 VERSION = 3  # of the decoder: a change of the pixels makes a new digest
 LIBRARIES = PIL.__version__, version("simplejpeg")
@@ -39,7 +31,6 @@ CENTRE, SHORTEST, SQUASH = "centre", "shortest", "squash"
 FITS = (CENTRE, SHORTEST, SQUASH)
 TURNED, STORED = "turned", "stored"
 ORIENTATIONS = (TURNED, STORED)
-DEPTHS = (8, 10, 12, 14, 16)  # bits that a value of 16 bits may use
 _TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -52,8 +43,6 @@ _TURNS = {
 _BACK = {6: 8, 8: 6}  # the others undo themselves
 _LEFT = "left as stored, though EXIF data ask to turn them"
 _HAS_TURNED = "turned as EXIF data ask; if the training did not turn images, set orientation to stored"
-_PLAIN = ("L", "RGB", "1", "P")
-_WITH_ALPHA = ("LA", "La", "PA", "RGBA", "RGBa")
 Pixels = npt.NDArray[np.uint8]
 
 
@@ -156,7 +145,7 @@ def decode_and_hash(data: bytes, decoder: Decoder) -> Decoded:
     image, remarks = _open(data, decoder)
     full = image.convert("RGB")
     digest = hashlib.sha256(f"{full.width}x{full.height}:".encode() + full.tobytes()).hexdigest()
-    if _warns(data):
+    if data[:3] == b"\xff\xd8\xff" and _warns(data):
         remarks.append("JPEG data damaged, the pixels that can be read used")
     if has_more_frames(data):
         remarks.append("only the first of several frames or pages used")
@@ -262,12 +251,7 @@ def _plain_jpeg(data: bytes, decoder: Decoder) -> Pixels | None:
 
 
 def _warns(data: bytes) -> bool:
-    """True if libjpeg warns of the data of a JPEG, which Pillow does not tell; it is decoded at an eighth of its size.
-
-    Half a JPEG that ends in an end marker or in zeros has pixels all the same, the missing ones grey.
-    """
-    if data[:3] != b"\xff\xd8\xff":
-        return False
+    """True if libjpeg warns of a JPEG, such as half of one with an end marker, which Pillow does not tell."""
     try:
         colours = simplejpeg.decode_jpeg_header(data, strict=False)[2]
         simplejpeg.decode_jpeg(data, "CMYK" if colours in ("CMYK", "YCCK") else "GRAY", min_height=1, min_width=1)
@@ -306,79 +290,6 @@ def _open(data: bytes, decoder: Decoder, least: int | None = None) -> tuple[Imag
         raise
     except Exception as error:
         raise ImageError(reason_of(error)) from error
-
-
-def eight_bits(
-    image: Image.Image, depth: int | None = None, remarks: list[str] | None = None, *, deep: bool = False
-) -> Image.Image:
-    """A grey or RGB image of 8 bits.
-
-    Args:
-        image: of any mode.
-        depth: as `Decoder` has it.
-        remarks: gets what was done.
-        deep: whether the file has 16 bits where the image has 8, the upper ones.
-
-    Raises:
-        ImageError: the values have no agreed range, or exceed the depth.
-    """
-    told = [] if remarks is None else remarks
-    if image.mode.startswith("I"):
-        return _scaled_to_8_bits(image, depth or 16, told)
-    if image.mode == "F":
-        raise ImageError("floating-point pixels have no agreed range; save it with 8 or 16 bits")
-    if deep:
-        highest = max(high for _, high in image.convert("RGB").getextrema())  # type: ignore[misc]
-        told.append(_depth_in_words(highest << 8 | 255, scalable=False))
-    if image.mode in _WITH_ALPHA or "transparency" in image.info:
-        told.append("transparency dropped")
-    elif image.mode not in _PLAIN:
-        told.append("colours converted to RGB")
-    if image.mode in ("La", "RGBa"):  # premultiplied
-        image = image.convert("LA" if image.mode == "La" else "RGBA")
-    if image.mode in ("1", "L", "LA"):
-        return image.convert("L")
-    return image.convert("RGB")
-
-
-def grey_values(image: Image.Image, depth: int) -> tuple[npt.NDArray[np.int64], int, int]:
-    """Values of a grey image of more than 8 bits, black first.
-
-    Args:
-        image: in one of Pillow's modes of integers.
-        depth: bits that they use, unless the file says 12.
-
-    Returns:
-        Values, their depth, and the highest that the file holds, where white may be 0.
-
-    Raises:
-        ImageError: as `eight_bits`.
-    """
-    samples = samples_of(image)
-    if samples.kind == SIGNED and samples.bits == 16 and depth == 16:
-        raise ImageError("signed grey values have no agreed range; set depth to the bits that they use")
-    values = np.asarray(image).astype(np.int64) & (0xFFFFFFFF if samples.bits == 32 and samples.kind == 1 else -1)
-    low, high, depth = int(values.min()), int(values.max()), min(depth, 12) if samples.bits == 12 else depth
-    if low < 0 or high >= 1 << depth:
-        raise ImageError(
-            f"grey values from {low:,} to {high:,}, outside of the {depth} bits from 0 to {2**depth - 1:,}"
-        )
-    return ((1 << depth) - 1 - values if samples.photometric == 0 else values), depth, high
-
-
-def _scaled_to_8_bits(image: Image.Image, depth: int, remarks: list[str]) -> Image.Image:
-    values, depth, high = grey_values(image, depth)
-    remarks.append(_depth_in_words(high, scalable=True) if depth == 16 else f"read with 8 of {depth} bits")
-    return Image.fromarray((values // (((1 << depth) - 1) // 255)).astype(np.uint8))
-
-
-def _depth_in_words(highest: int, *, scalable: bool) -> str:
-    """The treatment of values of 16 bits in words, by the highest of an image."""
-    used = next(depth for depth in DEPTHS if highest < 1 << depth)
-    if used == 16:
-        return "read with 8 of 16 bits"
-    remedy = f"set depth to {used}" if scalable else "save them with 8 bits"
-    return f"read nearly flat, for their 16-bit values stay below {1 << used:,}; if they have {used} bits, {remedy}"
 
 
 def _fit(image: Image.Image, decoder: Decoder) -> Pixels:

@@ -18,18 +18,10 @@ import numpy as np
 from PIL import Image
 
 from mi_core.checks import ConfigError
+from mi_core.eight_bits import eight_bits, grey_values
 from mi_core.hashing import printable
-from mi_core.image_files import (
-    HEAD,
-    ORIENTATION,
-    SUFFIXES,
-    ImageError,
-    check_samples,
-    orientation_of,
-    sort_files,
-    suffix_in,
-)
-from mi_core.images import eight_bits, grey_values
+from mi_core.image_files import HEAD, ORIENTATION, SUFFIXES, ImageError, orientation_of, sort_files, suffix_in
+from mi_core.tiff import sample_fault
 
 _CHANNELS = (1, 2, 3, 4)
 _IMAGE_KEYS = ("image", "img", "jpg", "png", "pixels")  # of the image in a dictionary
@@ -225,7 +217,8 @@ def encoded(image: Any, name: str = "image") -> bytes:
 
 def _png_of(image: Image.Image) -> bytes:
     """A file that is decoded as the image's own would be."""
-    check_samples(image)
+    if fault := sample_fault(image):
+        raise ImageError(fault)
     image.load()  # which turns a TIFF
     exif = Image.Exif()
     exif[ORIENTATION] = orientation_of(image) or 1
