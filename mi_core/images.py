@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import struct
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from typing import NamedTuple
@@ -241,10 +240,14 @@ def _plain_jpeg(data: bytes, decoder: Decoder) -> Pixels | None:
     They are those of `_open`: libjpeg-turbo stands behind both, and the way through Pillow takes longer than to decode
     a small image. A file that is not flawless is left for that to judge.
     """
-    size = decoder.image_size
-    if decoder.channels != 3 or decoder.resize not in (None, size) or _jpeg_frame(data) != (size, size, 3):
+    size, head = decoder.image_size, data[: data.find(b"\xff\xda")]
+    told = b"\xff\xe1" in head or b"\xff\xee" in head  # application's data may tell of a turn or of other colours
+    if data[:2] != b"\xff\xd8" or told or decoder.channels != 3 or decoder.resize not in (None, size):
         return None
     try:
+        height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
+        if (height, width, colours) != (size, size, "YCbCr"):
+            return None
         return np.ascontiguousarray(simplejpeg.decode_jpeg(data, "RGB", strict=True).transpose(2, 0, 1))
     except ValueError:
         return None
@@ -258,20 +261,6 @@ def _warns(data: bytes) -> bool:
     except ValueError as error:
         return str(error).startswith(("Corrupt", "Premature", "Inconsistent"))  # others: of what it cannot decode
     return False
-
-
-def _jpeg_frame(data: bytes) -> tuple[int, int, int] | None:
-    """Height, width and channels of a JPEG with no application's data that may tell of a turn or of other colours."""
-    place = 2
-    while data[:2] == b"\xff\xd8" and place + 10 <= len(data) and data[place] == 0xFF:
-        marker = data[place + 1]
-        if marker in (0xC0, 0xC1, 0xC2) and data[place + 4] == 8:
-            height, width, channels = struct.unpack_from(">HHB", data, place + 5)
-            return height, width, channels
-        if marker not in (0xC4, 0xDB, 0xDD, 0xE0, 0xFE):  # tables, JFIF, comments
-            return None
-        place += 2 + int.from_bytes(data[place + 2 : place + 4])
-    return None
 
 
 def _open(data: bytes, decoder: Decoder, least: int | None = None) -> tuple[Image.Image, list[str]]:
