@@ -21,7 +21,7 @@ from PIL import Image
 
 from mi_core.checks import ConfigError, check_choice, check_range
 from mi_core.eight_bits import DEPTHS, eight_bits
-from mi_core.image_files import MOST_PIXELS, ImageError, has_more_frames, load_image, open_image, reason_of
+from mi_core.image_files import MOST_PIXELS, ImageError, has_more_frames, load_image, reason_of
 
 VERSION = 3  # of the decoder: a change of the pixels makes a new digest
 LIBRARIES = PIL.__version__, version("simplejpeg")
@@ -155,26 +155,6 @@ def decode_and_hash(data: bytes, decoder: Decoder) -> Decoded:
         remarks.append("made smaller" if min(image.size) > side else "made larger")
     pixels = decode(data, decoder) if decoder.scaled else _fit(image, decoder)
     return Decoded(pixels, digest, min(image.size), tuple(remarks))
-
-
-@dataclass(frozen=True)
-class ImageInfo:
-    """Facts of an encoded image: ``format`` such as JPEG, ``mode`` such as RGB or CMYK, size in pixels as stored."""
-
-    format: str
-    mode: str
-    width: int
-    height: int
-
-
-def image_info(data: bytes) -> ImageInfo:
-    """Read the header of an encoded image.
-
-    Raises:
-        ImageError: the bytes are no image.
-    """
-    image = open_image(data)
-    return ImageInfo(image.format or "", image.mode, image.width, image.height)
 
 
 def encode_png(pixels: Pixels) -> bytes:

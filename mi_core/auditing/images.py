@@ -27,6 +27,7 @@ _CHANNELS = (1, 2, 3, 4)
 _IMAGE_KEYS = ("image", "img", "jpg", "png", "pixels")  # of the image in a dictionary
 _PNG_MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")
 _MOST_HELD = 2_000_000_000  # bytes of images that can be gone through once
+TWICE = 16  # images of a side that are asked for twice
 _ROUNDING = 1e-3  # by which values may leave their range
 
 
@@ -74,6 +75,15 @@ def items_of(given: Any, name: str) -> list[Item]:
         return _of_files([Path(one) for one in given], name)
     width = len(str(len(given) - 1))
     return [Item(f"{row:0{width}d}", partial(_encoded_at, given, row, f"{name}[{row}]")) for row in range(len(given))]
+
+
+def check_steady(item: Item, data: bytes, side: str) -> None:
+    """Raise ConfigError if an image is another one than before, ``data``, when it is asked for again."""
+    if item.data() != data:
+        raise ConfigError(
+            f"{side}/{item.key} is another image each time that it is asked for; give the data set without its random "
+            "augmentation"
+        )
 
 
 def _column_of(given: Mapping[Any, Any], name: str) -> Any:

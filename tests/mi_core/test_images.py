@@ -13,8 +13,8 @@ import pytest
 from PIL import Image
 
 from mi_core.checks import ConfigError
-from mi_core.image_files import ImageError
-from mi_core.images import LIBRARIES, VERSION, Decoder, blended, decode, decode_and_hash, encode_png, image_info
+from mi_core.image_files import ImageError, open_image
+from mi_core.images import LIBRARIES, VERSION, Decoder, blended, decode, decode_and_hash, encode_png
 from mi_core.images import _fit as fitted
 from tests.mi_core.tiffs import tiff_bytes
 
@@ -389,10 +389,10 @@ def test_damaged_files_are_errors_with_a_reason(data: bytes, reason: str) -> Non
 
 
 def test_info_and_settings() -> None:
-    info = image_info(saved(Image.fromarray(COLOUR), "JPEG"))
+    info = open_image(saved(Image.fromarray(COLOUR), "JPEG"))
     assert (info.format, info.mode, info.width, info.height) == ("JPEG", "RGB", 16, 12)
     with pytest.raises(ImageError, match="no image of a format"):
-        image_info(b"nothing")
+        open_image(b"nothing")
     with pytest.raises(ConfigError, match="channels = 2, allowed: 1, 3"):
         Decoder(32, 2)
     with pytest.raises(ConfigError, match="image_size = 0"):
