@@ -18,7 +18,9 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import TypeVar
 
-from PIL import EpsImagePlugin, Image, features
+from PIL import EpsImagePlugin, Image, UnidentifiedImageError, features
+
+from mi_core.tiff import sample_fault, tiff_in_words
 
 T = TypeVar("T")
 MOST_PIXELS = 100_000_000  # a file that claims more is refused before it is decoded
@@ -176,7 +178,7 @@ def load_image(data: bytes, least: int | None = None) -> Loaded:
         raise ImageError("the file is empty")
 
     def loaded(image: Image.Image) -> Loaded:
-        deep = ";16" in str(getattr(image, "tile", "")) and image.mode == "RGB"
+        deep = ";16" in str(getattr(image, "tile", "")) and not image.mode.startswith("I")
         before = orientation_of(image)
         drafted = None if least is None else image.draft(image.mode, (least, least))
         image.load()
@@ -215,13 +217,16 @@ def _tried(data: bytes, finish: Callable[[Image.Image], T]) -> T:
             warnings.simplefilter("ignore")
             image = Image.open(io.BytesIO(data), formats=readable())
             _check_size(image.width, image.height)
+            if fault := sample_fault(image):
+                raise ImageError(fault)
             return finish(image)
     except ImageError:
         raise
     except Image.DecompressionBombError as error:
         raise ImageError(f"more than {MOST_PIXELS} pixels") from error
     except Exception as error:
-        raise ImageError(_unopened(data) or reason_of(error)) from error
+        unknown = isinstance(error, UnidentifiedImageError) or "raw mode" in str(error)
+        raise ImageError(_unopened(data) or (unknown and tiff_in_words(data)) or reason_of(error)) from error
 
 
 def _without_metadata(png: bytes) -> bytes:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import struct
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from typing import NamedTuple
@@ -21,16 +20,16 @@ import simplejpeg
 from PIL import Image
 
 from mi_core.checks import ConfigError, check_choice, check_range
-from mi_core.image_files import MOST_PIXELS, ImageError, has_more_frames, load_image, open_image, reason_of
+from mi_core.eight_bits import DEPTHS, eight_bits
+from mi_core.image_files import MOST_PIXELS, ImageError, has_more_frames, load_image, reason_of
 
-VERSION = 2  # of the decoder: a change of the pixels makes a new digest
+VERSION = 3  # of the decoder: a change of the pixels makes a new digest
 LIBRARIES = PIL.__version__, version("simplejpeg")
 INTERPOLATIONS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
 CENTRE, SHORTEST, SQUASH = "centre", "shortest", "squash"
 FITS = (CENTRE, SHORTEST, SQUASH)
 TURNED, STORED = "turned", "stored"
 ORIENTATIONS = (TURNED, STORED)
-DEPTHS = (8, 10, 12, 14, 16)  # bits that a value of 16 bits may use
 _TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -43,8 +42,6 @@ _TURNS = {
 _BACK = {6: 8, 8: 6}  # the others undo themselves
 _LEFT = "left as stored, though EXIF data ask to turn them"
 _HAS_TURNED = "turned as EXIF data ask; if the training did not turn images, set orientation to stored"
-_PLAIN = ("L", "RGB", "1", "P")
-_WITH_ALPHA = ("LA", "La", "PA", "RGBA", "RGBa")
 Pixels = npt.NDArray[np.uint8]
 
 
@@ -147,6 +144,8 @@ def decode_and_hash(data: bytes, decoder: Decoder) -> Decoded:
     image, remarks = _open(data, decoder)
     full = image.convert("RGB")
     digest = hashlib.sha256(f"{full.width}x{full.height}:".encode() + full.tobytes()).hexdigest()
+    if data[:3] == b"\xff\xd8\xff" and _warns(data):
+        remarks.append("JPEG data damaged, the pixels that can be read used")
     if has_more_frames(data):
         remarks.append("only the first of several frames or pages used")
     if image.width != image.height and decoder.fit != SQUASH:
@@ -156,26 +155,6 @@ def decode_and_hash(data: bytes, decoder: Decoder) -> Decoded:
         remarks.append("made smaller" if min(image.size) > side else "made larger")
     pixels = decode(data, decoder) if decoder.scaled else _fit(image, decoder)
     return Decoded(pixels, digest, min(image.size), tuple(remarks))
-
-
-@dataclass(frozen=True)
-class ImageInfo:
-    """Facts of an encoded image: ``format`` such as JPEG, ``mode`` such as RGB or CMYK, size in pixels as stored."""
-
-    format: str
-    mode: str
-    width: int
-    height: int
-
-
-def image_info(data: bytes) -> ImageInfo:
-    """Read the header of an encoded image.
-
-    Raises:
-        ImageError: the bytes are no image.
-    """
-    image = open_image(data)
-    return ImageInfo(image.format or "", image.mode, image.width, image.height)
 
 
 def encode_png(pixels: Pixels) -> bytes:
@@ -241,27 +220,27 @@ def _plain_jpeg(data: bytes, decoder: Decoder) -> Pixels | None:
     They are those of `_open`: libjpeg-turbo stands behind both, and the way through Pillow takes longer than to decode
     a small image. A file that is not flawless is left for that to judge.
     """
-    size = decoder.image_size
-    if decoder.channels != 3 or decoder.resize not in (None, size) or _jpeg_frame(data) != (size, size, 3):
+    size, head = decoder.image_size, data[: data.find(b"\xff\xda")]
+    told = b"\xff\xe1" in head or b"\xff\xee" in head  # application's data may tell of a turn or of other colours
+    if data[:2] != b"\xff\xd8" or told or decoder.channels != 3 or decoder.resize not in (None, size):
         return None
     try:
+        height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
+        if (height, width, colours) != (size, size, "YCbCr"):
+            return None
         return np.ascontiguousarray(simplejpeg.decode_jpeg(data, "RGB", strict=True).transpose(2, 0, 1))
     except ValueError:
         return None
 
 
-def _jpeg_frame(data: bytes) -> tuple[int, int, int] | None:
-    """Height, width and channels of a JPEG with no application's data that may tell of a turn or of other colours."""
-    place = 2
-    while data[:2] == b"\xff\xd8" and place + 10 <= len(data) and data[place] == 0xFF:
-        marker = data[place + 1]
-        if marker in (0xC0, 0xC1, 0xC2) and data[place + 4] == 8:
-            height, width, channels = struct.unpack_from(">HHB", data, place + 5)
-            return height, width, channels
-        if marker not in (0xC4, 0xDB, 0xDD, 0xE0, 0xFE):  # tables, JFIF, comments
-            return None
-        place += 2 + int.from_bytes(data[place + 2 : place + 4])
-    return None
+def _warns(data: bytes) -> bool:
+    """True if libjpeg warns of a JPEG, such as half of one with an end marker, which Pillow does not tell."""
+    try:
+        colours = simplejpeg.decode_jpeg_header(data, strict=False)[2]
+        simplejpeg.decode_jpeg(data, "CMYK" if colours in ("CMYK", "YCCK") else "GRAY", min_height=1, min_width=1)
+    except ValueError as error:
+        return str(error).startswith(("Corrupt", "Premature", "Inconsistent"))  # others: of what it cannot decode
+    return False
 
 
 def _open(data: bytes, decoder: Decoder, least: int | None = None) -> tuple[Image.Image, list[str]]:
@@ -280,58 +259,6 @@ def _open(data: bytes, decoder: Decoder, least: int | None = None) -> tuple[Imag
         raise
     except Exception as error:
         raise ImageError(reason_of(error)) from error
-
-
-def eight_bits(
-    image: Image.Image, depth: int | None = None, remarks: list[str] | None = None, *, deep: bool = False
-) -> Image.Image:
-    """A grey or RGB image of 8 bits.
-
-    Args:
-        image: of any mode.
-        depth: as `Decoder` has it.
-        remarks: gets what was done.
-        deep: whether the file has 16 bits where the image has 8, the upper ones.
-
-    Raises:
-        ImageError: the values have no agreed range, or exceed the depth.
-    """
-    told = [] if remarks is None else remarks
-    if image.mode.startswith("I"):
-        return _scaled_to_8_bits(np.asarray(image).astype(np.int64), depth or 16, told)
-    if image.mode == "F":
-        raise ImageError("floating-point pixels have no agreed range; save it with 8 or 16 bits")
-    if deep:
-        highest = max(high for _, high in image.convert("RGB").getextrema())  # type: ignore[misc]
-        told.append(_depth_in_words(highest << 8 | 255, scalable=False))
-    if image.mode in _WITH_ALPHA or "transparency" in image.info:
-        told.append("transparency dropped")
-    elif image.mode not in _PLAIN:
-        told.append("colours converted to RGB")
-    if image.mode in ("La", "RGBa"):  # premultiplied
-        image = image.convert("LA" if image.mode == "La" else "RGBA")
-    if image.mode in ("1", "L", "LA"):
-        return image.convert("L")
-    return image.convert("RGB")
-
-
-def _scaled_to_8_bits(values: npt.NDArray[np.int64], depth: int, remarks: list[str]) -> Image.Image:
-    low, high = int(values.min()), int(values.max())
-    if low < 0 or high >= 1 << depth:
-        raise ImageError(
-            f"grey values from {low:,} to {high:,}, outside of the {depth} bits from 0 to {2**depth - 1:,}"
-        )
-    remarks.append(_depth_in_words(high, scalable=True) if depth == 16 else f"read with 8 of {depth} bits")
-    return Image.fromarray((values // (((1 << depth) - 1) // 255)).astype(np.uint8))
-
-
-def _depth_in_words(highest: int, *, scalable: bool) -> str:
-    """The treatment of values of 16 bits in words, by the highest of an image."""
-    used = next(depth for depth in DEPTHS if highest < 1 << depth)
-    if used == 16:
-        return "read with 8 of 16 bits"
-    remedy = f"set depth to {used}" if scalable else "save them with 8 bits"
-    return f"read as nearly black, for their 16-bit values stay below {1 << used:,}; if they have {used} bits, {remedy}"
 
 
 def _fit(image: Image.Image, decoder: Decoder) -> Pixels:

@@ -15,11 +15,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image, PngImagePlugin
 
+from mi_core import image_files
 from mi_core.auditing.images import encoded
 from mi_core.image_files import ImageError
 from mi_core.images import Decoded, Decoder, decode, decode_and_hash
 from pipelines.config.sections.data import DataConfig
 from pipelines.data.scan.scan import scan
+from tests.mi_core.tiffs import tiff_bytes
 
 MODES = ("1", "L", "LA", "La", "P", "RGB", "RGBA", "RGBa", "CMYK", "YCbCr", "LAB", "HSV", "I;16", "I;16B", "I", "F")
 FORMATS = ("PNG", "TIFF", "JPEG", "WEBP", "BMP", "GIF", "JPEG2000")
@@ -162,6 +164,73 @@ def test_metadata_of_any_size_cost_no_image(profile: bool, count: int) -> None:
     assert "some metadata unreadable, pixels read" in found.remarks
 
 
+def _stored(place: Path, files: dict[str, bytes]) -> None:
+    """Files in a folder, in a tar and in Parquet."""
+    (place / "folder").mkdir()
+    with tarfile.open(place / "a.tar", "w") as tar:
+        for name, data in files.items():
+            (place / "folder" / name).write_bytes(data)
+            entry = tarfile.TarInfo(name)
+            entry.size = len(data)
+            tar.addfile(entry, io.BytesIO(data))
+    rows = {"key": [name.partition(".")[0] for name in files], "image": list(files.values())}
+    pq.write_table(pa.table(rows), place / "a.parquet")
+
+
+def _of_all_kinds() -> dict[str, bytes]:
+    """One picture in every format and mode that Pillow writes, TIFF of further samples, and damaged JPEG."""
+    files: dict[str, bytes] = {}
+    for kind in (*FORMATS, "PPM", "AVIF"):
+        for number, mode in enumerate(MODES):
+            buffer = io.BytesIO()
+            try:
+                picture(mode, 20, 20, 65535, number).save(buffer, kind)
+            except (OSError, KeyError, ValueError):  # the format has no such mode
+                continue
+            files[f"{kind}-{mode.replace(';', '')}.{image_files.FORMATS[kind].suffixes[0]}"] = buffer.getvalue()
+    deep = np.random.default_rng(0).integers(0, 65536, (20, 20, 3)).astype(np.uint16)
+    for name, values in (("u16", deep), ("i16", (deep >> 1).astype(np.int16)), ("u32", deep.astype(np.uint32) << 16)):
+        for photometric in (0, 1):
+            files[f"{name}-{photometric}.tif"] = tiff_bytes(values[..., 0], photometric)
+        files[f"{name}-planes.tif"] = tiff_bytes(values, 2, planes=True)
+    files["u12.tif"] = tiff_bytes(deep[..., 0] >> 4, 1, bits=12)
+    files["i8.tif"] = tiff_bytes((deep[..., 0] >> 9).astype(np.int8), 1)
+    files["f32.tif"] = tiff_bytes(deep.astype(np.float32) / 65535, 2)
+    whole = files["JPEG-RGB.jpg"]
+    return files | {"half.jpg": whole[: len(whole) // 2], "closed.jpg": whole[: len(whole) // 2] + b"\xff\xd9"}
+
+
+def test_every_format_and_mode_has_the_same_pixels_or_the_same_refusal_by_every_way(tmp_path: Path) -> None:
+    files = _of_all_kinds()
+    assert len(files) > 60
+    _stored(tmp_path, files)
+    by_file = {name.partition(".")[0]: read(data, Decoder(16)) for name, data in files.items()}
+    good = {key: bytes.fromhex(one.sha256) for key, one in by_file.items() if not isinstance(one, str)}
+    assert 10 < len(by_file) - len(good) < 20
+    for name, data in files.items():
+        key = name.partition(".")[0]
+        try:
+            opened = Image.open(io.BytesIO(data))
+            opened.load()
+        except OSError:
+            assert key not in good
+            continue
+        assert same(by_file[key], read(opened, Decoder(16))), name
+        if opened.mode in ("1", "L", "LA", "RGB", "RGBA", "I;16") and key in good and key not in ("u16-0", "u12"):
+            assert same(by_file[key], read(np.asarray(opened), Decoder(16))), name
+    for kind, place in (("imagefolder", "folder"), ("shards", "a.tar"), ("parquet", "a.parquet")):
+        source = {"kind": kind, "path": str(tmp_path / place)}
+        roles = {"candidate": {"from": "some"}}
+        data = {"sources": {"some": source}, "image_size": 16, "roles": roles, "max_rejected": 1}
+        scanned = scan(DataConfig.model_validate(data))
+        table = pq.read_table(scanned.shards[0].path)
+        keys = [Path(key).stem for key in table["key"].to_pylist()]
+        assert dict(zip(keys, table["sha256"].to_pylist(), strict=True)) == good
+        refused = {Path(one.key).stem: one.reason.removeprefix("undecodable: ") for one in scanned.rejected}
+        assert refused == {key: one for key, one in by_file.items() if key not in good}
+        assert "1 image: JPEG data damaged" in " ".join(scanned.tally.notes())
+
+
 def test_the_same_in_a_folder_in_tars_and_in_parquet(tmp_path: Path) -> None:
     files: dict[str, bytes] = {}
     for number, mode in enumerate(("L", "P", "RGB", "RGBA", "CMYK", "I;16")):
@@ -172,15 +241,7 @@ def test_the_same_in_a_folder_in_tars_and_in_parquet(tmp_path: Path) -> None:
             made = picture(mode, 30, 20, 4095, number)
             made.save(buffer, kind := "TIFF" if mode == "CMYK" else "PNG", exif=exif)
             files[f"{number}{orientation}.{kind.lower()}"] = buffer.getvalue()
-    (tmp_path / "folder").mkdir()
-    with tarfile.open(tmp_path / "a.tar", "w") as tar:
-        for name, data in files.items():
-            (tmp_path / "folder" / name).write_bytes(data)
-            entry = tarfile.TarInfo(name)
-            entry.size = len(data)
-            tar.addfile(entry, io.BytesIO(data))
-    rows = {"key": [name.partition(".")[0] for name in files], "image": list(files.values())}
-    pq.write_table(pa.table(rows), tmp_path / "a.parquet")
+    _stored(tmp_path, files)
     places = {"imagefolder": "folder", "shards": "a.tar", "parquet": "a.parquet"}
     found = {}
     for kind, place in places.items():

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from mi_core.adoption.clip_weights import activation_note, convert_open_clip
+from mi_core.adoption.clip_weights import activation_note, convert_open_clip, timm_activation_note
 from mi_core.adoption.layouts.heads import State
 from mi_core.adoption.model_folder import Definition, Read, folder_kind, json_of, unpacked
 from mi_core.adoption.published import (
@@ -115,7 +115,8 @@ def _noted(entry: Published) -> tuple[str, ...]:
 def _timm(name: str, channels: int, image_size: int) -> Built:
     """A model of timm (the timm extra) without its classifier."""
     preprocessing, notes = _published("timm", name)
-    return _of_timm(name, {}, preprocessing, notes)
+    activation = timm_activation_note(name)
+    return _of_timm(name, {}, preprocessing, (*notes, *([activation] if activation else [])))
 
 
 def _of_timm(name: str, settings: Mapping[str, Any], preprocessing: Preprocessing, notes: tuple[str, ...]) -> Built:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mi_core.adoption.layouts.heads import State
-from mi_core.adoption.published import open_clip_tags
+from mi_core.adoption.published import import_timm, open_clip_tags
 from mi_core.checks import ConfigError
 from mi_core.encoders.clip import OpenCLIPText, SplitTower, import_open_clip
 
@@ -57,9 +57,25 @@ def activation_note(name: str, tag: str) -> str:
         if (tag in of_quick) != quick:
             raise ConfigError(f"the weights {tag} of {name} need load = 'open_clip:{twin}:{tag}'")
         return ""
-    own, other = ("QuickGELU", "GELU") if quick else ("GELU", "QuickGELU")
-    which = "all others" if quick else ", ".join(of_quick)
-    return f"taken to have {own}, which no file tells; weights with {other} ({which}) need open_clip:{twin}"
+    return _activation_in_words(of_quick, f"open_clip:{twin}")
+
+
+def timm_activation_note(name: str) -> str:
+    """The same of timm's names, which may end in a tag: timm itself takes weights with the other activation."""
+    timm, plain = import_timm(), name.partition(".")[0].replace("_quickgelu", "")
+    quick = plain.replace("_clip_", "_clip_quickgelu_")
+    if quick == plain or not timm.is_model(quick) or not timm.is_model(plain):
+        return ""
+    of_quick = [known.partition(".")[2] for known in timm.list_pretrained(f"{quick}.*")]
+    return _activation_in_words(of_quick, f"timm:{quick if name.partition('.')[0] == plain else plain}")
+
+
+def _activation_in_words(of_quick: list[str], twin: str) -> str:
+    """The activation that a name has, the weights that have the other, by their tags, and the name for these."""
+    own, other, which = ("GELU", "QuickGELU", ", ".join(of_quick))
+    if "quickgelu" not in twin:
+        own, other, which = "QuickGELU", "GELU", "all others"
+    return f"taken to have {own}, which no file tells; weights with {other} ({which}) need {twin}"
 
 
 def _twin(name: str) -> str | None:

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -24,7 +25,7 @@ from mi_core.adoption.layouts.heads import State, head_module
 from mi_core.adoption.layouts.looks import look_at
 from mi_core.adoption.layouts.vit_mae import released_names
 from mi_core.adoption.model_folder import Definition, definition, definition_mark, folder_kind, without_weights
-from mi_core.adoption.published import PUBLISHED, Preprocessing, check_file
+from mi_core.adoption.published import PUBLISHED, Preprocessing, check_file, import_timm
 from mi_core.adoption.soundness import Answers, check_answers, check_weights
 from mi_core.checks import ConfigError, check_choice
 from mi_core.encoders.checkpoint import (
@@ -152,6 +153,7 @@ def _adopt_weights(
     side = _side(load, weights.state, preprocessing, image_size)
     built: Built = seeded(seed, lambda: _build(load, channels, side, files))
     layout, tensors, own = Layout(f"{kind} state dict", {}, {}), State(), built.preprocessing
+    assumed: tuple[str, ...] = ()
     if not bare and built.convert is not None:
         if kind in ("torchvision", "timm"):
             state, beside = inner(weights.state, built.backbone.state_dict())
@@ -163,6 +165,9 @@ def _adopt_weights(
         layout = recognise(weights.state, built.backbone, name=name, activations=activations)
         own = own.changed({part: tuple(values.flatten().tolist()) for part, values in layout.extras.items()})
         tensors = _joined({"backbone": layout.backbone, **layout.heads, "decoder": layout.decoder})
+        if not layout.extras and not {"mean", "std"} <= preprocessing.keys():
+            words = replace(own, size=None).words().removeprefix("any size, ")
+            assumed = (f"normalisation assumed: {own.interpolation}, {words}",)
     final = own.changed(preprocessing)
     with_text = bare or bool(_part(tensors, "text"))
     encoder = seeded(seed, lambda: _encoder(built, tensors, layout.activations, final, channels, with_text=with_text))
@@ -175,7 +180,9 @@ def _adopt_weights(
         words, used, ignored = "fresh weights", "", ()
     words = "; ".join((words, *built.notes))
     mark = _mark(load, encoder.state_dict(), layout.activations, files)
-    return Adopted(encoder, words, final, mark, used, ignored, layout.assumed, layout.activations, files, copied)
+    return Adopted(
+        encoder, words, final, mark, used, ignored, (*layout.assumed, *assumed), layout.activations, files, copied
+    )
 
 
 def _side(load: str, state: State, preprocessing: Mapping[str, Any], image_size: int) -> int:
@@ -307,7 +314,16 @@ def _fill(encoder: Encoder, tensors: State, load: str, state: State) -> None:
     try:
         load_tensors(encoder, _complete(encoder, tensors))
     except ConfigError as error:
-        raise ConfigError(f"{error}; asked for {load}; {look_at(state).sentence()}") from error
+        look = look_at(state)
+        look = replace(look, load=_of_timm_for(load, look.side) or look.load)
+        raise ConfigError(f"{error}; asked for {load}; {look.sentence()}") from error
+
+
+def _of_timm_for(load: str, side: int | None) -> str | None:
+    """The name that timm has for the same network and images of another side; None: it has none."""
+    bare = load.partition(".")[0]
+    known = re.sub(r"_\d+$", f"_{side}", bare)
+    return known if known != bare and bare[:5] == "timm:" and import_timm().is_model(known[5:]) else None
 
 
 def _complete(encoder: Encoder, tensors: State) -> State:

@@ -7,6 +7,7 @@ in words come here as folders of their own, see `vision_towers`.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -26,6 +27,9 @@ from mi_core.encoders.text_tower import TextTower
 _INTERPOLATIONS = {2: "bilinear", 3: "bicubic"}  # Pillow's numbers
 _VOCABULARIES = {"tokenizer.json", "vocab.json", "spiece.model"}  # without one, a tokenizer loads that knows no word
 _HALF = (0.5, 0.5, 0.5)
+_FOLLOWED = ("do_resize", "do_center_crop", "do_rescale", "do_normalize", "do_convert_rgb", "do_reduce_labels")
+_CHANGES = re.compile("do_|rescale_offset|offset|crop_pct|size_divis|keep_aspect_ratio|ensure_multiple_of")
+_RULES = ("size", "crop_size", "resample", "image_mean", "image_std", *_FOLLOWED)
 _BLOCKS = 8  # of merged patches on a side, where a tower takes images of any side
 
 
@@ -56,24 +60,10 @@ class _Family:
     packed: bool = False
 
 
+_CLIP = _Family("CLIPModel", "vision_model", 1, normalised=False, projection="visual_projection", captions=True)
 _FAMILIES: dict[str, _Family] = {
-    "clip": _Family(
-        "CLIPModel",
-        "vision_model",
-        1,
-        normalised=False,
-        projection="visual_projection",
-        text=("text_model", "text_projection"),
-        captions=True,
-    ),
-    "clip_vision_model": _Family(
-        "CLIPVisionModelWithProjection",
-        "vision_model",
-        1,
-        normalised=False,
-        projection="visual_projection",
-        captions=True,
-    ),
+    "clip": replace(_CLIP, text=("text_model", "text_projection")),
+    "clip_vision_model": replace(_CLIP, model="CLIPVisionModelWithProjection"),
     "siglip": _Family("SiglipModel", "vision_model", projection="", text=("text_model", ""), captions=True),
     "siglip_vision_model": _Family("SiglipVisionModel", projection="", captions=True),
     "qwen2_vl_vision": _Family(
@@ -90,7 +80,7 @@ _FAMILIES: dict[str, _Family] = {
 """Families of models by the ``model_type`` of their config."""
 _BY_CLASS = {
     "ViTForImageClassification": _Family("ViTForImageClassification", "vit", 1, classifier="classifier"),
-    "CLIPVisionModel": _Family("CLIPVisionModel", "vision_model", 1, normalised=False, captions=True),
+    "CLIPVisionModel": replace(_CLIP, model="CLIPVisionModel", projection=None),
 }
 """Models by the first of ``architectures``, where the family is not enough: with a classifier that reads the embedding
 (that of DINOv2 reads patches too), or without a projection."""
@@ -252,11 +242,7 @@ def preprocessing_of(files: Definition) -> tuple[Preprocessing, tuple[str, ...]]
     resize, fit = _resized(known)
     crop = known.get("crop_size") if known.get("do_center_crop") else None
     size = _side(crop) if crop else resize or _side(vision.image_size)
-    normal = known.get("do_normalize", True)
-    mean, std = (
-        tuple(map(float, known.get(name) or default)) if normal else plain
-        for name, default, plain in (("image_mean", _HALF, (0.0,)), ("image_std", _HALF, (1.0,)))
-    )
+    mean, std = _normalisation(known)
     interpolation = _INTERPOLATIONS.get(int(known.get("resample", 2)))
     notes = () if interpolation else ("it resizes by a filter that is none of bilinear and bicubic; bicubic is used",)
     if fit == SHORTEST and crop is None:
@@ -267,19 +253,35 @@ def preprocessing_of(files: Definition) -> tuple[Preprocessing, tuple[str, ...]]
 def _packed_preprocessing(known: Mapping[str, Any], vision: Any) -> tuple[Preprocessing, tuple[str, ...]]:
     """The same of a tower that takes images of any side."""
     size = _BLOCKS * int(vision.patch_size * vision.spatial_merge_size)
-    mean, std = (tuple(map(float, known.get(name) or _HALF)) for name in ("image_mean", "image_std"))
+    mean, std = _normalisation(known)
     beside = () if known else ("mean and std assumed: the folder has no preprocessor_config.json",)
     note = f"it takes images of any side; they are shown with {size} x {size} px"
     return Preprocessing(size, "bicubic", mean, std, size, SQUASH), (note, *beside)
 
 
+def _normalisation(known: Mapping[str, Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and std of pixels in [0, 1] that do what the rules do to pixels of 0 to 255."""
+    scale = 255 * float(known.get("rescale_factor") or 1 / 255) if known.get("do_rescale", True) else 255.0
+    mean, std = known.get("image_mean") or _HALF, known.get("image_std") or _HALF
+    mean, std = (mean, std) if known.get("do_normalize", True) else ((0.0,), (1.0,))
+    return tuple(float(value) / scale for value in mean), tuple(float(value) / scale for value in std)
+
+
 def _image_rules(files: Definition) -> dict[str, Any] | None:
-    if "preprocessor_config.json" in files:
-        return json_of(files, "preprocessor_config.json")
-    if "processor_config.json" in files:
-        own = json_of(files, "processor_config.json").get("image_processor")
-        return own if isinstance(own, dict) else None
-    return None
+    """The rules for images, those of their class where they are silent; None: none. Raises ConfigError: `_CHANGES`."""
+    found = next((name for name in ("preprocessor_config.json", "processor_config.json") if name in files), "")
+    own = json_of(files, found) if found else None
+    own = own.get("image_processor") if own and found == "processor_config.json" else own
+    if not isinstance(own, dict):
+        return None
+    for field, value in own.items():
+        if value and _CHANGES.match(field) and field not in _FOLLOWED:
+            raise ConfigError(f"{found}: {field} = {value!r} changes pixels in a way that is not followed here")
+    named = str(own.get("image_processor_type") or own.get("feature_extractor_type"))
+    kind = getattr(
+        import_transformers(), re.sub("Fast$", "", named.replace("FeatureExtractor", "ImageProcessor")), None
+    )
+    return {field: getattr(kind, field) for field in _RULES if getattr(kind, field, None) is not None} | own
 
 
 def _resized(known: Mapping[str, Any]) -> tuple[int | None, str | None]:
@@ -289,6 +291,8 @@ def _resized(known: Mapping[str, Any]) -> tuple[int | None, str | None]:
         return None, None
     if isinstance(size, int):  # as files of before have it
         return size, SHORTEST if known.get("do_center_crop") else SQUASH
+    if not set(size) <= {"shortest_edge", "height", "width"}:
+        raise ConfigError(f"size = {size} of its images is not followed here, only height and width or shortest_edge")
     if "shortest_edge" in size:
         return int(size["shortest_edge"]), SHORTEST
     return _side(size), SQUASH

@@ -18,14 +18,16 @@ import numpy as np
 from PIL import Image
 
 from mi_core.checks import ConfigError
+from mi_core.eight_bits import eight_bits, grey_values
 from mi_core.hashing import printable
 from mi_core.image_files import HEAD, ORIENTATION, SUFFIXES, ImageError, orientation_of, sort_files, suffix_in
-from mi_core.images import eight_bits
+from mi_core.tiff import sample_fault
 
 _CHANNELS = (1, 2, 3, 4)
 _IMAGE_KEYS = ("image", "img", "jpg", "png", "pixels")  # of the image in a dictionary
 _PNG_MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")
 _MOST_HELD = 2_000_000_000  # bytes of images that can be gone through once
+TWICE = 16  # images of a side that are asked for twice
 _ROUNDING = 1e-3  # by which values may leave their range
 
 
@@ -73,6 +75,15 @@ def items_of(given: Any, name: str) -> list[Item]:
         return _of_files([Path(one) for one in given], name)
     width = len(str(len(given) - 1))
     return [Item(f"{row:0{width}d}", partial(_encoded_at, given, row, f"{name}[{row}]")) for row in range(len(given))]
+
+
+def check_steady(item: Item, data: bytes, side: str) -> None:
+    """Raise ConfigError if an image is another one than before, ``data``, when it is asked for again."""
+    if item.data() != data:
+        raise ConfigError(
+            f"{side}/{item.key} is another image each time that it is asked for; give the data set without its random "
+            "augmentation"
+        )
 
 
 def _column_of(given: Mapping[Any, Any], name: str) -> Any:
@@ -216,14 +227,14 @@ def encoded(image: Any, name: str = "image") -> bytes:
 
 def _png_of(image: Image.Image) -> bytes:
     """A file that is decoded as the image's own would be."""
+    if fault := sample_fault(image):
+        raise ImageError(fault)
     image.load()  # which turns a TIFF
     exif = Image.Exif()
     exif[ORIENTATION] = orientation_of(image) or 1
     if image.mode.startswith("I"):
-        values = np.asarray(image).astype(np.int64)
-        if values.min() < 0 or values.max() > 65535:
-            raise ImageError(f"grey values from {values.min():,} to {values.max():,}, more than 16 bits")
-        image = Image.fromarray(values.astype(np.uint16))
+        values, depth, _ = grey_values(image, 16)
+        image = Image.fromarray(values.astype(np.uint16)) if depth == 16 else eight_bits(image)
     elif image.mode not in _PNG_MODES:
         image = eight_bits(image)
     buffer = io.BytesIO()

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from mi_core.auditing.arguments import checked, recipe_of
-from mi_core.auditing.images import Item, items_of
+from mi_core.auditing.images import TWICE, Item, check_steady, items_of
 from mi_core.auditing.models import device_of, evaluating
 from mi_core.augmentations.views import make_views
 from mi_core.checks import ConfigError, ShapeError, check_range
@@ -76,7 +76,8 @@ class LeakMeter:
         seed: of the views and of the choice of images.
 
     Raises:
-        ConfigError: an argument is impossible, or a side has fewer than 50 images.
+        ConfigError: an argument is impossible, a side has fewer than 50 different images, both share one, or images
+            are others when they are asked for again.
     """
 
     def __init__(
@@ -108,12 +109,11 @@ class LeakMeter:
         self.mean = torch.tensor(mean or (0.0,)).reshape(1, -1, 1, 1)
         self.std = torch.tensor(std or (1.0,)).reshape(1, -1, 1, 1)
         sides = {"members": items_of(members, "members"), "held_out": items_of(held_out, "held_out")}
-        self.images, self.streams = [], []
-        for name, items in sides.items():
-            chosen = _some(items, most, seed, name)
-            decoder = Decoder(size)
-            self.images.append(torch.from_numpy(np.stack([decode(item.data(), decoder) for item in chosen])))
-            self.streams.append(pixel_streams("", seed, "query", self.images[-1]))
+        found = [_pixels(items, most, seed, name, Decoder(size)) for name, items in sides.items()]
+        if shared := len(found[0].keys() & found[1].keys()):
+            raise ConfigError(f"{shared} images of members are among held_out, by their pixels; leave them out of one")
+        self.images = [torch.from_numpy(np.stack([*pixels.values()])) for pixels in found]
+        self.streams = [pixel_streams("", seed, "query", images) for images in self.images]
         self.each: float | None = None  # seconds for an image
         self._begin()
 
@@ -209,12 +209,19 @@ class LeakMeter:
         return np.asarray(similar.mean(dim=1, dtype=torch.float64).cpu().numpy())
 
 
-def _some(items: list[Item], most: int, seed: int, name: str) -> list[Item]:
+def _pixels(items: list[Item], most: int, seed: int, name: str, decoder: Decoder) -> dict[bytes, np.ndarray]:
+    """Pixels of at most so many different images of a side, by their bytes."""
     items = [item for item in items if not item.fault]
-    if len(items) < LEAST:
-        raise ConfigError(f"{name} has {len(items)} images; give at least {LEAST}")
-    order = np.random.default_rng(seed).permutation(len(items))[:most]
-    return [items[row] for row in order.tolist()]
+    found: dict[bytes, np.ndarray] = {}
+    for turn, row in enumerate(np.random.default_rng(seed).permutation(len(items))[:most].tolist()):
+        data = items[row].data()
+        if turn < TWICE:
+            check_steady(items[row], data, name)
+        pixels = decode(data, decoder)
+        found[pixels.tobytes()] = pixels
+    if len(found) < LEAST:
+        raise ConfigError(f"{name} has {len(found)} different images; give at least {LEAST}")
+    return found
 
 
 def _lightning() -> Any:

@@ -120,6 +120,8 @@ def model_of(model: Any, how: Preparation, name: str = "model") -> Model:
     is_network = isinstance(model, nn.Module)
     kind, called = "network" if is_network else "function", getattr(model, "__name__", type(model).__name__)
     how.check_used(f"a Python {kind}", "mean", "std", name=name)
+    if is_network and any(not torch.is_tensor(one) or one.is_quantized for one in model.state_dict().values()):
+        raise ConfigError(f"{name} is a quantised network, whose weights cannot be read; give its forward, a function")
     encoder, answers = _of_code(model, how)
     told = [f"{name} {', '.join(f'{one:.4g}' for one in values)}" for name, values in how.normalisation.items()]
     part = EncoderPart(

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mi_core.auditing.config_text import KNOWN
-from mi_core.auditing.images import Item, error_in_words
+from mi_core.auditing.images import TWICE, Item, check_steady, error_in_words
 from mi_core.checks import ConfigError
 from mi_core.hashing import FIRST, PART, digests64, sample_digests, sum_of_digests
 from mi_core.image_files import ImageError
@@ -109,8 +109,8 @@ def read(
         near_duplicates: whether near-copies are left out.
 
     Raises:
-        ConfigError: a candidate and a control are the same image, a side has no usable image, or too many images
-            cannot be used.
+        ConfigError: a candidate and a control are the same image, a side has no usable image, too many images cannot
+            be used, or one of the first that are asked for twice is another one then.
     """
     kept: list[tuple[Item, str, str, int]] = []  # in the order in which the first of some copies stays
     seen: dict[str, str] = {}
@@ -120,7 +120,8 @@ def read(
     remarks: dict[str, Counter[str]] = {side: Counter() for side in given}
     for side, items in given.items():
         lost: dict[int, RejectedSample] = {}
-        for place in np.argsort(digests64((seed, "role", side), [item.key for item in items]), kind="stable").tolist():
+        order = np.argsort(digests64((seed, "role", side), [item.key for item in items]), kind="stable").tolist()
+        for turn, place in enumerate(order):
             item = items[place]
             try:
                 if item.fault:
@@ -132,6 +133,8 @@ def read(
                 continue
             finally:
                 tick()
+            if turn < TWICE:
+                check_steady(item, data, side)
             remarks[side].update(done)
             if near_duplicates and shorter < LEAST_SIDE:
                 remarks[side].update([TOO_SMALL])
@@ -158,8 +161,8 @@ def read(
     if near_duplicates:
         pairs = near_pairs(np.array(hashes, dtype=np.uint64), distance=usual_distance(len(kept)))
         stays = first_copies(pairs, np.stack(levels)) == np.arange(len(kept))
-    order = list(given)
-    rows = sorted(np.flatnonzero(stays).tolist(), key=lambda row: (order.index(kept[row][1]), kept[row][3]))
+    names = list(given)
+    rows = sorted(np.flatnonzero(stays).tolist(), key=lambda row: (names.index(kept[row][1]), kept[row][3]))
     items, sides, shas, _ = map(list, zip(*(kept[row] for row in rows), strict=True))
     gone = len(kept) - len(rows)
     return Samples(items, sides, shas, np.stack(summaries)[rows], rejected, copies, gone, remarks, decoder)

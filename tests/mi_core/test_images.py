@@ -13,9 +13,10 @@ import pytest
 from PIL import Image
 
 from mi_core.checks import ConfigError
-from mi_core.image_files import ImageError
-from mi_core.images import LIBRARIES, VERSION, Decoder, blended, decode, decode_and_hash, encode_png, image_info
+from mi_core.image_files import ImageError, open_image
+from mi_core.images import LIBRARIES, VERSION, Decoder, blended, decode, decode_and_hash, encode_png
 from mi_core.images import _fit as fitted
+from tests.mi_core.tiffs import tiff_bytes
 
 GENERATOR = np.random.default_rng(0)
 GREY = GENERATOR.integers(0, 256, (12, 16), dtype=np.uint8)
@@ -60,6 +61,91 @@ def test_grey_files_of_all_depths() -> None:
     np.testing.assert_array_equal(decode(saved(alpha), Decoder(32, 1)), grey[None])
     bits = Image.fromarray(grey).convert("1")
     assert set(np.unique(decode(saved(bits), Decoder(32, 1)))) == {0, 255}
+
+
+SHADES = np.arange(64).reshape(8, 8)  # of 6 bits
+DEEP = SHADES.astype(np.uint16) * 1040 + 7  # the same over 16 bits
+COLOURS = np.stack([DEEP, DEEP[::-1], DEEP[:, ::-1], DEEP], axis=-1)
+IN_8 = COLOURS // 257
+MAP = [*range(0, 65536, 257), *range(65535, -1, -257), *range(0, 65536, 257)]
+BIT_12 = "read with 8 of 12 bits"
+BIT_16 = "read with 8 of 16 bits"
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("order", ["<", ">"])
+@pytest.mark.parametrize(
+    ("pixels", "options", "shown", "remarks"),
+    [
+        (SHADES % 2, {"photometric": 0, "bits": 1}, 255 * (1 - SHADES % 2), ()),
+        (SHADES % 2, {"photometric": 1, "bits": 1}, 255 * (SHADES % 2), ()),
+        (SHADES % 4, {"photometric": 0, "bits": 2}, 255 - 85 * (SHADES % 4), ()),
+        (SHADES % 16, {"photometric": 0, "bits": 4}, 255 - 17 * (SHADES % 16), ()),
+        (SHADES.astype(np.uint8), {"photometric": 0}, 255 - SHADES, ()),
+        (DEEP, {"photometric": 0}, (65535 - DEEP) // 257, (BIT_16,)),
+        (DEEP, {"photometric": 1}, DEEP // 257, (BIT_16,)),
+        (DEEP >> 4, {"photometric": 1, "bits": 12}, DEEP >> 8, (BIT_12,)),
+        (DEEP.astype(np.uint32), {"photometric": 1}, DEEP // 257, (BIT_16,)),
+        (DEEP.astype(np.int32), {"photometric": 1}, DEEP // 257, (BIT_16,)),
+        (COLOURS[..., :3], {"photometric": 2}, COLOURS[..., :3] >> 8, (BIT_16,)),
+        (COLOURS, {"photometric": 2, "extra": [2]}, COLOURS[..., :3] >> 8, (BIT_16, "transparency dropped")),
+        (SHADES.astype(np.uint8), {"photometric": 3, "palette": MAP}, np.stack([SHADES, 255 - SHADES, SHADES], -1), ()),
+        (IN_8.astype(np.uint8)[..., :3], {"photometric": 2, "planes": True}, IN_8[..., :3], ()),
+    ],
+)
+def test_a_tiff_has_the_pixels_that_a_viewer_shows_or_is_refused(
+    pixels: np.ndarray, options: dict[str, Any], shown: np.ndarray, remarks: tuple[str, ...], order: str, packed: bool
+) -> None:
+    bits = options.get("bits")
+    data = tiff_bytes(
+        pixels.astype(f"{order}u2" if bits else pixels.dtype.newbyteorder(order)), packed=packed, **options
+    )
+    expected = (np.stack([shown] * 3, axis=-1) if shown.ndim == 2 else shown).transpose(2, 0, 1)
+    try:
+        found = decode_and_hash(data, Decoder(8))
+    except ImageError as error:  # Pillow has these in one byte order alone
+        assert order == ">" and (bits == 12 or pixels.itemsize == 4 or pixels is DEEP), error
+        assert "a TIFF of 1 x" in str(error)
+        return
+    np.testing.assert_array_equal(found.pixels, expected)
+    assert found.remarks == remarks
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("order", ["<", ">"])
+@pytest.mark.parametrize(
+    ("pixels", "options", "reason"),
+    [
+        ((DEEP >> 1).astype(np.int16), {"photometric": 1}, "signed"),
+        (SHADES.astype(np.int8), {"photometric": 1}, "1 x 8 bits, signed"),
+        ((COLOURS[..., :3] / 65535).astype(np.float32), {"photometric": 2}, "3 x 32 bits, floating-point"),
+        ((DEEP / 65535).astype(np.float32), {"photometric": 1}, "floating-point"),
+        (DEEP.astype(np.uint32) << 16, {"photometric": 1}, "from 458,752 to 4,294|a TIFF of 1 x 32 bits, unsigned"),
+        (np.stack([DEEP, DEEP], axis=-1), {"photometric": 1, "extra": [2]}, "2 x 16 bits, unsigned"),
+        (SHADES.astype(np.uint8), {"photometric": 3, "palette": [one >> 8 for one in MAP]}, "palette have 8 bits"),
+    ],
+)
+def test_a_tiff_of_values_without_an_agreed_range_says_what_it_is(
+    pixels: np.ndarray, options: dict[str, Any], reason: str, order: str, packed: bool
+) -> None:
+    data = tiff_bytes(pixels.astype(pixels.dtype.newbyteorder(order)), packed=packed, **options)
+    for decoded in (decode, decode_and_hash):
+        with pytest.raises(ImageError, match=reason):
+            decoded(data, Decoder(8))
+
+
+def test_signed_values_are_read_by_the_depth_that_is_set() -> None:
+    data = tiff_bytes((DEEP >> 4).astype("<i2"), 1)
+    np.testing.assert_array_equal(decode(data, Decoder(8, 1, depth=12))[0], DEEP >> 8)
+    inverted = tiff_bytes(DEEP >> 4, 0)
+    np.testing.assert_array_equal(decode(inverted, Decoder(8, 1, depth=12))[0], (4095 - (DEEP >> 4)) // 16)
+
+
+def test_planes_of_16_bits_are_read_or_refused() -> None:
+    data = [tiff_bytes(COLOURS[..., :3], 2, planes=True, packed=packed) for packed in (False, True)]
+    with pytest.raises(ImageError, match="3 x 16 bits in planes, unsigned, photometric interpretation 2"):
+        decode(data[0], Decoder(8))
+    np.testing.assert_array_equal(decode(data[1], Decoder(8)), (COLOURS[..., :3] >> 8).transpose(2, 0, 1))
 
 
 def test_palette_and_transparent_palette() -> None:
@@ -117,6 +203,42 @@ def test_a_damaged_jpeg_is_refused_or_decoded_as_pillow_does() -> None:
             np.testing.assert_array_equal(decode(bytes(damaged), COLOUR_32), theirs)
             outcomes[1] += 1
     assert min(outcomes) > 40
+
+
+def _spoilt(whole: bytes) -> dict[str, bytes]:
+    half, rest = whole[: len(whole) // 2], len(whole) - len(whole) // 2
+    return {
+        "closed": half + b"\xff\xd9",
+        "preallocated": half + bytes(rest),
+        "preallocated and closed": half + bytes(rest - 2) + b"\xff\xd9",
+        "far more zeros": half + bytes(20 * len(whole)),
+        "zeros within": half + bytes(rest // 2) + whole[len(half) + rest // 2 :],
+    }
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+@pytest.mark.parametrize("options", [{}, {"progressive": True}, {"quality": 95, "subsampling": 0}, {"quality": 30}])
+@pytest.mark.parametrize("side", [32, 200])
+def test_half_a_jpeg_is_refused_or_remarked_on_by_every_way_alike(
+    side: int, options: dict[str, Any], mode: str
+) -> None:
+    noise = np.random.default_rng(side).integers(0, 256, (side, side, 3), dtype=np.uint8)
+    whole = saved(Image.fromarray(noise).convert(mode), "JPEG", **options)
+    decoders = [Decoder(32), Decoder(32, scaled=True), Decoder(side), Decoder(32, 1, fit="shortest")]
+    for decoder in decoders:
+        assert not [word for word in decode_and_hash(whole, decoder).remarks if "damaged" in word]
+    for name, data in _spoilt(whole).items():
+        judged = set()
+        for decoder in decoders:
+            try:
+                found = decode_and_hash(data, decoder)
+                judged.add("remark" if any("JPEG data damaged" in word for word in found.remarks) else "silent")
+                np.testing.assert_array_equal(found.pixels, decode(data, decoder))
+            except ImageError:
+                judged.add("refused")
+                with pytest.raises(ImageError):
+                    decode(data, decoder)
+        assert judged in ({"remark"}, {"refused"}), name
 
 
 @pytest.mark.parametrize("orientation", [1, 6])
@@ -267,10 +389,10 @@ def test_damaged_files_are_errors_with_a_reason(data: bytes, reason: str) -> Non
 
 
 def test_info_and_settings() -> None:
-    info = image_info(saved(Image.fromarray(COLOUR), "JPEG"))
+    info = open_image(saved(Image.fromarray(COLOUR), "JPEG"))
     assert (info.format, info.mode, info.width, info.height) == ("JPEG", "RGB", 16, 12)
     with pytest.raises(ImageError, match="no image of a format"):
-        image_info(b"nothing")
+        open_image(b"nothing")
     with pytest.raises(ConfigError, match="channels = 2, allowed: 1, 3"):
         Decoder(32, 2)
     with pytest.raises(ConfigError, match="image_size = 0"):

@@ -20,7 +20,8 @@ from mi_core.adoption.layouts.heads import State
 from mi_core.adoption.layouts.pickles import CONTAINERS, TORCHSCRIPT, is_torchscript, tensors_in, unreadable
 from mi_core.checks import ConfigError
 
-_WRAPPERS = ("module.", "_orig_mod.", "model.")
+_WRAPPERS = ("module.", "model.")
+_WITHIN = re.compile(r"(?:(?<=\.)|^)(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
 _BESIDE: dict[str, str] = {
     r"student$": "the other network; DINO releases the teacher",
     r".*ema.*|momentum.*|target.*": "averaged weights; weights_key chooses them",
@@ -140,7 +141,8 @@ def _holds(value: Mapping[Any, Any]) -> bool:
 
 
 def _unprefixed(state: State) -> State:
-    """Without what wrappers such as DistributedDataParallel and torch.compile put before every name."""
+    """Without what wrappers such as DistributedDataParallel put before every name, and others within names."""
+    state = {_WITHIN.sub("", name): tensor for name, tensor in state.items()}
     while True:
         weights = [name for name in state if not _COUNTER.search(name)]
         wrapper = next((start for start in _WRAPPERS if all(name.startswith(start) for name in weights)), None)

@@ -21,8 +21,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from mi_core.image_files import SUFFIXES, suffix_of
-from mi_core.images import Decoder, image_info
+from mi_core.image_files import SUFFIXES, open_image, suffix_of
+from mi_core.images import Decoder
 from pipelines.config.mistakes import first_mistake
 from pipelines.config.sections.sources import KINDS, ON_FILES, SETTINGS, SHARDED, TORCHVISION, SourceConfig
 from pipelines.console import bars, say
@@ -299,7 +299,7 @@ def _size(sample: Sample) -> int:
 
 def _entry(sample: Sample, key: str) -> tuple[dict[str, Any], str]:
     """The sample as WebDataset writes it, and its suffix."""
-    suffix = suffix_of(image_info(sample.image).format)
+    suffix = suffix_of(open_image(sample.image).format or "")
     entry: dict[str, Any] = {"__key__": key, suffix: sample.image, **_others(sample)}
     if sample.label is not None:
         entry["cls"] = str(sample.label).encode()
@@ -364,7 +364,7 @@ def inspect(source: SourceConfig) -> Inspection:
     first: dict[str, str] = {}
     readings: list[Reading] = []
     for place, sample, sha in _samples(source, readings):
-        info = image_info(sample.image)
+        info = open_image(sample.image)
         inspection.samples += 1
         inspection.bytes += len(sample.image)
         inspection.formats[f"{info.format} {info.mode}"] += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -218,3 +219,40 @@ def test_python_callables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     ):
         with pytest.raises(ConfigError, match=message):
             adopt(f"python:{name}", None, channels=3, image_size=32)
+
+
+@pytest.mark.parametrize(
+    ("file", "load", "told"),
+    [
+        ("vit_tiny_patch16_384", "timm:vit_tiny_patch16_224", "write load: timm:vit_tiny_patch16_384$"),
+        ("vit_tiny_patch16_384", "timm:vit_tiny_patch16_224.augreg_in21k", "write load: timm:vit_tiny_patch16_384$"),
+        ("deit_tiny_patch16_224", "timm:vit_tiny_patch16_384", "write load: timm:vit_tiny_patch16_224$"),
+    ],
+)
+def test_weights_of_another_side_are_told_timm_s_own_name(file: str, load: str, told: str) -> None:
+    timm = pytest.importorskip("timm")
+    with pytest.raises(ConfigError, match=told):
+        adopt(load, saved(timm.create_model(file, pretrained=False).state_dict()), **SHAPE)
+
+
+@pytest.mark.parametrize(
+    ("name", "note"),
+    [
+        (
+            "vit_base_patch32_clip_224",
+            r"have GELU, .* QuickGELU \(.*openai\) need timm:vit_base_patch32_clip_quickgelu_224$",
+        ),
+        ("vit_base_patch32_clip_224.laion2b_e16", "have GELU, .* need timm:vit_base_patch32_clip_quickgelu_224$"),
+        (
+            "vit_base_patch32_clip_quickgelu_224",
+            "have QuickGELU, .* GELU .all others. need timm:vit_base_patch32_clip_224$",
+        ),
+        ("vit_base_patch32_224", "^$"),
+        ("vit_medium_patch16_clip_224", "^$"),
+    ],
+)
+def test_the_activation_of_timm_s_clip_is_noted_as_open_clip_s_is(name: str, note: str) -> None:
+    from mi_core.adoption.clip_weights import timm_activation_note
+
+    pytest.importorskip("timm")
+    assert re.search(note, timm_activation_note(name))

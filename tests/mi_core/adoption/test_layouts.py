@@ -88,7 +88,8 @@ def test_published_checkpoints(build: Callable[[], Case]) -> None:
     adopted = taken(case)
     assert adopted.layout == case.layout
     assert adopted.ignored == case.ignored
-    assert adopted.assumed == case.assumed
+    normalisation = "normalisation assumed: bilinear, mean 0.485, 0.456, 0.406, std 0.229, 0.224, 0.225"
+    assert adopted.assumed == (*case.assumed, normalisation)
     assert adopted.encoder.outputs == ("backbone", *(output for output in case.expected if output != "backbone"))
     normalised = (images(case.side) - MEAN) / STD
     found = adopted.encoder(images(case.side))
@@ -445,6 +446,8 @@ TENSORS = {"a": torch.ones(5000)}
         (b"\x89HDF\r\n\x1a\n", "HDF5"),
         (archive("arrays/a.npy"), "a NumPy archive"),
         (archive("readme.txt"), "a ZIP archive of readme.txt; unpack it"),
+        (b"\x08\x08\x12\x07pytorch\x1a\x052.1.0:\x90", "an ONNX file, a graph .* PyTorch weights .* load: python:"),
+        (b"\x1c\x00\x00\x00TFL3\x14\x00", "a TFLite file, a graph with its weights"),
         (b"nothing", "neither safetensors nor a PyTorch file"),
     ],
 )  # fmt: skip
@@ -598,6 +601,18 @@ def test_what_a_training_of_dinov2_writes(content: Any, outputs: int) -> None:
     assert found.encoder.outputs == ("backbone", "projection")[:outputs]
 
 
+def test_a_normalisation_that_no_file_tells_is_named() -> None:
+    """timm's own transformers have a mean of .5, DeiT's those of ImageNet: their names and shapes are the same."""
+    import timm
+
+    small = timm.create_model("vit_small_patch16_224", pretrained=False, num_classes=0).state_dict()
+    found = embedded(small, "checkpoint:deit-s/16", 224)
+    assert found.assumed[-1].startswith("normalisation assumed: bilinear, mean 0.485, ")
+    given = {"mean": (0.5,) * 3, "std": (0.5,) * 3}
+    told = adopt("checkpoint:deit-s/16", saved(small), channels=3, image_size=224, preprocessing=given)
+    assert not any("normalisation" in words for words in told.assumed)
+
+
 @torch.no_grad()
 @pytest.mark.parametrize(
     ("start", "load"),
@@ -618,6 +633,20 @@ def test_a_prefix_is_taken_off_where_that_makes_all_names_fit(start: str, load: 
     content = below(start, state) | {"probe.weight": torch.ones(2, 2)}
     if start != "encoder." or load.startswith("torchvision"):  # a layout of its own knows no probe
         assert "probe.*" in " ".join(embedded(content, load, 32).ignored)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("wrapper", ["_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_orig_mod"])
+@pytest.mark.parametrize("load", ["checkpoint:resnet18-imagenet", "torchvision:resnet18"])
+def test_wrappers_within_names_are_taken_off(wrapper: str, load: str) -> None:
+    """As layers that FSDP, activation checkpointing and torch.compile wrap one by one have them."""
+    state = {key: one for key, one in seeded(models.resnet18).state_dict().items() if key[:3] != "fc."}
+    state |= seeded(models.resnet18).state_dict() if load.startswith("torchvision") else {}
+    expected = embedded(state, load, 32).encoder(images())["backbone"]
+    wrapped = {key.replace("layer1.", f"layer1.{wrapper}."): one for key, one in state.items()}
+    both = {f"_orig_mod.{key}".replace(".conv", f".{wrapper}.conv"): one for key, one in wrapped.items()}
+    for content in (wrapped, both, {"state_dict": wrapped}):
+        torch.testing.assert_close(embedded(content, load, 32).encoder(images())["backbone"], expected)
 
 
 @torch.no_grad()

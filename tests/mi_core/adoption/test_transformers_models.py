@@ -228,6 +228,62 @@ def test_rules_for_images_of_all_ages(tmp_path: Path, rules: dict[str, Any], tol
     assert preprocessing_of({**files, "processor_config.json": nested})[0] == own
 
 
+@pytest.mark.parametrize(
+    "kind", ["CLIPImageProcessor", "ViTImageProcessor", "SiglipImageProcessor", "BitImageProcessor"]
+)
+@pytest.mark.parametrize(
+    "rules",
+    [
+        {},
+        {"do_rescale": False},
+        {"do_rescale": False, "image_mean": [120.0, 110.0, 100.0], "image_std": [60.0, 50.0, 40.0]},
+        {"rescale_factor": 1 / 127.5},
+        {"do_normalize": False},
+        {"do_normalize": False, "do_rescale": False},
+    ],
+)
+def test_every_field_of_the_processor_is_followed(tmp_path: Path, kind: str, rules: dict[str, Any]) -> None:
+    """The package's own processor is the referee, also of fields that a file leaves to the processor's class."""
+    import numpy as np
+    import transformers
+    from PIL import Image
+
+    from mi_core.images import Decoder, decode, encode_png
+
+    save_transformers("ViTModel", tmp_path)
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps({"image_processor_type": kind, **rules}))
+    files = {name: (tmp_path / name).read_bytes() for name in ("config.json", "preprocessor_config.json")}
+    ways, _ = preprocessing_of(files)
+    picture = np.random.default_rng(0).integers(0, 256, (300, 300, 3), dtype=np.uint8)
+    theirs = getattr(transformers, kind).from_pretrained(tmp_path)(Image.fromarray(picture), return_tensors="pt")
+    pixels = torch.from_numpy(decode(encode_png(picture), Decoder(**ways.decoding())).copy()).float() / 255
+    mean, std = (torch.tensor(values).reshape(-1, 1, 1) for values in (ways.mean, ways.std))
+    wanted = theirs["pixel_values"][0]
+    off = ((pixels - mean) / std - wanted).abs().max() / (wanted.max() - wanted.min())
+    assert float(off) < 0.02  # rounding while it resizes
+
+
+@pytest.mark.parametrize(
+    ("rules", "told"),
+    [
+        ({"do_pad": True}, "preprocessor_config.json: do_pad = True changes pixels"),
+        ({"do_flip_channel_order": True}, "do_flip_channel_order"),
+        ({"rescale_offset": True}, "rescale_offset"),
+        ({"crop_pct": 0.875}, "crop_pct"),
+        ({"size": {"longest_edge": 224}}, "size = {'longest_edge': 224}"),
+        ({"do_pad": False, "size": 32}, ""),
+    ],
+)
+def test_a_field_that_is_not_followed_is_refused_by_name(tmp_path: Path, rules: dict[str, Any], told: str) -> None:
+    save_transformers("ViTModel", tmp_path)
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(rules))
+    if told:
+        with pytest.raises(ConfigError, match=told):
+            adopted(tmp_path)
+    else:
+        assert adopted(tmp_path).preprocessing.size == 32
+
+
 def test_both_sides_of_images_that_are_not_square_are_named(tmp_path: Path) -> None:
     save_transformers("ViTModel", tmp_path)
     (tmp_path / "preprocessor_config.json").write_text('{"size": {"height": 32, "width": 40}}')

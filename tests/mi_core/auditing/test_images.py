@@ -18,6 +18,7 @@ from mi_core.auditing.images import encoded, items_of
 from mi_core.auditing.reading import read
 from mi_core.checks import ConfigError
 from mi_core.images import Decoder, decode, encode_png
+from tests.mi_core.auditing.restless import Restless
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (6, 5, 7, 3), dtype=np.uint8)
 
@@ -209,3 +210,14 @@ def test_an_item_that_fails_is_one_unusable_image() -> None:
     samples = read(given, Decoder(5), 0, max_rejected=0.2)
     assert [(bad.key, bad.reason) for bad in samples.rejected] == [("3", "RuntimeError: decode failed")]
     assert samples.remarks["controls"]["cut to the centre"] == 6
+
+
+def test_a_data_set_that_augments_at_random_is_refused_in_one_line() -> None:
+    """Both sides alike, as a user has it who gives the training's data set twice."""
+    images = np.random.default_rng(0).integers(0, 256, (120, 16, 16, 3), dtype=np.uint8)
+    restless = Restless(images)
+    given = {side: items_of(restless, side) for side in ("candidates", "controls")}
+    with pytest.raises(ConfigError, match="candidates/[0-9]+ is another image each time .* without its random augment"):
+        read(given, Decoder(16), 0)
+    steady = {"candidates": items_of(images[:60], "candidates"), "controls": items_of(images[60:], "controls")}
+    assert len(read(steady, Decoder(16), 0).items) == 120

@@ -15,6 +15,7 @@ from mi_core import LeakMeter
 from mi_core.auditing import leak_meter
 from mi_core.checks import ConfigError, ShapeError
 from mi_core.encoders.checkpoint import fingerprint
+from tests.mi_core.auditing.restless import Restless
 
 SIDE = 8
 IMAGES = np.random.default_rng(0).integers(0, 256, (160, 3, SIDE, SIDE), dtype=np.uint8)
@@ -163,8 +164,34 @@ def test_all_processes_stop_when_one_is_above_the_budget() -> None:
     assert not alone.should_stop
 
 
+def _drawn(count: int, seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (count, 16, 16, 3), dtype=np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("members", "held_out", "message"),
+    [
+        (_drawn(150, 1), _drawn(150, 1), "150 images of members are among held_out, by their pixels"),
+        (_drawn(150, 1), np.concatenate([_drawn(150, 1)[:100], _drawn(50, 2)]), "100 images of members are among"),
+        (_drawn(150, 1), list(_drawn(150, 1)[::-1]), "150 images of members are among held_out"),
+        (_drawn(150, 1)[[0] * 150], _drawn(150, 2), "members has 1 different images; give at least 50"),
+        (_drawn(150, 1), _drawn(150, 2)[[0] * 140 + [*range(10)]], "held_out has 10 different images"),
+        (Restless(_drawn(150, 1)), _drawn(150, 2), "members/.* is another image each time that it is asked for"),
+    ],
+)
+def test_sides_that_cannot_show_a_leak_are_refused_when_it_is_made(members: Any, held_out: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        LeakMeter(network(), members, held_out, size=16)
+
+
+def test_copies_within_a_side_are_left_out() -> None:
+    some = _drawn(150, 1)
+    meter = LeakMeter(network(), np.concatenate([some, some[:50]]), _drawn(150, 2), size=16)
+    assert [len(images) for images in meter.images] == [150, 150]
+
+
 def test_faults_are_named() -> None:
-    with pytest.raises(ConfigError, match="members has 20 images; give at least 50"):
+    with pytest.raises(ConfigError, match="members has 20 different images; give at least 50"):
         LeakMeter(network(), MEMBERS[:20], OTHERS, size=SIDE)
     with pytest.raises(ConfigError, match="budget"):
         meter_of(network(), budget=0.3)

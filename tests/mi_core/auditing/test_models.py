@@ -272,3 +272,13 @@ def test_a_network_that_cannot_be_copied_or_reset_is_audited_without_an_untraine
     found = model_of(network, HOW)
     assert found.reference is None
     assert found.encoder(torch.rand(2, 3, 16, 16))["backbone"].shape == (2, 4 * 14 * 14)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_quantised_network_is_one_line_and_its_function_is_audited() -> None:
+    network = nn.Sequential(nn.Flatten(), nn.Linear(3 * 16 * 16, 8)).eval()
+    quantised = torch.ao.quantization.quantize_dynamic(network, {nn.Linear}, dtype=torch.qint8)
+    with pytest.raises(ConfigError, match="model is a quantised network, .*; give its forward, a function$"):
+        model_of(quantised, Preparation(16))
+    assert not model_of(quantised.forward, Preparation(16)).open
