@@ -86,14 +86,13 @@ def is_after_looking(lines: Sequence[Line], parts: Sequence[str] = DECISIVE) -> 
     What counts of a plan is ``parts``, and that no attack is left out: some that are added change nothing.
     """
     first = next((number for number, line in enumerate(lines) if line["event"] == START), len(lines))
-    attacks = [set(map(_text, line.get("attacks", ()))) for line in lines if line["event"] == PLAN]
-    begun = max(0, sum(line["event"] == PLAN for line in lines[:first]) - 1)
-    if any(attacks[begun] - later for later in attacks[begun:]):
-        return True
     for event, names in ((ROLES, ("roles",)), (PLAN, parts)):
-        told = [[line.get(name) for name in names] for line in lines if line["event"] == event]
+        kind = [line for line in lines if line["event"] == event]
+        told = [[line.get(name) for name in names] for line in kind]
+        attacks = [set(map(_text, line.get("attacks", ()))) for line in kind]
         before = sum(line["event"] == event for line in lines[:first])
-        if any(later != told[max(0, before - 1)] for later in told[before:]) or (told and not before):
+        begun, later = max(0, before - 1), range(before, len(kind))
+        if any(told[row] != told[begun] or attacks[begun] - attacks[row] for row in later) or (told and not before):
             return True
     return False
 

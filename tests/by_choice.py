@@ -49,7 +49,7 @@ from mi_core.validity.file_features import pixel_features, shrunken  # noqa: E40
 from mi_core.validity.unseen import Scale, mean_of_unseen  # noqa: E402
 from mi_core.validity.verdict import Validity, judge  # noqa: E402
 from tests.encoder_works import cifar10, published, untrained  # noqa: E402
-from tests.false_leaks import chosen, embedded, possible  # noqa: E402
+from tests.false_leaks import embedded, possible  # noqa: E402
 
 Rows = npt.NDArray[np.intp]
 Scores = npt.NDArray[np.float64]
@@ -95,6 +95,12 @@ def small(objective: str, epochs: int) -> PretrainingParameters:
     """A ResNet-8 for CIFAR-10."""
     optimizer = OptimizerParameters(learning_rate=2e-3, schedule="cosine")
     return PretrainingParameters("resnet8", objective, None, optimizer, epochs=epochs, batch_size=100)
+
+
+def drawn(rng: np.random.Generator, rows: Rows, liked: Scores, n: int) -> Rows:
+    """Some rows, with weights exp(liked)."""
+    weights = np.exp(liked[rows])
+    return rng.choice(rows, n, replace=False, p=weights / weights.sum())
 
 
 def standard(values: npt.NDArray[Any]) -> Scores:
@@ -193,9 +199,8 @@ def main(path: str) -> None:
         for number in range(CELL):
             rng = np.random.default_rng([11, number])
             liked = getattr(pool, quality)
-            candidates = sides[0][chosen(rng, liked[sides[0]], tau, n)[0]]
-            left = np.setdiff1d(sides[1], candidates)
-            controls = left[chosen(rng, -liked[left], tau, n)[0]]
+            candidates = drawn(rng, sides[0], tau * liked, n)
+            controls = drawn(rng, np.setdiff1d(sides[1], candidates), -tau * liked, n)
             found.append(pool.checked(candidates, controls)(scores, number < whole))
         keep(summed(name, found, whole, target=target, n=n, by=quality, tau=tau))
 
@@ -215,8 +220,8 @@ def main(path: str) -> None:
     for n in (100, 150, 500):
         found: dict[str, list[Validity]] = {name: [] for name in targets}
         for number in range(DRAWS):
-            drawn = np.random.default_rng([13, n, number]).permutation(every)
-            verdict = pool.checked(drawn[:n], drawn[n : 2 * n])
+            order = np.random.default_rng([13, n, number]).permutation(every)
+            verdict = pool.checked(order[:n], order[n : 2 * n])
             for name, own in scores.items():
                 found[name].append(replace(verdict(own, True), works=works[name]))
         for name, draws in found.items():

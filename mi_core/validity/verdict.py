@@ -207,7 +207,7 @@ class Validity:
         return Judgement("no-evidence", "not-robust" if beyond else "not-beyond-checks")
 
     def beside(self, others: Mapping[str, Validity], family: int) -> Validity:
-        """The same with the strongest of other attacks, of ``family``, if it finds something, and not on references."""
+        """Name the strongest other of ``family`` attacks, if it finds something and, by choice, not on references."""
         counted = [name for name, one in others.items() if self.by == LOT or "control_auc" not in one.differing]
         name = min(counted, key=lambda one: _chance(others[one].attack_auc), default="")
         p = family * _chance(others[name].attack_auc) if name else 1.0
@@ -237,11 +237,10 @@ _NEARLY_ONE = 1 - 1e-12
 
 def _chance(entry: Estimate) -> float:
     """The one-sided p-value of an AUC of at most .5, from its interval."""
-    low = min(max(entry.low, 1 - _NEARLY_ONE), _NEARLY_ONE)
+    low, at = (min(max(part, 1 - _NEARLY_ONE), _NEARLY_ONE) for part in (entry.low, entry.value))
     if entry.value >= 1:  # all of so many pairs agree
         return float(TAIL ** (math.log(0.5) / math.log(low)))
-    at = float(logit(max(entry.value, 1 - _NEARLY_ONE)))
-    return float(ndtr(ndtri(TAIL) * at / max(at - float(logit(low)), 1e-12)))
+    return float(ndtr(ndtri(TAIL) * logit(at) / max(logit(at) - logit(low), 1e-12)))
 
 
 def judge(
