@@ -23,6 +23,7 @@ from typing import Any
 
 from mi_core.checks import ConfigError
 from mi_core.lots.commitment import Header, entry_digest
+from mi_core.lots.draw import spelled
 
 KIND = "encoder-audit question, version 1"
 WITNESSED, FIXED, OWNERS_WORD = "witnessed", "fixed", "the owner's word"
@@ -129,7 +130,8 @@ def nonce_of(headers: Sequence[Header], beacons: Sequence[str], question: Questi
         question: neither its time nor those before it have an effect.
         value: of the later number that decides; empty: there is none.
     """
-    parts = [[header.commitment for header in headers], list(beacons), question.fingerprint, question.plan, value]
+    told = [*map(spelled, beacons), spelled(value)]
+    parts = [[header.commitment for header in headers], told, question.fingerprint, question.plan]
     return entry_digest(parts)[:_NONCE]
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import re
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -26,6 +27,9 @@ ALL, UNTIL_DECIDED = "all", "until-decided"
 """The images that a claim asks about: all, or wave after wave until it is decided."""
 
 
+_BLIND = 32  # bytes
+
+
 @dataclass(frozen=True)
 class Unit:
     """The facts on one image that a leaf binds.
@@ -37,6 +41,18 @@ class Unit:
 
     versions: tuple[str, ...]
     captions: tuple[str, ...] = ()
+
+    def fault(self, blind: bytes, design: Design) -> str:
+        """The fault of an opened leaf that could stand for several images; empty: it has none.
+
+        Args:
+            blind: the number that it was opened with.
+            design: of its release.
+        """
+        whole = all(re.fullmatch("[0-9a-f]{64}", text) for text in (*self.versions, *self.captions))
+        most = 2 if design.twins else 1
+        fits = 1 <= len(self.versions) <= most and len(self.captions) in (0, 2 * design.captions)
+        return "" if whole and fits and len(blind) == _BLIND else "has another shape than the design says"
 
     def content(self, blind: bytes) -> bytes:
         """The bytes that are hashed as a leaf, with a number of 32 bytes that nobody can guess."""
@@ -55,7 +71,7 @@ class Header:
         design: with N units.
         root: Merkle root (hex) over the N leaves.
         salt_sha256: of the salt (hex).
-        albums_sha256: `text_digest` of the names of the strata, each on a line.
+        albums_sha256: `entry_digest` of the names of the strata.
         beacon: which public number will decide, in words, such as ``drand quicknet round 12345678``; `ALONE`: none.
         counted: `ALL` or `UNTIL_DECIDED`; that of the first release holds for every claim on the lot.
         previous: commitment of the link before; empty: this is the first.

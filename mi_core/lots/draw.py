@@ -9,6 +9,7 @@ Letters: N units (an image, or all copies of one), S strata (albums, folders, pe
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -83,6 +84,29 @@ class Draw:
     caption: npt.NDArray[np.int8]
 
 
+def spelled(beacon: str) -> str:
+    """The small letters and digits of a public number: other ways to write it draw the same.
+
+    Example:
+        >>> spelled(" 0xC0 FF:ee\n"), spelled("12 - 7 - 31")
+        ('c0ffee', '12731')
+    """
+    kept = "".join(letter for letter in beacon.lower() if letter.isascii() and letter.isalnum())
+    return kept.removeprefix("0x")
+
+
+def beacon_fault(named: str, value: str) -> str:
+    """Why a value cannot be that of a beacon; empty: it can be.
+
+    Args:
+        named: the beacon in words.
+        value: as somebody gives it.
+    """
+    if "drand" in named.lower() and not re.fullmatch("[0-9a-f]{64}", value):
+        return f"{value!r} is no number of drand: it is the field randomness of the round, 64 characters of 0-9 and a-f"
+    return "" if spelled(value) else f"{value!r} has no letter and no digit"
+
+
 def draw(design: Design, salt: str, beacon: str = "") -> Draw:
     """Draw a lot: the same for the same design, salt and beacon, on every machine.
 
@@ -105,10 +129,10 @@ def draw(design: Design, salt: str, beacon: str = "") -> Draw:
     """
     if len(salt) < 32:
         raise ConfigError(f"a salt of {len(salt)} characters is no secret; 32 are needed")
-    count = sum(design.sizes)
+    count, beacon = sum(design.sizes), spelled(beacon)
 
     def tickets(purpose: str) -> npt.NDArray[np.uint64]:
-        return digests64((salt, beacon, purpose), map(str, range(count)))
+        return digests64((salt, beacon, purpose), map(str, range(count)))  # of `spelled`
 
     held_back = np.zeros(count, dtype=bool)
     if design.share:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from mi_core.checks import ConfigError
 from mi_core.hashing import digests64
 from mi_core.lots.draw import Design, Draw
 from mi_core.records import BoolArray
@@ -43,10 +44,15 @@ def joined_draws(
         albums: the names of its strata.
         draws: how its coins fell.
         captions: whether the coins of captions count; not where an encoder reads no texts.
+
+    Raises:
+        ConfigError: a release has another number of albums than of names.
     """
     strata: list[npt.NDArray[np.int64]] = []
     names: list[str] = []
     for number, (design, mine) in enumerate(zip(designs, albums, strict=True), start=1):
+        if len(mine) != len(design.sizes):
+            raise ConfigError(f"release {number} has {len(design.sizes)} albums, and {len(mine)} names of albums")
         strata.append(design.strata + len(names))
         names += [name if len(designs) == 1 else f"{name} (release {number})" for name in mine]
     return Drawn(
@@ -75,10 +81,11 @@ def asking_order(commitments: Sequence[str], sizes: Sequence[int]) -> npt.NDArra
 
 def counted_against(
     scores: npt.NDArray[np.float64], captions: npt.NDArray[np.float64], drawn: Drawn, units: npt.NDArray[np.int64]
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64] | None]:
-    """Cosines (M, V) and, where captions were drawn, those of captions, with missing ones counted against the claim.
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64] | None, npt.NDArray[np.float64]]:
+    """Cosines with missing ones counted against the claim: of versions (M, V), captions (M, 2) or None, images (M,).
 
-    What is published has -1 then, and what is not 1: no owner gains by losing images.
+    What is published has -1 then, and what is not 1: no owner gains by losing images. An image is the mean of its
+    versions, and counts as missing if one of them is.
 
     Args:
         scores: (M, 2) of both versions, NaN: missing; captions: (M, 2) of both captions.
@@ -90,7 +97,10 @@ def counted_against(
         if coins is not None:
             is_shown &= np.arange(2) == coins[units, None]
         made.append(np.where(np.isnan(values), np.where(is_shown, -1.0, 1.0), values))
-    return made[0] if drawn.version is not None else made[0][:, :1], made[1] if drawn.caption is not None else None
+    own = slice(None) if drawn.version is not None else slice(0, 1)
+    against = np.where(drawn.held_back[units], 1.0, -1.0)
+    images = np.where(np.isnan(scores[:, own]).any(axis=1), against, made[0][:, own].mean(axis=1))
+    return made[0][:, own], made[1] if drawn.caption is not None else None, images
 
 
 def waves_of(releases: Sequence[int]) -> npt.NDArray[np.int64]:

@@ -173,6 +173,7 @@ def judge_claim(
     waves: npt.NDArray[np.int64],
     scores: FloatArray,
     caption_scores: FloatArray | None = None,
+    image_scores: FloatArray | None = None,
     *,
     counted: str = ALL,
     questions_asked: int = 1,
@@ -187,6 +188,7 @@ def judge_claim(
         waves: (M,) ascending numbers of the waves in which they were asked about, from `mi_core.lots.drawn.waves_of`.
         scores: (M, V) of each version of the image, V 1 or 2, higher = more likely used.
         caption_scores: (M, 2) of the image with each caption; None: captions were not drawn.
+        image_scores: (M,) of the image, whatever its version; None: the mean of its versions.
         counted: `ALL` or `UNTIL_DECIDED`, as it was fixed before the first query.
         questions_asked: about this lot so far, this one included.
         seed: names the random draws of the p-values; a claim has the nonce of its views.
@@ -201,11 +203,12 @@ def judge_claim(
     if len(np.unique(units)) < count:
         raise ConfigError("a unit is asked about twice")
     values = np.asarray(scores, dtype=np.float64)
+    images = values.mean(axis=1) if image_scores is None else np.asarray(image_scores, dtype=np.float64)
     level = level_of(questions_asked)
     mine = Drawn(drawn.strata[units], drawn.albums, drawn.held_back[units])
     found: list[tuple[DesignResult, npt.NDArray[np.float64]]] = []
     if drawn.held_back.any():
-        found.append(_of_held_back(drawn, mine, values.mean(axis=1), waves, digest64(seed, HELD_BACK), draws))
+        found.append(_of_held_back(drawn, mine, images, waves, digest64(seed, HELD_BACK), draws))
     pairs = _pairs_of(drawn, units, values, caption_scores)
     for name, (shown, other) in pairs.items():
         found.append(_of_pairs(name, shown, other, ~mine.held_back, waves, digest64(seed, name), draws))
@@ -227,13 +230,17 @@ def judge_claim(
         asked=count,
         waves=by_wave,
         designs=tuple(result for result, _ in found),
-        share=_share(mine.held_back, values, pairs),
-        albums=_albums(mine, values, pairs, level, seed, draws),
+        share=_share(mine.held_back, images, pairs),
+        albums=_albums(mine, images, pairs, level, seed, draws),
     )
 
 
 def support_of(
-    drawn: Drawn, units: npt.NDArray[np.int64], scores: FloatArray, caption_scores: FloatArray | None = None
+    drawn: Drawn,
+    units: npt.NDArray[np.int64],
+    scores: FloatArray,
+    caption_scores: FloatArray | None = None,
+    image_scores: FloatArray | None = None,
 ) -> npt.NDArray[np.float64]:
     """How much each answer speaks for a use: (M,) at least 0, with the sum 1.
 
@@ -242,12 +249,13 @@ def support_of(
     else somebody may move.
 
     Args:
-        drawn, units, scores, caption_scores: as in `judge_claim`.
+        drawn, units, scores, caption_scores, image_scores: as in `judge_claim`.
     """
     values, held = np.asarray(scores, dtype=np.float64), drawn.held_back[units]
+    images = values.mean(axis=1) if image_scores is None else np.asarray(image_scores, dtype=np.float64)
     found = np.zeros(len(units))
     if 0 < held.sum() < len(held):
-        normal = normal_scores(values.mean(axis=1))
+        normal = normal_scores(images)
         found += np.where(held, -normal / held.sum(), normal / (~held).sum()).clip(min=0)
     for shown, other in _pairs_of(drawn, units, values, caption_scores).values():
         found += signed_scores(shown - other).clip(min=0) / len(units)
@@ -318,7 +326,7 @@ def _share(held_back: BoolArray, scores: npt.NDArray[np.float64], pairs: _Pairs)
     if not published.any():
         return 0.0
     if held_back.any():
-        return least_share(scores.mean(axis=1), published).low
+        return least_share(scores, published).low
     bounds = [0.0]
     for shown, other in pairs.values():
         ahead, behind = (int((side > 0)[published].sum()) for side in (shown - other, other - shown))
@@ -343,9 +351,7 @@ def _albums(
         if held.any() and not held.all():
             alone = np.zeros(len(rows), dtype=np.int64)
             p_values.append(
-                held_back_p_value(
-                    scores[rows].mean(axis=1), held, alone, seed=digest64(seed, "album", number), draws=draws
-                )
+                held_back_p_value(scores[rows], held, alone, seed=digest64(seed, "album", number), draws=draws)
             )
         for name, (shown, other) in pairs.items() if not held.all() else ():
             gaps = (shown - other)[rows][~held]

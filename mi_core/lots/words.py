@@ -17,7 +17,8 @@ MEANINGS = {
     OWNERS_WORD: "the owner could choose something, so whoever does not trust the owner need not believe the result",
 }
 """The grades of a claim in words."""
-_CHOSEN = {"encoder": "code of the owner's own", "decoder": "image size or decoding"}
+CHOSEN = {"encoder": "code of the owner's own", "decoder": "image size or decoding"}
+"""Parts of a plan in words."""
 
 
 def headline(result: ClaimResult, grade: str) -> str:
@@ -36,7 +37,7 @@ def grade_in_words(grade: str, alone: bool, given: Sequence[str]) -> str:
         given: the parts of the plan that the owner chose.
     """
     reasons = ["the owner drew alone, and may have drawn many lots"] if alone else []
-    reasons += [f"the owner chose {', '.join(_CHOSEN.get(part, part) for part in given)}"] if given else []
+    reasons += [f"the owner chose {', '.join(CHOSEN.get(part, part) for part in given)}"] if given else []
     return f"Grade: {grade}. {MEANINGS[grade].capitalize()}" + (f": {'; '.join(reasons)}." if reasons else ".")
 
 

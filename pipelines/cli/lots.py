@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from mi_core.lots.draw import SHARE
+from mi_core.lots.draw import SHARE, beacon_fault
 from pipelines.cli.examples import example
 from pipelines.cli.options import (
     Adapter,
@@ -142,8 +142,8 @@ def draw(
     if not release.is_committed:
         raise UserError(f"{out} is not committed; run encoder-audit lot commit first")
     value = beacon.strip()
-    if "..." in value or " " in value or value == release.header.beacon:
-        raise UserError(f"--beacon {value!r} is no value; give the number itself that {release.header.beacon} has")
+    if fault := ("..." in value and "is no value") or beacon_fault(release.header.beacon, value):
+        raise UserError(f"--beacon: {fault}; give the number itself that {release.header.beacon} has")
     source = _images(images)
     with on_parts(f"{lot.path}/{VAULT}", address) as each:
         _tell(release, publish(source, release, value, each))

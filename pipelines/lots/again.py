@@ -19,11 +19,12 @@ from mi_core.auditing.models import evaluating, is_address
 from mi_core.checks import ConfigError
 from mi_core.lots.drawn import counted_against
 from mi_core.lots.verdict import support_of
+from mi_core.records import BoolArray
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.lots.asking import Asking
 from pipelines.lots.claim import ask
-from pipelines.lots.question import describe, whole
+from pipelines.lots.question import describe, differing, whole
 from pipelines.lots.statement import Stated
 from pipelines.lots.vault import Lot, contents_of
 from pipelines.lots.verify import ENCODER
@@ -31,6 +32,7 @@ from pipelines.report.verify import FAILS, HOLDS, OPEN, Check
 from pipelines.run.parts import on_parts
 
 _LEAST, _TENTH = 50, 10  # images that are asked about again: a tenth, and at least so many
+_DRIFT, _SIGMAS = 1e-4, 4.0  # standard deviations by which answers may lean towards a use, and errors of that mean
 _SAME, _ALIKE = 0.01, 0.1  # standard deviations of the scores by which answers may differ: at most; an API's, rms
 
 
@@ -61,9 +63,16 @@ def ask_again(file: str, place: str | None, model: Any, **settings: Any) -> Chec
         if described.fingerprint != question.fingerprint:
             text = f"the encoder given is another one: its fingerprint is {described.fingerprint}"
             return Check(ENCODER, FAILS, f"{text}, and the statement's {question.fingerprint}")
-        plan = question.plan
-        if other := [name for name in plan if described.plan.get(name) != plan[name]]:
+        if described.encoder != question.encoder:
+            return Check(
+                ENCODER, FAILS, f"the encoder given is {described.encoder}, the statement's {question.encoder}"
+            )
+        if other := differing(described.plan, question.plan):
             raise UserError(f"this would ask in another way: {', '.join(other)}; give the settings of the claim")
+        if hidden := sorted(set(described.given) - set(question.given)):
+            return Check(ENCODER, FAILS, f"the owner chose {', '.join(hidden)}, and the registration does not say so")
+        if any(release.root() != header.root for release, header in zip(releases, headers, strict=True)):
+            return Check(ENCODER, FAILS, f"the images of {lot.path} are not those that were committed")
         rows = stated.rows
         count = min(len(rows), max(_LEAST, math.ceil(len(rows) / _TENTH)))
         scores = counted_against(*stated.answers(), stated.drawn, rows)
@@ -76,18 +85,33 @@ def ask_again(file: str, place: str | None, model: Any, **settings: Any) -> Chec
         with tempfile.TemporaryDirectory() as folder, on_parts(folder, None, "verify") as each:
             found = ask(releases, rows[chosen], folder, Asking(model, own, nonce), each)
     now, then = (np.concatenate(parts, axis=1) for parts in ([one[rows] for one in found], stated.answers()))
-    return _compared(now[chosen], then[chosen], float(np.nanstd(then[:, :2])), is_noisy=is_address(model))
+    held = stated.drawn.held_back[rows[chosen]]
+    return _compared(now[chosen], then[chosen], held, is_noisy=is_address(model))
 
 
-def _compared(now: npt.NDArray[np.float64], then: npt.NDArray[np.float64], spread: float, *, is_noisy: bool) -> Check:
+def _compared(
+    now: npt.NDArray[np.float64], then: npt.NDArray[np.float64], held_back: BoolArray, *, is_noisy: bool
+) -> Check:
     """Compare answers (M, 4) with those of a statement, by the standard deviation of the scores."""
-    gone = int((np.isnan(now) & ~np.isnan(then)).any(axis=1).sum())
+    gone, came = ((np.isnan(one) & ~np.isnan(other)).any(axis=1).sum() for one, other in ((now, then), (then, now)))
     if gone:
         return Check(ENCODER, OPEN, f"{gone} of {len(now)} images that chance picked are missing now; put them back")
-    gaps = np.abs(now - then)[~np.isnan(now) & ~np.isnan(then)] / max(spread, 1e-6)
+    if came:
+        return Check(ENCODER, FAILS, f"{came} of {len(now)} images that chance picked have an answer now, and had none")
+    moved = (then - now) / max(float(np.nanstd(now[:, :2])), 1e-6)
+    gaps = np.abs(moved[~np.isnan(moved)])
     if not len(gaps):
         return Check(ENCODER, OPEN, "all images that chance picked were missing at the claim, so there is no answer")
-    apart = float(np.sqrt(np.mean(gaps**2)) if is_noisy else gaps.max())
-    kind = "on average" if is_noisy else "at most"
-    text = f"asked again about {len(now)} images that chance picked: answers differ by {apart:.2g} standard deviations"
-    return Check(ENCODER, HOLDS if apart <= (_ALIKE if is_noisy else _SAME) else FAILS, f"{text} of the scores {kind}")
+    towards = np.nanmean(moved[:, :2], axis=1) * np.where(held_back, -1, 1)  # a use
+    error = float(np.nanstd(towards)) / math.sqrt(len(towards))
+    drift, apart = float(np.nanmean(towards)), float(np.sqrt(np.mean(gaps**2)) if is_noisy else gaps.max())
+    most = _ALIKE if is_noisy else _SAME
+    asked = f"asked again about {len(now)} images that chance picked"
+    if apart > most:
+        kind = "the answers differ by" if is_noisy else "the largest difference is"
+        return Check(ENCODER, FAILS, f"{asked}: {kind} {apart:.2g} standard deviations of the scores; {most:g} may be")
+    if drift > max(_DRIFT, _SIGMAS * error):
+        return Check(
+            ENCODER, FAILS, f"{asked}: the answers stated lean towards a use by {drift:.2g} standard deviations"
+        )
+    return Check(ENCODER, HOLDS, f"{asked}: the same answers, to {apart:.2g} standard deviations of the scores")

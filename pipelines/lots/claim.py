@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from mi_core.auditing.models import evaluating, is_address
 from mi_core.lots.chain import Question, grade_of, number_of
 from mi_core.lots.commitment import UNTIL_DECIDED
+from mi_core.lots.draw import beacon_fault
 from mi_core.lots.drawn import counted_against, waves_of
 from mi_core.lots.verdict import USED, ClaimResult, judge_claim
 from mi_core.provenance import now
@@ -147,6 +148,8 @@ def _decided(lot: Lot, described: Question, beacon: str) -> Question:
     question = same_question(lot.chain(), described)
     if question is None or not question.decided_by:
         raise UserError("--beacon is of a registered question, and this one is not; run encoder-audit claim register")
+    if fault := beacon_fault(question.decided_by, beacon):
+        raise UserError(f"--beacon: {fault}; give the number itself that {question.decided_by} has")
     path = f"{folder_of(lot, question)}/{_VALUE}"
     if not storage.exists(path):
         storage.write_json(path, {"value": beacon, "time": now()})

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mi_core.checks import ConfigError
-from mi_core.lots.commitment import ALL, Header, text_digest
+from mi_core.lots.commitment import ALL, Header, entry_digest, text_digest
 from mi_core.lots.draw import Design, merged_strata
 from mi_core.lots.words import power_in_words
 from pipelines.config.sections.sources import SourceConfig
@@ -90,7 +90,7 @@ def commit(
         design,
         release.root(),
         text_digest(release.secret["salt"]),
-        text_digest("\n".join(release.strata)),
+        entry_digest(list(release.strata)),
         beacon,
         counted,
         before[-1].commitment if before else "",

@@ -21,6 +21,7 @@ from mi_core.auditing.models import is_address, model_of
 from mi_core.auditing.questions import PRECISION, question_of
 from mi_core.auditing.questions import Question as Way
 from mi_core.encoders.checkpoint import Encoder
+from mi_core.encoders.remote.adapters import ADAPTERS
 from mi_core.encoders.remote.parameters import EndpointParameters
 from mi_core.images import decode
 from mi_core.lots.chain import ENCODER, Link, Question, headers_before, nonce_of
@@ -73,7 +74,7 @@ def plan_of(model: Any, settings: Mapping[str, Any], *, captions: bool, counted:
         "attack": ATTACK,
         "views": settings["views"],
         "counted": counted,
-        "captions": captions,
+        "captions": bool(captions),
         "precision": PRECISION,
         "output": way.output,
         "objective": way.objective,
@@ -99,9 +100,15 @@ def chosen_parts(encoder: Any, settings: Mapping[str, Any], plan: Mapping[str, A
     """
     kept = {name: settings[name] for name in ("weights", "trust_code")}
     usual = plan_of(encoder, whole(kept), captions=plan["captions"], counted=plan["counted"])
-    usual |= {"adapter": plan["adapter"]} if "adapter" in plan else {}
-    parts = {name for name in plan.keys() | usual.keys() if plan.get(name) != usual.get(name)}
+    usual |= {"adapter": plan["adapter"]} if is_address(encoder) and plan.get("adapter") in ADAPTERS else {}
+    parts = set(differing(plan, usual))
     return tuple(sorted(parts | (set() if is_public(encoder) else {ENCODER})))
+
+
+def differing(plan: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """The parts that two plans write in different ways: 10 and 10.0 are two, as they make two nonces."""
+    names = sorted(plan.keys() | other.keys())
+    return [name for name in names if entry_digest(plan.get(name)) != entry_digest(other.get(name))]
 
 
 def is_public(encoder: Any) -> bool:

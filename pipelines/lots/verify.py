@@ -17,11 +17,13 @@ from mi_core.checks import ConfigError
 from mi_core.lots.chain import ENCODER as OWN_CODE
 from mi_core.lots.chain import Question, faults_of_chain, grade_of, headers_before, number_of
 from mi_core.lots.commitment import ALL, UNTIL_DECIDED, Header, Unit, entry_digest, text_digest
+from mi_core.lots.draw import beacon_fault
 from mi_core.lots.drawn import asking_order, counted_against, waves_of
 from mi_core.lots.merkle import root_from
-from mi_core.lots.verdict import judge_claim
-from mi_core.lots.words import MEANINGS
+from mi_core.lots.verdict import USED, judge_claim
+from mi_core.lots.words import CHOSEN, MEANINGS
 from mi_core.report.statement import differences
+from pipelines.console import count_of
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.lots.question import chosen_parts, whole
@@ -33,6 +35,7 @@ from pipelines.run.registration import code_digest
 ENCODER = "encoder"
 """The check that the answers are the encoder's."""
 _MOST = 6  # fields that one line names
+_MOST_COSINE = 1 + 1e-4
 _FIRST = (OPEN, FAILS)  # outcomes that stand before all others
 
 
@@ -52,9 +55,7 @@ def verify_claim(file: str, *, roots: str | None = None, again: Check | None = N
         checks = list(_checks(stated, f"{storage.absolute(file).rpartition('/')[0]}/{OPENED}", roots))
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, pa.ArrowInvalid) as error:
         raise UserError(f"{file} is damaged ({type(error).__name__}: {error})") from error
-    text = (
-        "nobody asked the encoder again here, so the answers are the owner's word; with the lot at hand give --encoder"
-    )
+    text = "nobody asked the encoder again here, so the answers are unchecked; with the lot at hand give --encoder"
     unasked = Check(ENCODER, OPEN, text)
     checks.insert(0, again or unasked)
     return sorted(checks, key=lambda check: _FIRST.index(check.outcome) if check.outcome in _FIRST else len(_FIRST))
@@ -64,10 +65,12 @@ def in_a_line(stated: Stated, checks: Sequence[Check]) -> str:
     """The outcome of all checks in a sentence."""
     failed = sum(check.outcome == FAILS for check in checks)
     if failed:
-        return f"DOES NOT HOLD. {failed} checks FAIL, so the statement shows nothing."
-    said = f"The statement says {stated.entries['result']['verdict'].upper()}, grade: {stated.entries['grade']}."
+        return f"DOES NOT HOLD: {count_of(failed, 'check FAILS', 'checks FAIL')}, so the statement shows nothing."
+    verdict = stated.entries["result"]["verdict"]
+    said = f"The statement says {verdict.upper()}, grade: {stated.entries['grade']}."
     if any(check.about == ENCODER and check.outcome == HOLDS for check in checks):
-        return f"HOLDS. {said} Lines that begin with open still have to be looked up."
+        innocent = "" if verdict == USED else " That does not prove that the images were not used."
+        return f"CHECKED. {said}{innocent} Lines that begin with open still have to be looked up."
     return f"CANNOT TELL. {said} Nothing here shows that its answers are the encoder's: ask the encoder again."
 
 
@@ -117,20 +120,34 @@ def _faults_of_links(stated: Stated) -> Iterator[str]:
         yield f"the first release says that {stated.headers[0].counted} images count, not {question.plan['counted']}"
     if bool(question.decided_by) != bool(stated.value):
         yield "the question was to be decided by a later number and was not, or the other way round"
+    elif question.decided_by and (fault := beacon_fault(question.decided_by, stated.value)):
+        yield f"the question: {fault}"
+    if len({header.salt_sha256 for header in stated.headers}) < len(stated.headers):
+        yield "two releases have one salt, so that their coins are not independent"
+    sizes = np.array([sum(header.design.sizes) for header in stated.headers])
+    release, unit = (np.asarray(stated.opened[name]) for name in ("release", "unit"))
+    if not (
+        (release >= 0) & (release < len(sizes)) & (unit >= 0) & (unit < sizes[release.clip(0, len(sizes) - 1)])
+    ).all():
+        yield f"{OPENED} names images that no release has"
 
 
 def _faults_of_release(header: Header, entry: Mapping[str, Any], table: pa.Table, number: int) -> Iterator[str]:
     if text_digest(entry["salt"]) != header.salt_sha256:
         yield "its salt is not the one that was committed"
-    if text_digest("\n".join(entry["albums"])) != header.albums_sha256:
+    if entry_digest(entry["albums"]) != header.albums_sha256 or len(entry["albums"]) != len(header.design.sizes):
         yield "its albums are not those that were committed"
     if bool(entry["beacon"]) != bool(header.beacon):
         yield "it was committed with a beacon and drawn without one, or the other way round"
-    leaves = {
-        row["unit"]: Unit(tuple(row["versions"]), tuple(row["captions"])).leaf(row["blind"])
-        for row in table.select(["release", "unit", "versions", "captions", "blind"]).to_pylist()
-        if row["release"] == number
-    }
+    elif header.beacon and (fault := beacon_fault(header.beacon, entry["beacon"])):
+        yield fault
+    leaves: dict[int, bytes] = {}
+    for row in table.select(["release", "unit", "versions", "captions", "blind"]).to_pylist():
+        if row["release"] == number:
+            unit = Unit(tuple(row["versions"]), tuple(row["captions"]))
+            leaves[row["unit"]] = unit.leaf(row["blind"])
+            if fault := unit.fault(row["blind"], header.design):
+                yield f"image {row['unit']} {fault}"
     if leaves:
         try:
             found = root_from(sum(header.design.sizes), leaves, [bytes.fromhex(node) for node in entry["proof"]])
@@ -144,8 +161,9 @@ def _check_drawings(stated: Stated) -> Iterator[Check]:
     for number, (entry, header) in enumerate(zip(stated.entries["releases"], stated.headers, strict=True), start=1):
         if header.beacon:
             text = (
-                f"release {number}: look up that {header.beacon} was {entry['beacon']}, and that the commitment "
-                f"{header.commitment} was known before"
+                f"release {number}: look up that {header.beacon} was {entry['beacon']}, in exactly these characters, "
+                f"and that somebody else knew the commitment {header.commitment} before that number came out; else "
+                "the draw is the owner's own"
             )
         else:
             text = (
@@ -158,17 +176,18 @@ def _check_drawings(stated: Stated) -> Iterator[Check]:
 def _check_question(stated: Stated) -> Iterator[Check]:
     question, grade = stated.question, grade_of(stated.headers, stated.question)
     faults = [] if stated.entries["grade"] == grade else [f"the grade is {grade}, not {stated.entries['grade']}"]
-    yield from _lines("grade", faults, f"{grade}: {MEANINGS[grade]}")
+    yield Check("grade", FAILS if faults else NOTE, faults[0] if faults else f"{grade}: {MEANINGS[grade]}")
     if question.decided_by:
         yield Check(
             "question",
             OPEN,
-            f"look up that {question.decided_by} was {stated.value}, and that the registration {question.commitment} "
-            "was known before; else the claim is the owner's word",
+            f"look up that {question.decided_by} was {stated.value}, in exactly these characters, and that somebody "
+            f"else knew the registration {question.commitment} before; else the claim is the owner's word",
         )
     if chosen := [part for part in question.given if part != OWN_CODE]:
+        named = ", ".join(CHOSEN.get(part, part) for part in chosen)
         yield Check(
-            "question", OPEN, f"the owner chose {', '.join(chosen)}: ask the provider whether the encoder takes that"
+            "question", OPEN, f"the owner chose {named}: ask the provider whether the encoder is used like that"
         )
     yield from _check_plan(question)
     before = [
@@ -190,16 +209,11 @@ def _check_plan(question: Question) -> Iterator[Check]:
         yield Check("question", OPEN, f"{question.encoder} is not known here, so its usual views and size are not")
         return
     hidden = [part for part in parts if part not in question.given]
-    if hidden and dict(question.tool) != json.loads(json.dumps(code_digest())):
-        yield Check(
-            "question",
-            OPEN,
-            f"another version of the tool registered the question; here {', '.join(hidden)} would be others",
-        )
-        return
+    own = dict(question.tool) == json.loads(json.dumps(code_digest()))
+    version = "" if own else "; perhaps another version of the tool would: then check with that"
     yield from _lines(
         "question",
-        [f"the owner chose {', '.join(hidden)}, and the registration does not say so"] if hidden else [],
+        [f"encoder and lot do not settle {', '.join(hidden)} as registered{version}"] if hidden else [],
         "encoder and lot settle how it is asked" + (", but for what the owner chose" if question.given else ""),
     )
 
@@ -247,7 +261,13 @@ def _check_result(stated: Stated) -> Iterator[Check]:
         faults.append("the images that were asked about are not the first in the order that the commitment fixes")
     elif question.plan["counted"] == ALL and len(rows) < len(order):
         faults.append(f"{len(order) - len(rows)} images were not asked about, though all were to be")
-    yield from _lines("completeness", faults, f"{len(rows):,} of {len(order):,} images were asked about, none left out")
+    elif 0 < len(rows) < len(order) and waves[len(rows) - 1] == waves[len(rows)]:
+        faults.append("the images that were asked about end within a wave")
+    faults += _faults_of_answers(stated)
+    gone = int(np.isnan(stated.answers()[0]).any(axis=1).sum())
+    fine = f"{len(rows):,} of {len(order):,} images were asked about, none left out"
+    lost = f"; {gone:,} gave no answer, which counts against the claim" if gone else ""
+    yield from _lines("completeness", faults, fine + lost)
     if faults:
         return
     asked, place = order[: len(rows)], np.empty(len(order), dtype=np.int64)
@@ -266,5 +286,15 @@ def _check_result(stated: Stated) -> Iterator[Check]:
     yield from _lines(
         "result",
         [f"the answers give another {', '.join(changed[:_MOST])} than stated"] if changed else [],
-        f"{result['verdict']} follows from the answers by the exact test of the draw",
+        f"if the answers are true, {result['verdict'].upper()} follows by the exact test of the draw",
     )
+
+
+def _faults_of_answers(stated: Stated) -> Iterator[str]:
+    """Answers that no encoder gives: no cosines, or two of an image that has one version."""
+    scores, captions = stated.answers()
+    if (np.abs(np.concatenate([scores, captions])) > _MOST_COSINE).any():
+        yield "some answers are no cosines"
+    single = np.array([len(versions) == 1 for versions in stated.opened["versions"].to_pylist()])
+    if not np.array_equal(scores[single, 0], scores[single, 1], equal_nan=True):
+        yield "some images of one version have two answers"

@@ -25,12 +25,13 @@ from mi_core.encoders import build_backbone
 from mi_core.lots.chain import FIXED, OWNERS_WORD, WITNESSED, Question, faults_of_chain, grade_of, nonce_of
 from mi_core.lots.commitment import Header, entry_digest
 from mi_core.lots.designs import held_back_p_value
-from mi_core.lots.draw import Design
-from mi_core.lots.drawn import Drawn
+from mi_core.lots.draw import Design, draw
+from mi_core.lots.drawn import Drawn, counted_against
 from mi_core.lots.verdict import least_auc, level_of, support_of
 from pipelines.cli.app import app
 from pipelines.errors import UserError
 from pipelines.files import storage
+from pipelines.lots.again import _compared
 from pipelines.lots.claim import claim, register_claim
 from pipelines.lots.vault import Lot
 from pipelines.lots.verify import verify_claim
@@ -40,6 +41,7 @@ from tests.pipelines.lots.test_claim import Remembering, picture
 from tests.pipelines.lots.test_claim import ask as ask_function
 
 ROUND = "drand quicknet round 12345678"
+BEACON, LATER = "c0ffee" * 10 + "c0ff", "beef" * 16
 SIDE = 8
 
 
@@ -66,7 +68,7 @@ def drawn_lot(place: Path, *releases: int) -> Path:
     for count in releases:
         images = photos(place, range(begin, begin + count))
         begin += count
-        for command in (["commit", "--decided-by", ROUND], ["draw", "--beacon", "c0ffee"]):
+        for command in (["commit", "--decided-by", ROUND], ["draw", "--beacon", BEACON]):
             done = run("lot", command[0], images, "--out", place / "lot", *command[1:])
             assert done.exit_code == 0, told(done)
     return place / "lot"
@@ -138,14 +140,14 @@ def test_neither_the_clock_nor_earlier_questions_move_the_nonce() -> None:
     header = Header(Design((9,)), "ab", "cd", "ef", beacon=ROUND)
     question = Question("timm:resnet18", "f" * 64, {"views": 10}, (), "", "2026", {}, header.commitment)
     later = Question("timm:resnet18", "f" * 64, {"views": 10}, (), "", "2027", {"version": "2"}, "0" * 64)
-    nonce = nonce_of([header], ["c0ffee"], question)
-    assert nonce == nonce_of([header], ["c0ffee"], later) and len(nonce) == 32
+    nonce = nonce_of([header], [BEACON], question)
+    assert nonce == nonce_of([header], [BEACON], later) and len(nonce) == 32
     others = [
-        nonce_of([header, header], ["c0ffee", "c0ffee"], question),
-        nonce_of([header], ["c0ffe0"], question),
-        nonce_of([header], ["c0ffee"], question, "7"),
-        nonce_of([header], ["c0ffee"], Question(**vars(question) | {"fingerprint": "e" * 64})),
-        nonce_of([header], ["c0ffee"], Question(**vars(question) | {"plan": {"views": 11}})),
+        nonce_of([header, header], [BEACON, BEACON], question),
+        nonce_of([header], ["c0ffe0" * 10 + "c0ff"], question),
+        nonce_of([header], [BEACON], question, "7"),
+        nonce_of([header], [BEACON], Question(**vars(question) | {"fingerprint": "e" * 64})),
+        nonce_of([header], [BEACON], Question(**vars(question) | {"plan": {"views": 11}})),
     ]
     assert len({nonce, *others}) == 6
     assert list(faults_of_chain([header, question])) == []
@@ -271,7 +273,7 @@ def fixed_claim(tmp_path_factory: pytest.TempPathFactory, weights: Path) -> Path
         ("chain.0.albums_sha256", "0" * 64),
         ("releases.0.albums.0", "Album of the plaintiff"),
         ("releases.0.salt", "0" * 64),
-        ("releases.0.beacon", "c0ffe0"),
+        ("releases.0.beacon", "c0ffe0" * 10 + "c0ff"),
         ("answers.value", "7"),
         ("result.questions_asked", 9),
         ("result.level", 0.05),
@@ -301,7 +303,7 @@ def test_answers_that_were_moved_are_found_by_asking_again(
     lot = fixed_claim.parents[2]
     result = run("verify", fixed_claim, *named(weights))
     assert result.exit_code == 0, told(result)
-    assert result.stdout.startswith("HOLDS. The statement says NOT SHOWN, grade: fixed.")
+    assert result.stdout.startswith("CHECKED. The statement says NOT SHOWN, grade: fixed.")
     assert "holds  encoder: asked again about 50 images" in result.output
     moved = tmp_path / "moved"
     shutil.copytree(fixed_claim.parent, moved)
@@ -326,7 +328,6 @@ def test_answers_that_were_moved_are_found_by_asking_again(
 
 def judged_anew(path: Path, stated: Mapping[str, Any]) -> dict[str, Any]:
     """The result that the answers of a statement give."""
-    from mi_core.lots.draw import draw
     from mi_core.lots.drawn import asking_order, joined_draws, waves_of
     from mi_core.lots.verdict import judge_claim
     from pipelines.lots.statement import Stated
@@ -365,16 +366,16 @@ def test_a_later_number_decides_a_registered_question(tmp_path: Path, weights: P
     assert question.commitment in registered.output and question.decided_by == later
     assert not (lot / "claims").exists()  # nothing was asked
     assert "to be decided by 'round 99 of drand'; ask with --beacon" in told(run("claim", lot, *named(weights)))
-    done = run("claim", "ask", lot, *named(weights), "--beacon", "beef")
+    done = run("claim", "ask", lot, *named(weights), "--beacon", LATER)
     assert done.exit_code == 0 and done.stdout.startswith("NOT SHOWN (witnessed)"), told(done)
-    assert "decided by beef" in told(run("claim", "ask", lot, *named(weights), "--beacon", "f00d"))
+    assert f"decided by {LATER}" in told(run("claim", "ask", lot, *named(weights), "--beacon", "f00d" * 16))
     (statement,) = (lot / "claims").glob("*/statement.json")
     checks = verify_claim(str(statement))
     (looked,) = (check.text for check in checks if check.about == "question" and check.outcome == "open")
-    assert f"look up that {later} was beef" in looked and question.commitment in looked
+    assert f"look up that {later} was {LATER}" in looked and question.commitment in looked
     assert not failing(statement)
     with pytest.raises(UserError, match="run encoder-audit claim register"):
-        claim(str(lot), "checkpoint:resnet8-narrow", weights=str(weights), size=8, beacon="beef")
+        claim(str(lot), "checkpoint:resnet8-narrow", weights=str(weights), size=8, beacon=LATER)
     with pytest.raises(UserError, match="to be decided by 'round 99 of drand'"):
         register_claim(str(lot), "checkpoint:resnet8-narrow", "round 100", weights=str(weights))
 
@@ -545,3 +546,112 @@ run()
     assert any("claim  asking the encoder: " in line and "images" in line for line in told), done.stderr
     assert sum("asking about 60 images" in line for line in told) == 1
     assert told[-1].startswith("encoder-audit: ") and "SIGTERM" in told[-1]
+
+
+def other_numbers(table: pa.Table) -> pa.Table:
+    """Rows of a release that does not exist, whose images would be checked against nothing."""
+    count = np.ones(len(table), dtype=np.int64)
+    return table.set_column(0, "release", pa.array(count)).set_column(
+        1, "unit", pa.array(np.asarray(table["unit"]) - 60)
+    )
+
+
+def column_of(name: str, row: int, value: Any) -> Callable[[pa.Table], pa.Table]:
+    """A change of one entry of opened.parquet."""
+
+    def change(table: pa.Table) -> pa.Table:
+        at, values = table.schema.get_field_index(name), table[name].to_pylist()
+        values[row] = value(values[row]) if callable(value) else value
+        return table.set_column(at, table.schema.field(at), pa.array(values, table.schema.field(at).type))
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "about"),
+    [
+        (other_numbers, "chain"),
+        (column_of("blind", 0, lambda blind: blind + b"ab,"), "commitment"),
+        (column_of("versions", 0, lambda versions: [*versions, "0" * 64]), "commitment"),
+        (column_of("score-1", 0, 1e9), "completeness"),
+        (column_of("score-1", 0, 0.5), "completeness"),
+    ],
+)
+def test_rows_that_no_lot_has_are_refused(
+    fixed_claim: Path, tmp_path: Path, change: Callable[[pa.Table], pa.Table], about: str
+) -> None:
+    place = tmp_path / "forged"
+    with forged(fixed_claim, place):
+        path = str(place / "opened.parquet")
+        storage.write_table(path, change(storage.read_table(path)))
+    assert about in failing(place / "statement.json")
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "about"),
+    [
+        ("releases.0.albums", [], "chain"),
+        ("chain.1.plan.views", 10.0, "question"),
+        ("chain.1.plan.captions", 0, "question"),
+        ("chain.1.plan.adapter", "x17", "question"),
+        ("chain.1.encoder", "checkpoint:resnet8", "encoder"),
+    ],
+)
+def test_what_a_digest_tells_apart_is_no_detail(
+    fixed_claim: Path, tmp_path: Path, weights: Path, place: str, value: Any, about: str
+) -> None:
+    """All digests of the chain are written anew, and the result is judged anew; the encoder is asked again."""
+    with forged(fixed_claim, tmp_path / "forged") as stated:
+        *way, last = (int(part) if part.isdigit() else part for part in place.split("."))
+        entry: Any = stated
+        for part in way:
+            entry = entry[part]
+        entry[last] = value
+    path = tmp_path / "forged" / "statement.json"
+    if about == "encoder":
+        result = run("verify", path, fixed_claim.parents[2], *named(weights))
+        assert result.exit_code == 1 and "the encoder given is checkpoint:resnet8-narrow" in result.output
+    else:
+        assert {about, "commitment"} & failing(path)
+
+
+def test_releases_of_one_salt_are_refused(tmp_path: Path, weights: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their coins would be the same, and count as independent."""
+    monkeypatch.setattr("pipelines.lots.vault.secrets.token_hex", lambda size: "ab" * size)
+    _, statement = claimed(drawn_lot(tmp_path, 60, 60), *named(weights))
+    assert failing(statement) == {"chain"}
+
+
+def test_other_spellings_of_a_beacon_draw_the_same(tmp_path: Path) -> None:
+    design, salt = Design((40,)), "0" * 64
+    first = draw(design, salt, BEACON).held_back
+    for spelling in (BEACON.upper(), f"0x{BEACON}", f" {BEACON[:9]} {BEACON[9:]}"):
+        assert np.array_equal(first, draw(design, salt, spelling).held_back)
+    assert not np.array_equal(first, draw(design, salt, LATER).held_back)
+    images = photos(tmp_path, range(60))
+    run("lot", "commit", images, "--out", tmp_path / "lot", "--decided-by", ROUND)
+    for wrong in (BEACON.upper(), BEACON[:-1], "c0ffee"):
+        assert "is no number of drand" in told(run("lot", "draw", images, "--out", tmp_path / "lot", "--beacon", wrong))
+
+
+def test_a_missing_twin_never_speaks_for_a_use() -> None:
+    held = np.arange(100) < 20
+    drawn = Drawn(np.zeros(100, dtype=np.int64), ("",), held, version=np.zeros(100, dtype=np.int8))
+    scores = np.random.default_rng(0).normal(0.3, 0.1, (100, 2))
+    whole = counted_against(scores, np.full((100, 2), np.nan), drawn, np.arange(100))[2]
+    scores[~held, 1] = np.nan  # the other versions of what was published
+    own, _, images = counted_against(scores, np.full((100, 2), np.nan), drawn, np.arange(100))
+    assert (images[~held] == -1).all() and np.array_equal(images[held], whole[held])
+    assert (own[~held, 1] == 1).all()
+
+
+def test_answers_that_lean_a_little_towards_a_use_are_found() -> None:
+    """Each moved by less than the noise of an API."""
+    generator = np.random.default_rng(0)
+    now, held = np.repeat(generator.normal(0.5, 0.1, (400, 1)), 4, axis=1), np.arange(400) < 80
+    noise = np.repeat(generator.normal(0, 0.004, (400, 1)), 4, axis=1)
+    assert _compared(now, now + noise, held, is_noisy=True).outcome == "holds"
+    leaning = now + noise + np.where(held, -0.005, 0.005)[:, None]
+    assert _compared(now, leaning, held, is_noisy=True).outcome == "FAILS"
+    assert _compared(now, now + np.where(held, -0.0002, 0.0002)[:, None], held, is_noisy=False).outcome == "FAILS"
+    assert _compared(now, np.where(np.arange(400)[:, None] == 3, np.nan, now), held, is_noisy=False).outcome == "FAILS"

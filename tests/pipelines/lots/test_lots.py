@@ -25,6 +25,7 @@ from pipelines.lots.publish import publish
 from pipelines.lots.vault import Lot
 
 RUNNER = CliRunner()
+BEACON = "c0ffee" * 10 + "c0ff"
 
 
 def picture(number: int, *, side: int = 8) -> bytes:
@@ -106,8 +107,8 @@ def test_the_commitment_is_that_of_the_images_and_the_coins_follow_from_it(tmp_p
     assert root_of(leaves).hex() == found.root
     assert text_digest(secret["salt"]) == found.salt_sha256
     assert found.beacon == "drand round 7"
-    lot("draw", source, "--out", tmp_path / "lot", "--beacon", "c0ffee")
-    expected = draw(found.design, secret["salt"], "c0ffee").held_back
+    lot("draw", source, "--out", tmp_path / "lot", "--beacon", BEACON)
+    expected = draw(found.design, secret["salt"], BEACON).held_back
     back = {pixels_of(data) for data in files_in(place / "held-back").values()}
     assert back == set(np.array(units["sha256"].to_pylist())[expected])
 
