@@ -197,7 +197,7 @@ def _of_all_kinds() -> dict[str, bytes]:
     files["i8.tif"] = tiff_bytes((deep[..., 0] >> 9).astype(np.int8), 1)
     files["f32.tif"] = tiff_bytes(deep.astype(np.float32) / 65535, 2)
     whole = files["JPEG-RGB.jpg"]
-    return files | {"half.jpg": whole[: len(whole) // 2], "closed.jpg": whole[: len(whole) // 2] + b"\xff\xd9"}
+    return files | {"cut.jpg": whole[:-60], "closed.jpg": whole[:-60] + b"\xff\xd9"}
 
 
 def test_every_format_and_mode_has_the_same_pixels_or_the_same_refusal_by_every_way(tmp_path: Path) -> None:
@@ -227,6 +227,7 @@ def test_every_format_and_mode_has_the_same_pixels_or_the_same_refusal_by_every_
         keys = [Path(key).stem for key in table["key"].to_pylist()]
         assert dict(zip(keys, table["sha256"].to_pylist(), strict=True)) == good
         refused = {Path(one.key).stem: one.reason.removeprefix("undecodable: ") for one in scanned.rejected}
+        refused.pop("*images", None)  # its notes
         assert refused == {key: one for key, one in by_file.items() if key not in good}
         assert "1 image: JPEG data damaged" in " ".join(scanned.tally.notes())
 

@@ -174,7 +174,7 @@ def test_the_report_answers_about_the_candidates(audited: Path) -> None:
     assert target["layout"] == "encoder.* state dict"
     assert target["used"].startswith("backbone ")
     assert target["ignored"] == "epoch (no weights)"
-    assert target["assumed"].endswith(", as the config says, normalisation assumed: bilinear, mean 0.5, std 0.5")
+    assert target["assumed"] == "activation relu in the projection, as the config says"
     assert "hown two views of an image, it ranks the second above " in target["consistency"]
     assert ", fresh weights: " in target["consistency"]
     assert "; 64 images), clearly better." in target["consistency"]
