@@ -36,7 +36,7 @@ class _WithDefault(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if args and not args[0].startswith("-") and args[0] not in self.commands:
-            if re.fullmatch(r"[\w-]+", args[0]) and not Path(args[0]).exists():
+            if len(args) == 1 and re.fullmatch(r"[\w-]+", args[0]) and not Path(args[0]).exists():
                 known = ", ".join(name for name in self.commands)
                 raise UserError(f"{ctx.info_name} {args[0]}: no command ({known}), and no folder that is there")
             args = [_PREPARE if _PREPARE in self.commands else _ASK, *args]

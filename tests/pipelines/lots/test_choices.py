@@ -655,3 +655,9 @@ def test_answers_that_lean_a_little_towards_a_use_are_found() -> None:
     assert _compared(now, leaning, held, is_noisy=True).outcome == "FAILS"
     assert _compared(now, now + np.where(held, -0.0002, 0.0002)[:, None], held, is_noisy=False).outcome == "FAILS"
     assert _compared(now, np.where(np.arange(400)[:, None] == 3, np.nan, now), held, is_noisy=False).outcome == "FAILS"
+
+
+def test_a_word_that_is_no_command_is_told_the_commands() -> None:
+    assert "lot status: no command (prepare, commit, draw), and no folder that is there" in told(run("lot", "status"))
+    assert "claim ask, and no" not in told(run("claim", "ask"))
+    assert "claim asks: no command (register, ask)" in told(run("claim", "asks"))
