@@ -88,7 +88,7 @@ def spelled(beacon: str) -> str:
     """The small letters and digits of a public number: other ways to write it draw the same.
 
     Example:
-        >>> spelled(" 0xC0 FF:ee\n"), spelled("12 - 7 - 31")
+        >>> spelled(" 0xC0 FF:ee"), spelled("12 - 7 - 31")
         ('c0ffee', '12731')
     """
     kept = "".join(letter for letter in beacon.lower() if letter.isascii() and letter.isalnum())
