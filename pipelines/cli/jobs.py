@@ -32,11 +32,11 @@ def submit(
     from pipelines.jobs import submit as jobs
 
     check_stage(force)
-    dashboard = jobs.dashboard(address)
+    dashboard = "" if out is None else jobs.dashboard(address)  # before what takes seconds
     loaded, place = loaded_run(config, overrides, out)
     if out is None and place != config:
         raise UserError(f"--out is missing; give a folder that all nodes share, such as s3://BUCKET/{place}")
-    place = storage.target(place)
+    place, dashboard = storage.target(place), dashboard or jobs.dashboard(address)
     options = [*(["--yes"] if yes else []), *(["-v"] if verbose else [])]
     sent = jobs.travelling(loaded)
     job = jobs.submit(sent, place, dashboard, force=force, options=options, include=include or ())

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from mi_core.metrics.delong import auc
+from mi_core.registration import is_after_looking
 from mi_core.report.build import verdict_part
 from mi_core.validity.verdict import CHOICE, Validity, judge
 from pipelines.audit.run import register
@@ -18,7 +19,7 @@ from pipelines.report.statement import write
 from pipelines.report.verify import FAILS, verify
 from pipelines.run.folder import RunFolder
 from pipelines.run.points import Run
-from pipelines.run.registration import is_after_looking, lines_of
+from pipelines.run.registration import lines_of
 from tests.conftest import small_config
 from tests.mi_core.validity.test_verdict import MEMBER, QUIET, scores
 from tests.pipelines.report.made import made_run
