@@ -104,7 +104,7 @@ def beacon_fault(named: str, value: str) -> str:
     """
     if "drand" in named.lower() and not re.fullmatch("[0-9a-f]{64}", value):
         return f"{value!r} is no number of drand: it is the field randomness of the round, 64 characters of 0-9 and a-f"
-    return "" if spelled(value) else f"{value!r} has no letter and no digit"
+    return "" if spelled(value) not in ("", spelled(named)) else f"{value!r} is no value"
 
 
 def draw(design: Design, salt: str, beacon: str = "") -> Draw:
