@@ -30,6 +30,8 @@ from PIL import Image, ImageDraw
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
+from mi_core.lots.marks import twins  # noqa: E402
+
 from mi_core.auditing.models import Preparation  # noqa: E402
 from mi_core.auditing.questions import CaptionFit, Question, ViewSimilarity  # noqa: E402
 from mi_core.encoders.checkpoint import Encoder  # noqa: E402
@@ -43,7 +45,6 @@ from mi_core.lots.designs import (  # noqa: E402  # noqa: E402
     wealth,
 )
 from mi_core.lots.drawn import waves_of  # noqa: E402
-from mi_core.lots.marks import twins  # noqa: E402
 from mi_core.lots.phrases import captioned, credit_lines  # noqa: E402
 from mi_core.metrics.delong import auc  # noqa: E402
 from mi_core.objectives import OBJECTIVES  # noqa: E402

@@ -8,7 +8,6 @@ random can: whatever an encoder that never saw the draw answers, it cannot depen
     merkle       a digest of many leaves of which single ones can be opened
     commitment   what binds images, salt and design before the draw
     drawn        the releases of a lot together, and the order in which images are asked about
-    marks        two versions of an image that no eye tells apart
     phrases      two credit lines for a caption
     designs      the test of each design: exact p-values, and e-values for any time of stopping
     verdict      what a claim says of an encoder, of its albums and of the share used; words: the same in plain words

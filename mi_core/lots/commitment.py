@@ -35,11 +35,11 @@ class Unit:
     """The facts on one image that a leaf binds.
 
     Args:
-        versions: SHA-256 (hex) of the pixels at full size, of one version or of two in the order of the coin.
+        sha256: of the pixels at full size (hex).
         captions: SHA-256 (hex) of the captions, of none or of two in the order of the coin.
     """
 
-    versions: tuple[str, ...]
+    sha256: str
     captions: tuple[str, ...] = ()
 
     def fault(self, blind: bytes, design: Design) -> str:
@@ -49,14 +49,13 @@ class Unit:
             blind: the number that it was opened with.
             design: of its release.
         """
-        whole = all(re.fullmatch("[0-9a-f]{64}", text) for text in (*self.versions, *self.captions))
-        most = 2 if design.twins else 1
-        fits = 1 <= len(self.versions) <= most and len(self.captions) in (0, 2 * design.captions)
+        whole = all(re.fullmatch("[0-9a-f]{64}", text) for text in (self.sha256, *self.captions))
+        fits = len(self.captions) in (0, 2 * design.captions)
         return "" if whole and fits and len(blind) == _BLIND else "has another shape than the design says"
 
     def content(self, blind: bytes) -> bytes:
         """The bytes that are hashed as a leaf, with a number of 32 bytes that nobody can guess."""
-        return blind + "|".join((",".join(self.versions), ",".join(self.captions))).encode()
+        return blind + "|".join((self.sha256, ",".join(self.captions))).encode()
 
     def leaf(self, blind: bytes) -> bytes:
         """The digest of the leaf."""

@@ -10,12 +10,13 @@ were used; its distribution is that over all draws with the same numbers in each
 means out, shrunken to the common mean as far as these vary by chance (Hodges and Lehmann, Annals of Mathematical
 Statistics, 1962).
 
-*Twins and captions.* The difference of the published version's score and the other's has a fair coin as its sign. The
+*Captions.* The difference of the published caption's score and the other's has a fair coin as its sign. The
 statistic is the sum of the signs times half-normal scores of the ranks of the sizes (van Eeden, 1958).
 
 Both p-values count random draws, (1 + as extreme) / (1 + drawn), so that they are valid at any number of these (Phipson
-and Smyth, 2010). A score for *held back* must not depend on the coins of versions and captions: the mean over both does
-not. Then the p-values of the designs are independent under the null, and Fisher's method joins them exactly.
+and Smyth, 2010). The score of an image for *held back* does not depend on the
+coins of captions. So the p-values of both designs are independent under the null, and Fisher's method joins them
+exactly.
 
 *E-values.* A gambler bets on coin after coin, against the chances that are left in each stratum, at the odds of a
 mixture of alternatives: a share w of the images was used, which moves the normal score by delta. His wealth is a
@@ -91,7 +92,7 @@ def paired_p_value(differences: FloatArray, *, seed: int, draws: int = DRAWS) ->
     """The chance of so high a sum of signed ranks, over fair coins.
 
     Args:
-        differences: (N,) score of the published version minus that of the other.
+        differences: (N,) score of the published caption minus that of the other.
         seed, draws: as in `held_back_p_value`.
 
     Returns:
@@ -180,7 +181,7 @@ def held_back_bets(
 
 
 def paired_bets(differences: FloatArray, waves: _Int64) -> _Float64:
-    """The same for the coins of versions or captions: gains (N, J) as logarithms.
+    """The same for the coins of captions: gains (N, J) as logarithms.
 
     Args:
         differences: (N,) published minus other, in an order that does not depend on the coins.

@@ -1,4 +1,4 @@
-"""The draw of a lot: which images are held back, and which of two versions of an image is published.
+"""The draw of a lot: which images are held back, and which of two captions of an image is published.
 
 All coins are a function of a secret salt, of a public number that came later (the *beacon*) and of the number of the
 image in the lot. So whoever is shown the salt draws them anew; and an owner who fixed images and salt before the beacon
@@ -20,9 +20,9 @@ from mi_core.checks import ConfigError, check_range
 from mi_core.hashing import digest64, digests64
 from mi_core.records import BoolArray
 
-HELD_BACK, TWINS, CAPTIONS = "held-back", "twins", "captions"
+HELD_BACK, CAPTIONS = "held-back", "captions"
 """The designs of a lot; they can be mixed."""
-DESIGNS = (HELD_BACK, TWINS, CAPTIONS)
+DESIGNS = (HELD_BACK, CAPTIONS)
 SHARE = 0.2
 """Of the images that is held back where nothing else is asked."""
 SMALL = "small albums together"
@@ -31,12 +31,11 @@ SMALL = "small albums together"
 
 @dataclass(frozen=True)
 class Design:
-    """The parts of a draw: the units held back, and the versions and captions that coins choose.
+    """The parts of a draw: the units held back, and the captions that coins choose.
 
     Args:
         sizes: (S,) units of each stratum. Units are numbered from 0, those of a stratum one after the other.
         share: of the units that is held back, in [0, 1); 0: none.
-        twins: whether a coin chooses between two versions of every image.
         captions: whether a coin chooses between two captions of every image.
 
     Raises:
@@ -45,7 +44,6 @@ class Design:
 
     sizes: tuple[int, ...]
     share: float = SHARE
-    twins: bool = False
     captions: bool = False
 
     def __post_init__(self) -> None:
@@ -55,12 +53,12 @@ class Design:
         for size in self.sizes:
             check_range("images of a stratum", size, 1)
         if not self.designs:
-            raise ConfigError("nothing is drawn: hold back a share above 0, or ask for twins or captions")
+            raise ConfigError("nothing is drawn: hold back a share above 0, or ask for captions")
 
     @property
     def designs(self) -> tuple[str, ...]:
         """The members of `DESIGNS` that are drawn."""
-        asked = (self.share > 0, self.twins, self.captions)
+        asked = (self.share > 0, self.captions)
         return tuple(name for name, is_asked in zip(DESIGNS, asked, strict=True) if is_asked)
 
     @property
@@ -75,12 +73,10 @@ class Draw:
 
     Args:
         held_back: (N,) which units are not published.
-        version: (N,) 0 or 1, the version of the image that is published, or would have been.
-        caption: (N,) 0 or 1, likewise.
+        caption: (N,) 0 or 1, the caption of the image that is published, or would have been.
     """
 
     held_back: BoolArray
-    version: npt.NDArray[np.int8]
     caption: npt.NDArray[np.int8]
 
 
@@ -111,7 +107,7 @@ def draw(design: Design, salt: str, beacon: str = "") -> Draw:
     """Draw a lot: the same for the same design, salt and beacon, on every machine.
 
     Every unit of a stratum of n units has the chance ``share`` to be held back. Their number is ``share`` n, rounded up
-    or down by a coin, and given that number all subsets are equally likely. Coins of versions and captions are fair and
+    or down by a coin, and given that number all subsets are equally likely. Coins of captions are fair and
     independent. A coin is a 64-bit BLAKE2b digest of salt, beacon, purpose and the unit's number.
 
     Args:
@@ -124,7 +120,7 @@ def draw(design: Design, salt: str, beacon: str = "") -> Draw:
 
     Example:
         >>> drawn = draw(Design((10, 30)), "0" * 32)
-        >>> int(drawn.held_back[:10].sum()), int(drawn.held_back[10:].sum()), drawn.version.tolist() == [0] * 40
+        >>> int(drawn.held_back[:10].sum()), int(drawn.held_back[10:].sum()), drawn.caption.tolist() == [0] * 40
         (2, 6, True)
     """
     if len(salt) < 32:
@@ -142,12 +138,8 @@ def draw(design: Design, salt: str, beacon: str = "") -> Draw:
             held = int(design.share * size + rounding)
             held_back[start + np.argsort(ticket[start : start + size], kind="stable")[:held]] = True
             start += size
-    none = np.zeros(count, dtype=np.int8)
-    version, caption = (
-        (tickets(purpose) >> np.uint64(63)).astype(np.int8) if is_drawn else none
-        for purpose, is_drawn in ((TWINS, design.twins), (CAPTIONS, design.captions))
-    )
-    return Draw(held_back, version, caption)
+    coins = tickets(CAPTIONS) >> np.uint64(63) if design.captions else np.zeros(count)
+    return Draw(held_back, coins.astype(np.int8))
 
 
 def merged_strata(albums: Sequence[str], share: float) -> tuple[npt.NDArray[np.int64], tuple[str, ...]]:

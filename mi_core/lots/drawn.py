@@ -24,13 +24,12 @@ class Drawn:
         strata: (N,) numbers from 0 to S - 1; those of two releases are different.
         albums: (S,) their names.
         held_back: (N,) which units are not published.
-        version, caption: (N,) 0 or 1, which was published; None: not drawn.
+        caption: (N,) 0 or 1, which was published; None: not drawn.
     """
 
     strata: npt.NDArray[np.int64]
     albums: tuple[str, ...]
     held_back: BoolArray
-    version: npt.NDArray[np.int8] | None = None
     caption: npt.NDArray[np.int8] | None = None
 
 
@@ -59,7 +58,6 @@ def joined_draws(
         np.concatenate(strata),
         tuple(names),
         np.concatenate([each.held_back for each in draws]),
-        np.concatenate([each.version for each in draws]) if any(design.twins for design in designs) else None,
         np.concatenate([each.caption for each in draws])
         if captions and any(design.captions for design in designs)
         else None,
@@ -81,26 +79,21 @@ def asking_order(commitments: Sequence[str], sizes: Sequence[int]) -> npt.NDArra
 
 def counted_against(
     scores: npt.NDArray[np.float64], captions: npt.NDArray[np.float64], drawn: Drawn, units: npt.NDArray[np.int64]
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64] | None, npt.NDArray[np.float64]]:
-    """Cosines with missing ones counted against the claim: of versions (M, V), captions (M, 2) or None, images (M,).
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64] | None]:
+    """Cosines with missing ones counted against the claim: of images (M,), and of captions (M, 2) or None.
 
-    What is published has -1 then, and what is not 1: no owner gains by losing images. An image is the mean of its
-    versions, and counts as missing if one of them is.
+    What is published has -1 then, and what is not 1: no owner gains by losing images.
 
     Args:
-        scores: (M, 2) of both versions, NaN: missing; captions: (M, 2) of both captions.
+        scores: (M,) of the images, NaN: missing; captions: (M, 2) of both captions.
         drawn: the coins; units: (M,) numbers of the units.
     """
-    made = []
-    for values, coins in ((scores, drawn.version), (captions, drawn.caption)):
-        is_shown = np.repeat(~drawn.held_back[units, None], 2, axis=1)
-        if coins is not None:
-            is_shown &= np.arange(2) == coins[units, None]
-        made.append(np.where(np.isnan(values), np.where(is_shown, -1.0, 1.0), values))
-    own = slice(None) if drawn.version is not None else slice(0, 1)
-    against = np.where(drawn.held_back[units], 1.0, -1.0)
-    images = np.where(np.isnan(scores[:, own]).any(axis=1), against, made[0][:, own].mean(axis=1))
-    return made[0][:, own], made[1] if drawn.caption is not None else None, images
+    held_back = drawn.held_back[units]
+    images = np.where(np.isnan(scores), np.where(held_back, 1.0, -1.0), scores)
+    if drawn.caption is None:
+        return images, None
+    is_shown = ~held_back[:, None] & (np.arange(2) == drawn.caption[units, None])
+    return images, np.where(np.isnan(captions), np.where(is_shown, -1.0, 1.0), captions)
 
 
 def waves_of(releases: Sequence[int]) -> npt.NDArray[np.int64]:

@@ -11,7 +11,7 @@ another, or one in many ways. To look again at the same question costs nothing i
 *Albums*: the same test within each, with Holm's correction (Scandinavian Journal of Statistics, 1979).
 
 *Share*: a lower bound at 95 %. With images held back it is that of `mi_core.validity.sets.share.least_share`; from
-pairs alone the sign shows it: of used images at most all have the published version ahead, of others a half, so that
+captions alone the sign shows it: of used images at most all have the published caption ahead, of others a half, so that
 the share is at least 2 P - 1, with the lower limit of Clopper and Pearson for P.
 """
 
@@ -40,7 +40,7 @@ from mi_core.lots.designs import (
     signed_scores,
     wealth,
 )
-from mi_core.lots.draw import CAPTIONS, HELD_BACK, TWINS
+from mi_core.lots.draw import CAPTIONS, HELD_BACK
 from mi_core.lots.drawn import Drawn
 from mi_core.metrics.delong import auc
 from mi_core.metrics.intervals import clopper_pearson
@@ -51,7 +51,7 @@ from mi_core.validity.sets.share import least_share
 LEVEL = 0.01
 """The chance that any of all questions about one lot ends with a wrong ``used``."""
 USED, NOT_SHOWN = "used", "not shown"
-_Pairs = dict[str, tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]]
+_Pair = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]] | None
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,8 @@ class DesignResult:
 
     Args:
         design: its name.
-        published: units that bear on it; other: units held back, or again the published ones, whose other version was
-            asked about.
+        published: units that bear on it; other: units held back, or again the published ones, whose other
+            caption was asked about.
         p_value: exact.
         any_time_p_value: valid whenever the owner stops.
         auc: of published against other, with its interval; of pairs each image is compared with all.
@@ -173,7 +173,6 @@ def judge_claim(
     waves: npt.NDArray[np.int64],
     scores: FloatArray,
     caption_scores: FloatArray | None = None,
-    image_scores: FloatArray | None = None,
     *,
     counted: str = ALL,
     questions_asked: int = 1,
@@ -186,9 +185,8 @@ def judge_claim(
         drawn: the coins of the N units of the lot.
         units: (M,) numbers of those that were asked about, in an order that does not depend on the coins.
         waves: (M,) ascending numbers of the waves in which they were asked about, from `mi_core.lots.drawn.waves_of`.
-        scores: (M, V) of each version of the image, V 1 or 2, higher = more likely used.
+        scores: (M,) of the images, higher = more likely used.
         caption_scores: (M, 2) of the image with each caption; None: captions were not drawn.
-        image_scores: (M,) of the image, whatever its version; None: the mean of its versions.
         counted: `ALL` or `UNTIL_DECIDED`, as it was fixed before the first query.
         questions_asked: about this lot so far, this one included.
         seed: names the random draws of the p-values; a claim has the nonce of its views.
@@ -198,21 +196,20 @@ def judge_claim(
         ShapeError, ConfigError, NumericError: arrays do not fit, a unit stands twice, or a score is not finite.
     """
     (count,) = check_shape("units", units, "M")
-    check_shape("scores", scores, "M V", M=count)
+    check_shape("scores", scores, "M", M=count)
     check_finite("scores", scores)
     if len(np.unique(units)) < count:
         raise ConfigError("a unit is asked about twice")
-    values = np.asarray(scores, dtype=np.float64)
-    images = values.mean(axis=1) if image_scores is None else np.asarray(image_scores, dtype=np.float64)
+    images = np.asarray(scores, dtype=np.float64)
     level = level_of(questions_asked)
     mine = Drawn(drawn.strata[units], drawn.albums, drawn.held_back[units])
     found: list[tuple[DesignResult, npt.NDArray[np.float64]]] = []
     if drawn.held_back.any():
         found.append(_of_held_back(drawn, mine, images, waves, digest64(seed, HELD_BACK), draws))
-    pairs = _pairs_of(drawn, units, values, caption_scores)
-    for name, (shown, other) in pairs.items():
-        found.append(_of_pairs(name, shown, other, ~mine.held_back, waves, digest64(seed, name), draws))
-    # together the bets are a martingale from wave to wave, as those on pairs know what a wave holds back
+    pair = _pair_of(drawn, units, caption_scores)
+    if pair is not None:
+        found.append(_of_captions(*pair, ~mine.held_back, waves, digest64(seed, CAPTIONS), draws))
+    # together the bets are a martingale from wave to wave, as those on captions know what a wave holds back
     ends = np.append(np.flatnonzero(np.diff(waves)), count - 1)
     whole = np.sum([path for _, path in found], axis=0)[ends]
     by_wave = tuple((int(end) + 1, any_time_p_value(whole[: at + 1])) for at, end in enumerate(ends))
@@ -230,8 +227,8 @@ def judge_claim(
         asked=count,
         waves=by_wave,
         designs=tuple(result for result, _ in found),
-        share=_share(mine.held_back, images, pairs),
-        albums=_albums(mine, images, pairs, level, seed, draws),
+        share=_share(mine.held_back, images, pair),
+        albums=_albums(mine, images, pair, level, seed, draws),
     )
 
 
@@ -240,7 +237,6 @@ def support_of(
     units: npt.NDArray[np.int64],
     scores: FloatArray,
     caption_scores: FloatArray | None = None,
-    image_scores: FloatArray | None = None,
 ) -> npt.NDArray[np.float64]:
     """How much each answer speaks for a use: (M,) at least 0, with the sum 1.
 
@@ -249,15 +245,15 @@ def support_of(
     else somebody may move.
 
     Args:
-        drawn, units, scores, caption_scores, image_scores: as in `judge_claim`.
+        drawn, units, scores, caption_scores: as in `judge_claim`.
     """
-    values, held = np.asarray(scores, dtype=np.float64), drawn.held_back[units]
-    images = values.mean(axis=1) if image_scores is None else np.asarray(image_scores, dtype=np.float64)
+    images, held = np.asarray(scores, dtype=np.float64), drawn.held_back[units]
     found = np.zeros(len(units))
     if 0 < held.sum() < len(held):
         normal = normal_scores(images)
         found += np.where(held, -normal / held.sum(), normal / (~held).sum()).clip(min=0)
-    for shown, other in _pairs_of(drawn, units, values, caption_scores).values():
+    if (pair := _pair_of(drawn, units, caption_scores)) is not None:
+        shown, other = pair
         found += signed_scores(shown - other).clip(min=0) / len(units)
     even = np.full(len(units), 1 / len(units))
     return (found / found.sum() + even) / 2 if found.any() else even
@@ -287,20 +283,15 @@ def _of_held_back(
 _UNKNOWN = Estimate(0.5, 0.0, 1.0, 0, supported=False)
 
 
-def _pairs_of(
-    drawn: Drawn, units: npt.NDArray[np.int64], scores: npt.NDArray[np.float64], caption_scores: FloatArray | None
-) -> _Pairs:
-    """By design, the scores (M,) of the published versions or captions, and of the others."""
-    rows, found = np.arange(len(units)), {}
-    for name, coins, both in ((TWINS, drawn.version, scores), (CAPTIONS, drawn.caption, caption_scores)):
-        if coins is not None and both is not None:
-            values, mine = np.asarray(both, dtype=np.float64), coins[units]
-            found[name] = values[rows, mine], values[rows, 1 - mine]
-    return found
+def _pair_of(drawn: Drawn, units: npt.NDArray[np.int64], caption_scores: FloatArray | None) -> _Pair:
+    """The scores (M,) of the published captions, and of the others; None: captions were not drawn."""
+    if drawn.caption is None or caption_scores is None:
+        return None
+    values, rows, mine = np.asarray(caption_scores, dtype=np.float64), np.arange(len(units)), drawn.caption[units]
+    return values[rows, mine], values[rows, 1 - mine]
 
 
-def _of_pairs(
-    name: str,
+def _of_captions(
     shown: npt.NDArray[np.float64],
     other: npt.NDArray[np.float64],
     published: BoolArray,
@@ -308,7 +299,7 @@ def _of_pairs(
     seed: int,
     draws: int,
 ) -> tuple[DesignResult, npt.NDArray[np.float64]]:
-    """The same of pairs; units that are not published bet nothing."""
+    """The same of captions; units that are not published bet nothing."""
     gains = np.zeros(len(shown))
     if published.any():
         mine = wealth(paired_bets((shown - other)[published], waves[published]))
@@ -318,24 +309,24 @@ def _of_pairs(
     p_value = paired_p_value((shown - other)[published], seed=seed, draws=draws)
     path = np.cumsum(gains)
     estimate = auc(pooled, member, np.tile(np.arange(count), 2)) if count > 1 else _UNKNOWN
-    return DesignResult(name, count, count, p_value, any_time_p_value(path), estimate), path
+    return DesignResult(CAPTIONS, count, count, p_value, any_time_p_value(path), estimate), path
 
 
-def _share(held_back: BoolArray, scores: npt.NDArray[np.float64], pairs: _Pairs) -> float:
+def _share(held_back: BoolArray, scores: npt.NDArray[np.float64], pair: _Pair) -> float:
     published = ~held_back
     if not published.any():
         return 0.0
     if held_back.any():
         return least_share(scores, published).low
-    bounds = [0.0]
-    for shown, other in pairs.values():
-        ahead, behind = (int((side > 0)[published].sum()) for side in (shown - other, other - shown))
-        bounds.append(2 * clopper_pearson(ahead, max(1, ahead + behind))[0] - 1)
-    return max(bounds)
+    if pair is None:
+        return 0.0
+    gaps = (pair[0] - pair[1])[published]
+    ahead, behind = int((gaps > 0).sum()), int((gaps < 0).sum())
+    return max(0.0, 2 * clopper_pearson(ahead, max(1, ahead + behind))[0] - 1)
 
 
 def _albums(
-    mine: Drawn, scores: npt.NDArray[np.float64], pairs: _Pairs, level: float, seed: str, draws: int
+    mine: Drawn, scores: npt.NDArray[np.float64], pair: _Pair, level: float, seed: str, draws: int
 ) -> tuple[AlbumResult, ...]:
     """Every album that was asked about, by its p-value; none where the lot is one album."""
     numbers = np.unique(mine.strata)
@@ -353,9 +344,9 @@ def _albums(
             p_values.append(
                 held_back_p_value(scores[rows], held, alone, seed=digest64(seed, "album", number), draws=draws)
             )
-        for name, (shown, other) in pairs.items() if not held.all() else ():
-            gaps = (shown - other)[rows][~held]
-            p_values.append(paired_p_value(gaps, seed=digest64(seed, name, number), draws=draws))
+        if pair is not None and not held.all():
+            gaps = (pair[0] - pair[1])[rows][~held]
+            p_values.append(paired_p_value(gaps, seed=digest64(seed, CAPTIONS, number), draws=draws))
         joined = joined_p_value(p_values) if p_values else 1.0
         found.append((joined, mine.albums[number], int((~held).sum()), int(held.sum())))
     corrected = holm([entry[0] for entry in found])

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from mi_core.lots.chain import FIXED, OWNERS_WORD, WITNESSED
 from mi_core.lots.commitment import UNTIL_DECIDED
-from mi_core.lots.draw import CAPTIONS, HELD_BACK, TWINS
+from mi_core.lots.draw import HELD_BACK
 from mi_core.lots.verdict import USED, ClaimResult, DesignResult, least_auc
 from mi_core.report.words.numbers import count, estimate, percent, rate, small
 
@@ -99,9 +99,8 @@ def _design(each: DesignResult) -> str:
             f"Published against held back ({count(each.published)} and {count(each.other)} images): "
             f"AUC {estimate(each.auc)} (.5 is guessing), p = {small(each.p_value)}."
         )
-    what = {TWINS: "version", CAPTIONS: "caption"}[each.design]
     return (
-        f"Published {what} against the other one ({count(each.published)} images): AUC {estimate(each.auc)}, "
+        f"Published caption against the other one ({count(each.published)} images): AUC {estimate(each.auc)}, "
         f"p = {small(each.p_value)}."
     )
 

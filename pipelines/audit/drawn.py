@@ -21,7 +21,7 @@ from pipelines.lots.claim import Claim, claim
 from pipelines.lots.commit import commit
 from pipelines.lots.publish import publish
 from pipelines.lots.vault import VAULT, Lot
-from pipelines.lots.versions import Wanted
+from pipelines.lots.captions import Wanted
 from pipelines.plan.checks import build
 from pipelines.plan.rules.views import primary_output, recipe_of
 from pipelines.run.folder import SeedFolder

@@ -58,10 +58,6 @@ claim_app = typer.Typer(
 Images = Annotated[str, typer.Argument(help="A folder of images, or tars.", metavar="IMAGES")]
 Place = Annotated[str, typer.Option("--out", help="Folder of the lot; one that is there gets a new release.")]
 Share = Annotated[float, typer.Option("--share", help="Share of the images that is held back; 0: none.")]
-Twins = Annotated[
-    bool,
-    typer.Option("--twins", help="Publish one of two versions of each image. Such random edits showed nothing so far."),
-]
 Captions = Annotated[
     bool, typer.Option("--captions", help="Publish one of two credit lines behind every caption (text beside it).")
 ]
@@ -90,7 +86,6 @@ def prepare(
     images: Images,
     out: Place,
     share: Share = SHARE,
-    twins: Twins = False,
     captions: Captions = False,
     albums: Albums = None,
     until_decided: UntilDecided = False,
@@ -99,7 +94,7 @@ def prepare(
 ) -> None:
     """Commit and draw at once, with random numbers of this machine; lot IMAGES is short for it."""
     beside = albums, elsewhere
-    _commit(images, out, (share, twins, captions), "", beside, address, until_decided=until_decided, draw=True)
+    _commit(images, out, (share, captions), "", beside, address, until_decided=until_decided, draw=True)
 
 
 @lot_app.command("commit", epilog=example("lot commit photos --out release --decided-by 'drand quicknet round NUMBER'"))
@@ -110,7 +105,6 @@ def commit(
         str, typer.Option("--decided-by", help="Which public number of a later time will decide, in words.")
     ],
     share: Share = SHARE,
-    twins: Twins = False,
     captions: Captions = False,
     albums: Albums = None,
     until_decided: UntilDecided = False,
@@ -122,7 +116,7 @@ def commit(
     if not beacon:
         raise UserError("--decided-by is empty; say which public number of a later day will decide")
     beside = albums, elsewhere
-    _commit(images, out, (share, twins, captions), beacon, beside, address, until_decided=until_decided, draw=False)
+    _commit(images, out, (share, captions), beacon, beside, address, until_decided=until_decided, draw=False)
 
 
 @lot_app.command("draw", epilog=example("lot draw photos --out release --beacon 8f3c...01"))
@@ -152,7 +146,7 @@ def draw(
 def _commit(
     images: str,
     out: str,
-    asked: tuple[float, bool, bool],
+    asked: tuple[float, bool],
     beacon: str,
     beside: tuple[str | None, str | None],
     address: str | None,
@@ -164,16 +158,16 @@ def _commit(
     from mi_core.lots.commitment import ALL, UNTIL_DECIDED
     from pipelines.data.scan.shards import source_of
     from pipelines.files import storage
+    from pipelines.lots.captions import Wanted
     from pipelines.lots.commit import commit, read_albums
     from pipelines.lots.publish import publish
     from pipelines.lots.vault import VAULT, Lot
-    from pipelines.lots.versions import Wanted
     from pipelines.run.parts import on_parts
 
     wanted = Wanted(*asked)
     check_range("--share", wanted.share, 0, 1, open_high=True)
-    if not (wanted.share or wanted.twins or wanted.captions):
-        raise UserError("--share 0 holds nothing back; give a share above 0, or --twins or --captions")
+    if not (wanted.share or wanted.captions):
+        raise UserError("--share 0 holds nothing back; give a share above 0, or --captions")
     source, lot = _images(images), Lot(storage.target(out))
     lot.check_vault()
     if f"{lot.path}/".startswith(f"{storage.absolute(images)}/"):

@@ -78,13 +78,13 @@ def ask_again(file: str, place: str | None, model: Any, **settings: Any) -> Chec
         scores = counted_against(*stated.answers(), stated.drawn, rows)
         chances = support_of(stated.drawn, rows, *scores)
         chosen = np.random.default_rng(secrets.randbits(64)).choice(len(rows), count, replace=False, p=chances)
-        units = [unit.versions for release in releases for unit in contents_of(release.units)]
-        versions = stated.opened["versions"].to_pylist()
-        if any(units[rows[one]] != tuple(versions[one]) for one in chosen):
+        units = [unit.sha256 for release in releases for unit in contents_of(release.units)]
+        opened = stated.opened["sha256"].to_pylist()
+        if any(units[rows[one]] != opened[one] for one in chosen):
             return Check(ENCODER, FAILS, f"the images of {lot.path} are not those of the statement")
         with tempfile.TemporaryDirectory() as folder, on_parts(folder, None, "verify") as each:
             found = ask(releases, rows[chosen], folder, Asking(model, own, nonce), each)
-    now, then = (np.concatenate(parts, axis=1) for parts in ([one[rows] for one in found], stated.answers()))
+    now, then = (np.column_stack(parts) for parts in ([one[rows] for one in found], stated.answers()))
     held = stated.drawn.held_back[rows[chosen]]
     return _compared(now[chosen], then[chosen], held, is_noisy=is_address(model))
 
@@ -92,17 +92,17 @@ def ask_again(file: str, place: str | None, model: Any, **settings: Any) -> Chec
 def _compared(
     now: npt.NDArray[np.float64], then: npt.NDArray[np.float64], held_back: BoolArray, *, is_noisy: bool
 ) -> Check:
-    """Compare answers (M, 4) with those of a statement, by the standard deviation of the scores."""
+    """Compare answers (M, 3) with those of a statement, by the standard deviation of the scores."""
     gone, came = ((np.isnan(one) & ~np.isnan(other)).any(axis=1).sum() for one, other in ((now, then), (then, now)))
     if gone:
         return Check(ENCODER, OPEN, f"{gone} of {len(now)} images that chance picked are missing now; put them back")
     if came:
         return Check(ENCODER, FAILS, f"{came} of {len(now)} images that chance picked have an answer now, and had none")
-    moved = (then - now) / max(float(np.nanstd(now[:, :2])), 1e-6)
+    moved = (then - now) / max(float(np.nanstd(now[:, 0])), 1e-6)
     gaps = np.abs(moved[~np.isnan(moved)])
     if not len(gaps):
         return Check(ENCODER, OPEN, "all images that chance picked were missing at the claim, so there is no answer")
-    towards = np.nanmean(moved[:, :2], axis=1) * np.where(held_back, -1, 1)  # a use
+    towards = moved[:, 0] * np.where(held_back, -1, 1)  # a use
     error = float(np.nanstd(towards)) / math.sqrt(len(towards))
     drift, apart = float(np.nanmean(towards)), float(np.sqrt(np.mean(gaps**2)) if is_noisy else gaps.max())
     most = _ALIKE if is_noisy else _SAME

@@ -20,7 +20,7 @@ from pipelines.console import bars
 from pipelines.data.read.samples import Item
 from pipelines.data.read.sources import Source
 from pipelines.files import storage
-from pipelines.lots.statement import CAPTION_SCORES, SCORES
+from pipelines.lots.statement import CAPTION_SCORES, SCORE
 from pipelines.lots.vault import Release
 
 _BATCH = 64  # images that are decoded and asked about together
@@ -49,94 +49,80 @@ def ask_part(
     Images that were missing are asked about once they are there. ``ready`` loads the encoder; None: it is loaded here,
     by its name or address.
     """
-    scores = {unit: np.full(4, np.nan) for unit in part["unit"].to_pylist()}
+    scores = {unit: np.full(3, np.nan) for unit in part["unit"].to_pylist()}
     if storage.exists(path):
         before = storage.read_table(path)
-        columns = np.stack([np.asarray(before[name]) for name in (*SCORES, *CAPTION_SCORES)], axis=1)
+        columns = np.stack([np.asarray(before[name]) for name in (SCORE, *CAPTION_SCORES)], axis=1)
         scores |= dict(zip(before["unit"].to_pylist(), columns, strict=True))
-    rows = {row["name"]: row for row in part.to_pylist() if np.isnan(scores[row["unit"]][:2]).any()}
+    rows = {row["name"]: row for row in part.to_pylist() if np.isnan(scores[row["unit"]][0])}
     held = {row["name"]: bool(release.draw.held_back[row["unit"]]) for row in rows.values()}
     if storage.exists(path) and not any(True for _ in pictures_of(release, name, held)):
         return path
     ask = ready() if ready is not None else _kept_ready(asking)
-    batch: list[tuple[Mapping[str, Any], int, np.ndarray]] = []
+    batch: list[tuple[Mapping[str, Any], np.ndarray]] = []
 
     def send() -> int:
         if not batch:
             return 0
-        images = torch.from_numpy(np.stack([pixels for _, _, pixels in batch]))
-        names = [row["name"] for row, _, _ in batch]
-        found = ask.similarity(images, names)
-        for (row, version, _), score in zip(batch, found, strict=True):
-            scores[row["unit"]][version] = score
+        images = torch.from_numpy(np.stack([pixels for _, pixels in batch]))
+        names = [row["name"] for row, _ in batch]
+        for (row, _), score in zip(batch, ask.similarity(images, names), strict=True):
+            scores[row["unit"]][0] = score
+        some = [at for at, (row, _) in enumerate(batch) if row["captions"]]
         for caption in (0, 1):
-            some = [at for at, (row, version, _) in enumerate(batch) if row["captions"] and version == shown(row)]
             if some:
                 texts = [batch[at][0]["captions"][caption] for at in some]
                 fits = ask.fit(images[some], texts, [names[at] for at in some])
                 for at, score in zip(some, fits, strict=True):
-                    scores[batch[at][0]["unit"]][2 + caption] = score
+                    scores[batch[at][0]["unit"]][1 + caption] = score
         count = len(batch)
         batch.clear()
         return count
 
-    def shown(row: Mapping[str, Any]) -> int:
-        return int(release.draw.version[row["unit"]]) if len(row["versions"]) > 1 else 0
-
     with bars("images", draw=False) as asked:
-        task = asked.add_task("asking the encoder", total=len(rows) * (2 if release.header.design.twins else 1))
+        task = asked.add_task("asking the encoder", total=len(rows))
         asked.begin(task)
-        for key, is_other, data in pictures_of(release, name, held):
+        for key, data in pictures_of(release, name, held):
             row = rows[key]
-            version = shown(row) ^ is_other
             try:
                 decoded = decode_and_hash(data, ask.decoder)
             except ImageError:
                 continue
-            if decoded.sha256 == row["versions"][version]:
-                batch.append((row, version, decoded.pixels))
+            if decoded.sha256 == row["sha256"]:
+                batch.append((row, decoded.pixels))
             if len(batch) == _BATCH:
                 asked.advance(task, send())
         asked.advance(task, send())
-    for row in rows.values():
-        if len(row["versions"]) == 1:
-            scores[row["unit"]][1] = scores[row["unit"]][0]
     columns = np.stack(list(scores.values()))
-    table = {name: columns[:, at] for at, name in enumerate((*SCORES, *CAPTION_SCORES))}
+    table = {name: columns[:, at] for at, name in enumerate((SCORE, *CAPTION_SCORES))}
     storage.write_table(path, pa.table({"unit": list(scores), **table}))
     return path
 
 
-def pictures_of(release: Release, name: str, held: Mapping[str, bool]) -> Iterator[tuple[str, bool, bytes]]:
-    """The images of a part that are there: names, whether it is the version that is not published, and bytes."""
+def pictures_of(release: Release, name: str, held: Mapping[str, bool]) -> Iterator[tuple[str, bytes]]:
+    """The images of a part that are there: names and bytes."""
     shown = [key for key, is_held in held.items() if not is_held]
     back = [key for key, is_held in held.items() if is_held]
-    folders = [(release.lot.published, shown, False), (release.held_back, back, False)]
-    folders += [(release.other, list(held), True)] if release.header.design.twins else []
-    for folder, keys, is_other in folders:
+    for folder, keys in ((release.lot.published, shown), (release.held_back, back)):
         if release.source.kind == "imagefolder":
             for key in sorted(keys):
                 data = storage.file_or_none(f"{folder}/{key}")
                 if data is not None:
-                    yield key, is_other, data
+                    yield key, data
         elif keys and storage.exists(path := f"{folder}/{name}.tar"):
             for sample in Source(release.source).read(Item(name, path=path), set(keys)):
-                yield sample.key, is_other, sample.image
+                yield sample.key, sample.image
 
 
 def expected_files(release: Release) -> Iterator[tuple[str, list[str]]]:
     """The folders of a release with the files of its units that stand in each."""
     held_back = release.draw.held_back
-    folders = [(release.lot.published, False, True), (release.held_back, True, False)]
-    folders += [(release.other, True, True)] if release.header.design.twins else []
-    for folder, has_held, has_shown in folders:
+    for folder, is_held in ((release.lot.published, False), (release.held_back, True)):
         names: list[str] = []
         for part in release.parts():
-            table = release.images(part, ["name", "sha256", "versions"])
+            table = release.images(part, ["name", "sha256"])
             units = np.asarray(pc.fill_null(pc.index_in(table["sha256"], value_set=release.digests), -1))
-            mine = (units >= 0) & np.where(held_back[units], has_held, has_shown)
-            if folder == release.other:
-                mine &= np.asarray(pc.fill_null(pc.list_value_length(table["versions"]), 0)) > 1
+            mine = (units >= 0) & (held_back[units] == is_held)
             if release.source.kind == "imagefolder":
                 names += table["name"].filter(pa.array(mine)).to_pylist()
             elif mine.any():

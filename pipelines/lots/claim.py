@@ -29,12 +29,12 @@ from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.lots.asking import Asking, ask_part, expected_files, make_ready
 from pipelines.lots.question import describe, folder_of, register, same_question, settled_nonce, whole
-from pipelines.lots.statement import CAPTION_SCORES, SCORES, Asked, write_statement
+from pipelines.lots.statement import CAPTION_SCORES, SCORE, Asked, write_statement
 from pipelines.lots.vault import VAULT, Lot, Release, drawn_of, order_of
 from pipelines.run.parts import TaskMap, on_parts
 
 _MAY_MISS = 0.01  # of the files of a lot, before a claim asks for them
-_ASKED = ["name", "sha256", "versions", "captions"]  # columns that asking needs
+_ASKED = ["name", "sha256", "captions"]  # columns that asking needs
 _VALUE = "value.json"  # in the folder of a question: the number that decided its nonce
 
 
@@ -186,9 +186,9 @@ def _asked(
     """Ask wave by wave, or about all at once, and judge."""
     drawn, order = drawn_of(releases, captions=question.plan["captions"]), order_of(releases)
     waves, counted = waves_of([len(release.units) for release in releases]), question.plan["counted"]
-    scores, captions = (np.full((len(order), 2), np.nan) for _ in range(2))
+    scores, captions = np.full(len(order), np.nan), np.full((len(order), 2), np.nan)
     stops = np.unique(waves) if counted == UNTIL_DECIDED else [int(waves[-1])]
-    views = asking.settings["views"] * (2 if drawn.version is not None else 1)
+    views = asking.settings["views"]
     say("claim", f"asking about {'' if len(stops) == 1 else 'up to '}{len(order):,} images, {views} views of each")
     begun = 0
     for wave in stops:
@@ -212,7 +212,7 @@ def _asked(
         if result.verdict == USED:
             break
     rows = order[:begun]
-    lost = int(np.isnan(scores[rows]).any(axis=1).sum())
+    lost = int(np.isnan(scores[rows]).sum())
     grade = grade_of([release.header for release in releases], question)
     asked = Asked(rows, scores[rows], captions[rows])
     answers = write_statement(lot, releases, question, value, asked, result)
@@ -222,7 +222,7 @@ def _asked(
 def ask(
     releases: Sequence[Release], units: npt.NDArray[np.int64], folder: str, asking: Asking, each: TaskMap
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Ask about some units: scores (N, 2) of both versions and of both captions; NaN: not asked about, or missing.
+    """Ask about some units: scores of images (N,) and of both captions (N, 2); NaN: not asked about, or missing.
 
     Args:
         releases: with N units together.
@@ -232,7 +232,7 @@ def ask(
         each: runs the parts.
     """
     total = sum(len(release.units) for release in releases)
-    scores, captions = (np.full((total, 2), np.nan) for _ in range(2))
+    scores, captions = np.full(total, np.nan), np.full((total, 2), np.nan)
     wanted = np.isin(np.arange(total), units)
     tasks: list[tuple[Any, ...]] = []
     offsets, start = [], 0
@@ -261,6 +261,6 @@ def ask(
     for offset, path in zip(offsets, paths, strict=True):
         table = storage.read_table(path)
         rows = offset + np.asarray(table["unit"])
-        for values, names in ((scores, SCORES), (captions, CAPTION_SCORES)):
-            values[rows] = np.stack([np.asarray(table[name]) for name in names], axis=1)
+        scores[rows] = np.asarray(table[SCORE])
+        captions[rows] = np.stack([np.asarray(table[name]) for name in CAPTION_SCORES], axis=1)
     return scores, captions

@@ -25,9 +25,9 @@ from pipelines.data.read.sources import Source
 from pipelines.data.scan.scan import usable
 from pipelines.errors import UserError
 from pipelines.files import storage
+from pipelines.lots.captions import ANY_SIZE, Wanted, both_captions, bytes_digest, caption_beside
 from pipelines.lots.elsewhere import seen_in
 from pipelines.lots.vault import IMAGES, UNITS, Lot, Release
-from pipelines.lots.versions import ANY_SIZE, Wanted, bytes_digest, caption_beside, versions_of
 from pipelines.run.parts import TaskMap
 
 _SOURCES = ("imagefolder", "shards")
@@ -104,7 +104,7 @@ def _same(release: Release, wanted: Wanted, beacon: str) -> Release:
     """A release that is committed already, if that is what is asked for."""
     header, design = release.header, release.header.design
     fixed_ones = {"--share": (wanted.share, design.share), "--decided-by": (beacon, header.beacon)}
-    fixed_ones |= {"--twins": (wanted.twins, design.twins), "--captions": (wanted.captions, design.captions)}
+    fixed_ones["--captions"] = (wanted.captions, design.captions)
     for name, (given, fixed) in fixed_ones.items():
         if given != fixed:
             raise UserError(
@@ -133,7 +133,6 @@ def _read_part(source: SourceConfig, item: Item, folder: str, wanted: Wanted, ke
         caption = caption_beside(source, item, sample) if wanted.captions else ""
         if wanted.captions and not caption:
             raise UserError(f"{item.path}/{sample.key} has no caption; put a text file of its name beside it")
-        both = versions_of(sample.image, sha, caption, wanted, key)
         rows.append(
             {
                 "name": sample.key,
@@ -141,9 +140,7 @@ def _read_part(source: SourceConfig, item: Item, folder: str, wanted: Wanted, ke
                 "file": bytes_digest(sample.image),
                 PHASH: marks[PHASH],
                 DESCRIPTOR: marks[DESCRIPTOR],
-                "versions": both.pixels() if len(both.images) > 1 else [sha],
-                "files": both.files(),
-                "captions": list(both.captions),
+                "captions": both_captions(caption, sha, key) if wanted.captions else [],
                 "reason": "",
             }
         )
@@ -153,7 +150,7 @@ def _read_part(source: SourceConfig, item: Item, folder: str, wanted: Wanted, ke
 def _stamp(item: Item, wanted: Wanted) -> bytes:
     """A digest that tells whether the files of a part are those that were read, and read for the same."""
     paths = [f"{item.path}/{name}" for name in item.files] or [item.path]
-    lines = [f"{path} {storage.stamp(path)}" for path in paths] + [repr((wanted.twins, wanted.captions))]
+    lines = [f"{path} {storage.stamp(path)}" for path in paths] + [repr(wanted.captions)]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest().encode()
 
 
@@ -171,7 +168,7 @@ def _number(
     read = {item.name: f"{release.path}/images/{item.name}.parquet" for item in items}
     for path in set(storage.list_files(f"{release.path}/images")) - set(read.values()):
         storage.remove(path)  # of an earlier call, on other images
-    columns = ["name", "sha256", "versions", "captions", PHASH, DESCRIPTOR]
+    columns = ["name", "sha256", "captions", PHASH, DESCRIPTOR]
     whole = pa.concat_tables([storage.read_table(path, columns) for path in read.values()])
     count, readable = len(whole), whole.filter(pc.not_equal(whole["sha256"], ""))
     is_known = pc.is_in(readable["sha256"], value_set=pa.array(sorted(release.earlier), pa.string()))
@@ -190,7 +187,7 @@ def _number(
             f"{count - len(readable):,} unreadable, {fresh:,} seen elsewhere"
         )
     _, first = np.unique(np.asarray(new["sha256"].to_pylist(), dtype="S64"), return_index=True)
-    new = new.take(pa.array(first)).select(["sha256", "name", "versions", "captions"])
+    new = new.take(pa.array(first)).select(["sha256", "name", "captions"])
     strata, names = merged_strata(_albums(new["name"].to_pylist(), albums), wanted.share)
     order = pa.array(np.argsort(strata, kind="stable"))
     units = new.append_column("stratum", pa.array(strata)).take(order).select(UNITS.names)
@@ -208,10 +205,6 @@ def _number(
     if wanted.share:
         held_back = round(wanted.share * len(units))
         say("lot", power_in_words(len(units) - held_back, held_back))
-    if wanted.twins:
-        say("lot", "twins made of such random edits have shown nothing so far; images held back do")
-    if wanted.twins and (unmarked := int((np.asarray(pc.list_value_length(units["versions"])) == 1).sum())):
-        say("lot", f"{count_of(unmarked, 'image', 'images')} without a twin: only JPEG and PNG can carry a mark")
     return True
 
 

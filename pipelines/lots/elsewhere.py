@@ -11,7 +11,7 @@ from pipelines.data.columns import DESCRIPTOR, PHASH
 from pipelines.data.read.samples import Problem
 from pipelines.data.read.sources import Source
 from pipelines.data.scan.scan import usable
-from pipelines.lots.versions import ANY_SIZE
+from pipelines.lots.captions import ANY_SIZE
 
 
 def seen_in(images: pa.Table, source: SourceConfig) -> set[str]:

@@ -22,11 +22,11 @@ from pipelines.data.read.samples import Item
 from pipelines.data.read.sources import Source
 from pipelines.errors import UserError
 from pipelines.files import storage
+from pipelines.lots.captions import both_captions, bytes_digest, caption_path
 from pipelines.lots.vault import Release
-from pipelines.lots.versions import Versions, Wanted, bytes_digest, caption_path, versions_of
 from pipelines.run.parts import TaskMap
 
-_PUBLISHED, _HELD_BACK, _OTHER = "published", "held_back", "other"
+_PUBLISHED, _HELD_BACK = "published", "held_back"
 
 
 @dataclass(frozen=True)
@@ -36,12 +36,11 @@ class _Fate:
     Args:
         row: of `IMAGES`: what was committed of it.
         is_held: whether it is held back.
-        version, caption: the coins.
+        caption: the coin.
     """
 
     row: Mapping[str, Any]
     is_held: bool
-    version: int
     caption: int
 
 
@@ -67,8 +66,7 @@ class _Part:
             if row["sha256"] in release.earlier:
                 elsewhere.add(row["name"])
             elif unit >= 0:
-                coins = int(drawn.version[unit]), int(drawn.caption[unit])
-                fates[row["name"]] = _Fate(row, bool(drawn.held_back[unit]), *coins)
+                fates[row["name"]] = _Fate(row, bool(drawn.held_back[unit]), int(drawn.caption[unit]))
         return fates, elsewhere
 
     @property
@@ -81,23 +79,17 @@ class _Part:
         """Names of those that are in an earlier release, and are written nowhere."""
         return self._known[1]
 
-    def versions(self, fate: _Fate, image: bytes, caption: str) -> Versions:
-        """Both versions of an image whose bytes and caption are those that were committed.
+    def caption(self, fate: _Fate, own: str) -> str | None:
+        """The caption that is published of an image; None: captions are not drawn.
 
         Raises:
-            UserError: they are not.
+            UserError: its own is not the one that was committed.
         """
-        design = self.release.header.design
-        wanted = Wanted(design.share, design.twins, design.captions)
-        both = versions_of(image, fate.row["sha256"], caption, wanted, self.release.secret["key"])
-        if list(both.captions) != fate.row["captions"]:
+        if not self.release.header.design.captions:
+            return None
+        if both_captions(own, fate.row["sha256"], self.release.secret["key"]) != fate.row["captions"]:
             raise _changed(f"the caption of {self.item.path}/{fate.row['name']}")
-        if [bytes_digest(data) for data in both.images] != fate.row["files"]:
-            raise UserError(
-                f"{self.item.path}/{fate.row['name']}: its twins are not those that were committed, as another version "
-                "of Pillow or NumPy makes them; install the versions of then"
-            )
-        return both
+        return str(fate.row["captions"][fate.caption])
 
 
 def publish(source: SourceConfig, release: Release, beacon: str, each: TaskMap) -> dict[str, int]:
@@ -168,19 +160,17 @@ def _divide_folder(part: _Part) -> None:
             raise _changed(f"{part.item.path}/{name}")
         place = _HELD_BACK if fate.is_held else _PUBLISHED
         text = storage.file_or_none(caption_path(f"{part.item.path}/{name}")) if fate.row["captions"] else None
-        both = part.versions(fate, data, "" if text is None else text.decode(errors="replace").strip())
-        _write(part, place, name, both.image(fate.version))
-        if len(both.images) > 1:
-            _write(part, _OTHER, name, both.image(1 - fate.version))
-        if both.captions:
-            _write(part, place, caption_path(name), both.captions[fate.caption].encode())
+        caption = part.caption(fate, "" if text is None else text.decode(errors="replace").strip())
+        _write(part, place, name, data)
+        if caption is not None:
+            _write(part, place, caption_path(name), caption.encode())
 
 
 def _divide_tar(part: _Part) -> None:
-    """A tar for each folder: members in order, with headers and bytes as they were, but for what has two versions."""
+    """A tar for each folder: members in order, with headers and bytes as they were, but for captions that are drawn."""
     source = part.source
     rules = tar_shards.ShardRules(source.key == "last-dot", source.image, source.end_marker == "required")
-    buffers = {place: io.BytesIO() for place in (_PUBLISHED, _HELD_BACK, _OTHER)}
+    buffers = {place: io.BytesIO() for place in (_PUBLISHED, _HELD_BACK)}
     left, texts = dict(part.fates), _texts(part)
     with ExitStack() as stack:
         stream = stack.enter_context(storage.open_input(part.item.path))
@@ -201,22 +191,18 @@ def _divide_tar(part: _Part) -> None:
                 continue
             if key in left and bytes_digest(data) == fate.row["file"]:
                 del left[key]
-                both = part.versions(fate, data, texts.get(key, ("", ""))[1])
-                data = both.image(fate.version)
-                if len(both.images) > 1:
-                    _add(tars[_OTHER], member, both.image(1 - fate.version))
+                part.caption(fate, texts.get(key, ("", ""))[1])
             elif key in texts and suffix == texts[key][0]:
                 data = fate.row["captions"][fate.caption].encode()
             _add(tars[_HELD_BACK if fate.is_held else _PUBLISHED], member, data)
     if left:
         raise _changed(f"{part.item.path}, image {min(left)}")
     for place, buffer in buffers.items():
-        if place != _OTHER or part.release.header.design.twins:
-            _write(part, place, f"{part.item.name}.tar", buffer.getvalue())
+        _write(part, place, f"{part.item.name}.tar", buffer.getvalue())
 
 
 def _texts(part: _Part) -> dict[str, tuple[str, str]]:
-    """The suffix and the caption of every image of a tar whose captions have two versions."""
+    """The suffix and the caption of every image of a tar whose captions are drawn."""
     if not part.release.header.design.captions:
         return {}
     found: dict[str, tuple[str, str]] = {}
@@ -243,8 +229,7 @@ def _write(part: _Part, place: str, name: str, data: bytes) -> None:
         UserError: another file has its name.
     """
     release = part.release
-    folder = {_PUBLISHED: release.lot.published, _HELD_BACK: release.held_back, _OTHER: release.other}[place]
-    path = f"{folder}/{name}"
+    path = f"{release.lot.published if place == _PUBLISHED else release.held_back}/{name}"
     if not storage.exists(path):
         storage.write_atomic(path, data)
     elif storage.read_bytes(path) != data:

@@ -157,7 +157,7 @@ def _answers(encoder: Encoder, way: Way, release: Release) -> npt.NDArray[np.flo
     """Answers of a function, of which only its name is known, to a few images of the lot, to four digits."""
     name = release.parts()[0]
     keys = [row["name"] for row in release.images(name, ["name", "sha256"]).to_pylist() if row["sha256"]]
-    data = [one for _, _, one in islice(pictures_of(release, name, dict.fromkeys(keys, False)), _PROBED)]
+    data = [picture for _, picture in islice(pictures_of(release, name, dict.fromkeys(keys, False)), _PROBED)]
     if not data:
         raise UserError(f"{release.lot.published} holds none of the published images; put them back")
     pixels = torch.from_numpy(np.stack([decode(one, way.decoder) for one in data]))

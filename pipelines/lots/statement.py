@@ -32,7 +32,7 @@ from pipelines.report.bindings import file_digest
 
 KIND = "encoder-audit claim, version 1"
 STATEMENT, OPENED = "statement.json", "opened.parquet"
-SCORES, CAPTION_SCORES = ("score-0", "score-1"), ("caption-0", "caption-1")
+SCORE, CAPTION_SCORES = "score", ("caption-0", "caption-1")
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Asked:
 
     Args:
         order: (M,) numbers of the units over all releases, in the order of asking.
-        scores: (M, 2) of both versions; captions: (M, 2) of both captions; NaN: there is none.
+        scores: (M,) of the images; captions: (M, 2) of both captions; NaN: there is none.
     """
 
     order: npt.NDArray[np.int64]
@@ -88,11 +88,11 @@ def write_statement(
             "release": np.full(len(units), number),
             "unit": units,
             "blind": [release.blind(unit) for unit in units.tolist()],
-            "versions": [list(unit.versions) for unit in contents],
+            "sha256": [unit.sha256 for unit in contents],
             "captions": [list(unit.captions) for unit in contents],
+            SCORE: asked.scores[mine],
+            **{name: asked.captions[mine, at] for at, name in enumerate(CAPTION_SCORES)},
         }
-        for names, values in ((SCORES, asked.scores), (CAPTION_SCORES, asked.captions)):
-            columns |= {name: values[mine, at] for at, name in enumerate(names)}
         tables.append(pa.table(columns, _OPENED))
     storage.write_table(f"{folder}/{OPENED}", pa.concat_tables(tables))
     rows = {"name": OPENED, "sha256": file_digest(f"{folder}/{OPENED}"), "rows": len(asked.order)}
@@ -116,9 +116,9 @@ _OPENED = pa.schema(
         "release": pa.int64(),
         "unit": pa.int64(),
         "blind": pa.binary(),
-        "versions": pa.list_(pa.string()),
+        "sha256": pa.string(),
         "captions": pa.list_(pa.string()),
-        **{name: pa.float64() for name in (*SCORES, *CAPTION_SCORES)},
+        **{name: pa.float64() for name in (SCORE, *CAPTION_SCORES)},
     }
 )
 
@@ -195,8 +195,6 @@ class Stated:
         return joined_draws(designs, albums, draws, captions=self.question.plan["captions"])
 
     def answers(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        """(M, 2) scores of both versions, and of both captions, as opened.parquet has them."""
-        scores, captions = (
-            np.stack([np.asarray(self.opened[name]) for name in names], axis=1) for names in (SCORES, CAPTION_SCORES)
-        )
-        return scores, captions
+        """Scores of the images (M,), and of both captions (M, 2), as opened.parquet has them."""
+        captions = np.stack([np.asarray(self.opened[name]) for name in CAPTION_SCORES], axis=1)
+        return np.asarray(self.opened[SCORE]), captions

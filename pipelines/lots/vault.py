@@ -13,7 +13,6 @@
           units.parquet     the units by number: pixels, stratum
           draw.json         the beacon, and when it was drawn
           held-back/        the images that are not published
-          other/            the versions that are not published, where there are two
           done/PART.json    parts that are published
         claims/ID/          what encoders were asked (registered.json), and what they answered
       stamps/               time stamps (RFC 3161) of numbers in commitments.txt, if the owner has some
@@ -58,16 +57,14 @@ IMAGES = pa.schema(
         "file": _TEXT,
         PHASH: pa.uint64(),
         DESCRIPTOR: pa.binary(),
-        "versions": _TEXTS,
-        "files": _TEXTS,
         "captions": _TEXTS,
         "reason": _TEXT,
     }
 )
 """Of a part: names; SHA-256 of the pixels and digest of the bytes as they were given; marks by which near-copies are
-found; SHA-256 and digest of the one or two versions; both captions or none; and why an image is not in the lot, or an
+found; both captions or none; and why an image is not in the lot, or an
 empty text."""
-UNITS = pa.schema({"sha256": _TEXT, "stratum": pa.int64(), "versions": _TEXTS, "captions": _TEXTS})
+UNITS = pa.schema({"sha256": _TEXT, "stratum": pa.int64(), "captions": _TEXTS})
 """Of the units by number; captions as texts."""
 
 
@@ -200,11 +197,6 @@ class Release:
         )
 
     @property
-    def other(self) -> str:
-        """The folder of the versions that are not published, of all images."""
-        return f"{self.path}/other"
-
-    @property
     def is_committed(self) -> bool:
         """Tell whether its commitment is made."""
         return storage.exists(f"{self.path}/header.json")
@@ -301,9 +293,9 @@ class Release:
 
 def contents_of(units: pa.Table) -> Iterator[Unit]:
     """The contents that the leaves of some units bind, in their order."""
-    for batch in units.select(["versions", "captions"]).to_batches(max_chunksize=10_000):
+    for batch in units.select(["sha256", "captions"]).to_batches(max_chunksize=10_000):
         for row in batch.to_pylist():
-            yield Unit(tuple(row["versions"]), tuple(map(text_digest, row["captions"])))
+            yield Unit(row["sha256"], tuple(map(text_digest, row["captions"])))
 
 
 @lru_cache(maxsize=4)

@@ -44,13 +44,13 @@ from mi_core.metrics.intervals import clopper_pearson  # noqa: E402
 from pipelines.config.sections.sources import SourceConfig  # noqa: E402
 from pipelines.errors import UserError  # noqa: E402
 from pipelines.files import storage  # noqa: E402
+from pipelines.lots.captions import Wanted  # noqa: E402
 from pipelines.lots.claim import claim  # noqa: E402
 from pipelines.lots.commit import commit  # noqa: E402
 from pipelines.lots.publish import publish  # noqa: E402
 from pipelines.lots.question import plan_of, way_of, whole  # noqa: E402
 from pipelines.lots.vault import VAULT, Lot  # noqa: E402
 from pipelines.lots.verify import verify_claim  # noqa: E402
-from pipelines.lots.versions import Wanted  # noqa: E402
 from pipelines.run.parts import on_parts  # noqa: E402
 from tests.encoder_works import cifar10  # noqa: E402
 
@@ -128,7 +128,7 @@ def tried(owner: Owner, number: int, by_nonce: Sequence[Scores]) -> dict[str, fl
     both = (0, 1)
     if not number:
         drawn, order = drawn_of(both, salts, headers)
-        whole = judge_claim(drawn, order, waves_of([RELEASE] * 2), by_nonce[0][order, None], seed="0", draws=DRAWS)
+        whole = judge_claim(drawn, order, waves_of([RELEASE] * 2), by_nonce[0][order], seed="0", draws=DRAWS)
         assert whole.p_value == p_value(by_nonce[0], both, salts, headers, "0")
     first = [p_value(scores, both, salts, headers, f"{at}") for at, scores in enumerate(by_nonce)]
     alone = [p_value(by_nonce[0], (one,), salts, headers, "0") for one in both]

@@ -310,9 +310,8 @@ def test_answers_that_were_moved_are_found_by_asking_again(
     table = storage.read_table(str(moved / "opened.parquet"))
     release = Lot.at(str(lot)).releases()[0]
     held = release.draw.held_back[np.asarray(table["unit"])]
-    scores = np.where(held, -0.9, np.asarray(table["score-0"]))
-    for name in ("score-0", "score-1"):
-        table = table.set_column(table.schema.get_field_index(name), name, pa.array(scores))
+    scores = np.where(held, -0.9, np.asarray(table["score"]))
+    table = table.set_column(table.schema.get_field_index("score"), "score", pa.array(scores))
     storage.write_table(str(moved / "opened.parquet"), table)
     with forged(moved / "statement.json", tmp_path / "forged") as stated:
         monkeypatch.setattr("pipelines.lots.verify._MOST", 99)
@@ -337,7 +336,7 @@ def judged_anew(path: Path, stated: Mapping[str, Any]) -> dict[str, Any]:
     order = asking_order([header.commitment], [60])
     drawn = joined_draws([header.design], [entry["albums"]], [draw(header.design, entry["salt"], entry["beacon"])])
     place = np.argsort(read.rows)
-    scores = np.asarray(read.opened["score-0"])[place][order, None]
+    scores = np.asarray(read.opened["score"])[place][order]
     found = judge_claim(drawn, order, waves_of([60]), scores, seed=read.nonce).as_json()
     told_anew: dict[str, Any] = json.loads(json.dumps(found))
     return told_anew
@@ -441,7 +440,7 @@ def test_a_tenth_finds_answers_of_which_few_were_moved() -> None:
             forged[best[:moved]] = scores.min() - 1 - np.arange(moved)
             if held_back_p_value(forged, held, drawn.strata, seed=1, draws=999) <= level_of(1):
                 break
-        chances = support_of(drawn, np.arange(count), forged[:, None])
+        chances = support_of(drawn, np.arange(count), forged)
         assert chances.sum() == pytest.approx(1) and chances.min() >= 0.5 / count
         for found, p in ((missed, chances), (missed_evenly, None)):
             for _ in range(50):
@@ -572,9 +571,8 @@ def column_of(name: str, row: int, value: Any) -> Callable[[pa.Table], pa.Table]
     [
         (other_numbers, "chain"),
         (column_of("blind", 0, lambda blind: blind + b"ab,"), "commitment"),
-        (column_of("versions", 0, lambda versions: [*versions, "0" * 64]), "commitment"),
-        (column_of("score-1", 0, 1e9), "completeness"),
-        (column_of("score-1", 0, 0.5), "completeness"),
+        (column_of("sha256", 0, lambda sha256: f"{sha256},{'0' * 64}"), "commitment"),
+        (column_of("score", 0, 1e9), "completeness"),
     ],
 )
 def test_rows_that_no_lot_has_are_refused(
@@ -634,22 +632,19 @@ def test_other_spellings_of_a_beacon_draw_the_same(tmp_path: Path) -> None:
         assert "is no number of drand" in told(run("lot", "draw", images, "--out", tmp_path / "lot", "--beacon", wrong))
 
 
-def test_a_missing_twin_never_speaks_for_a_use() -> None:
+def test_a_missing_answer_never_speaks_for_a_use() -> None:
     held = np.arange(100) < 20
-    drawn = Drawn(np.zeros(100, dtype=np.int64), ("",), held, version=np.zeros(100, dtype=np.int8))
-    scores = np.random.default_rng(0).normal(0.3, 0.1, (100, 2))
-    whole = counted_against(scores, np.full((100, 2), np.nan), drawn, np.arange(100))[2]
-    scores[~held, 1] = np.nan  # the other versions of what was published
-    own, _, images = counted_against(scores, np.full((100, 2), np.nan), drawn, np.arange(100))
-    assert (images[~held] == -1).all() and np.array_equal(images[held], whole[held])
-    assert (own[~held, 1] == 1).all()
+    drawn = Drawn(np.zeros(100, dtype=np.int64), ("",), held, caption=np.zeros(100, dtype=np.int8))
+    images, captions = counted_against(np.full(100, np.nan), np.full((100, 2), np.nan), drawn, np.arange(100))
+    assert (images[held] == 1).all() and (images[~held] == -1).all()
+    assert captions is not None and (captions[~held] == [-1, 1]).all() and (captions[held] == 1).all()
 
 
 def test_answers_that_lean_a_little_towards_a_use_are_found() -> None:
     """Each moved by less than the noise of an API."""
     generator = np.random.default_rng(0)
-    now, held = np.repeat(generator.normal(0.5, 0.1, (400, 1)), 4, axis=1), np.arange(400) < 80
-    noise = np.repeat(generator.normal(0, 0.004, (400, 1)), 4, axis=1)
+    now, held = np.repeat(generator.normal(0.5, 0.1, (400, 1)), 3, axis=1), np.arange(400) < 80
+    noise = np.repeat(generator.normal(0, 0.004, (400, 1)), 3, axis=1)
     assert _compared(now, now + noise, held, is_noisy=True).outcome == "holds"
     leaning = now + noise + np.where(held, -0.005, 0.005)[:, None]
     assert _compared(now, leaning, held, is_noisy=True).outcome == "FAILS"

@@ -241,33 +241,6 @@ def test_a_claim_needs_a_lot(tmp_path: Path) -> None:
         ask(lot_of(tmp_path / "other", range(60)), Remembering(()), colour=3)
 
 
-def test_of_two_versions_the_published_one_is_found(tmp_path: Path) -> None:
-    """The planted encoder knows single pixels, which twins of one image have different."""
-    lot = lot_of(tmp_path, range(300), options=("--share", "0", "--twins"))
-    assert not list((lot / "vault").rglob("held-back/*"))
-    shown, other = (
-        {path.stem: path for path in place.rglob("*.png")} for place in (lot / "published", release(lot) / "other")
-    )
-    assert len(shown) == len(other) == 300
-    assert all(shown[name].read_bytes() != other[name].read_bytes() for name in shown)
-    result = ask(lot, Remembering(range(300))).result
-    assert [design.design for design in result.designs] == ["twins"] and result.verdict == "not shown"
-
-    def exact(images: torch.Tensor) -> torch.Tensor:
-        """It tells published files from others by the mean colour, to a hundredth of a level."""
-        mean = 255 * images.mean(dim=(2, 3))
-        distance = torch.cdist(mean.double(), means.double()).min(dim=1).values[:, None]
-        return torch.where(distance < 0.02, torch.ones(1, 3), torch.sin(images[:, :, 0, 0] * 4000))
-
-    means = torch.stack(
-        [torch.tensor(np.asarray(Image.open(path))).float().mean(dim=(0, 1)) for path in shown.values()]
-    )
-    whole = {**PLAIN, "crop_scale": (1.0, 1.0), "crop_ratio": (1.0, 1.0)}
-    found = ask(lot, exact, augmentation=whole).result
-    assert found.verdict == "used" and found.p_value < 1e-4
-    assert 0.3 < found.share <= 1
-
-
 def test_of_two_captions_the_published_one_is_found(tmp_path: Path) -> None:
     lot = lot_of(tmp_path, range(120), options=("--share", "0.25", "--captions"), captions=True)
     texts = {path.stem: path.read_text() for path in (lot / "published").rglob("*.txt")}

@@ -103,7 +103,7 @@ def test_the_commitment_is_that_of_the_images_and_the_coins_follow_from_it(tmp_p
     header, secret = (storage.read_json(f"{place}/{name}.json") for name in ("header", "secret"))
     units = storage.read_table(f"{place}/units.parquet")
     found = Header.from_json(header)
-    leaves = [Unit((sha,)).leaf(blind_of(secret["key"], n)) for n, sha in enumerate(units["sha256"].to_pylist())]
+    leaves = [Unit(sha).leaf(blind_of(secret["key"], n)) for n, sha in enumerate(units["sha256"].to_pylist())]
     assert root_of(leaves).hex() == found.root
     assert text_digest(secret["salt"]) == found.salt_sha256
     assert found.beacon == "drand round 7"

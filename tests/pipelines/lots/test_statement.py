@@ -91,8 +91,7 @@ def another_beacon(stated: dict[str, Any], _: pa.Table) -> None:
 
 
 def another_image(_: dict[str, Any], table: pa.Table) -> pa.Table:
-    versions = table["versions"].to_pylist()
-    return with_column(table, "versions", [["0" * 64], *versions[1:]])
+    return with_column(table, "sha256", ["0" * 64, *table["sha256"].to_pylist()[1:]])
 
 
 def images_swapped(_: dict[str, Any], table: pa.Table) -> pa.Table:
@@ -101,7 +100,7 @@ def images_swapped(_: dict[str, Any], table: pa.Table) -> pa.Table:
 
 
 def better_answers(_: dict[str, Any], table: pa.Table) -> pa.Table:
-    return with_column(table, "score-0", np.asarray(table["score-0"]) + np.random.default_rng(0).random(len(table)))
+    return with_column(table, "score", np.asarray(table["score"]) + np.random.default_rng(0).random(len(table)))
 
 
 def an_image_left_out(_: dict[str, Any], table: pa.Table) -> pa.Table:
@@ -196,7 +195,7 @@ def test_an_owner_cannot_choose_images_by_their_answers(tmp_path: Path) -> None:
     found = ask(lot, Remembering(()))
     stated = storage.read_json(f"{found.statement}/statement.json")
     table = storage.read_table(f"{found.statement}/opened.parquet")
-    kept = np.sort(np.argsort(-np.asarray(table["score-0"]))[:100])
+    kept = np.sort(np.argsort(-np.asarray(table["score"]))[:100])
     from mi_core.lots.merkle import proof_of
     from pipelines.lots.vault import Lot
 

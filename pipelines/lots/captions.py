@@ -1,4 +1,4 @@
-"""The two versions of an image, and of its caption, of which a lot publishes one."""
+"""The caption of an image in a lot, and the two of it of which a lot publishes one."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import hashlib
 from dataclasses import dataclass
 
 from mi_core.hashing import digest64
-from mi_core.images import Decoder, decode_and_hash
-from mi_core.lots.marks import twins
+from mi_core.images import Decoder
 from mi_core.lots.phrases import captioned, credit_lines
 from pipelines.config.sections.sources import SourceConfig
 from pipelines.data.read.captions import SUFFIXES
@@ -24,53 +23,22 @@ class Wanted:
 
     Args:
         share: of the images that is held back, in [0, 1).
-        twins: whether one of two versions of every image is published.
-        captions: whether one of two captions is.
+        captions: whether one of two captions of every image is published.
     """
 
     share: float
-    twins: bool = False
     captions: bool = False
 
 
-@dataclass(frozen=True)
-class Versions:
-    """Both versions of an image.
+def both_captions(caption: str, sha256: str, key: str) -> list[str]:
+    """Both captions of an image, the same whenever they are made.
 
     Args:
-        images: their bytes; one where the image is not marked.
-        captions: their texts; empty where captions are not drawn.
-    """
-
-    images: tuple[bytes, ...]
-    captions: tuple[str, ...]
-
-    def pixels(self) -> list[str]:
-        """The SHA-256 of the pixels of each version."""
-        return [decode_and_hash(data, ANY_SIZE).sha256 for data in self.images]
-
-    def files(self) -> list[str]:
-        """Digests that tell whether the bytes are those that were committed."""
-        return [bytes_digest(data) for data in self.images]
-
-    def image(self, coin: int) -> bytes:
-        """The version that a coin chooses; an image that is not marked has but one."""
-        return self.images[coin if len(self.images) > 1 else 0]
-
-
-def versions_of(image: bytes, sha256: str, caption: str, wanted: Wanted, key: str) -> Versions:
-    """Both versions of an image and its caption, the same whenever they are made.
-
-    Args:
-        image: its bytes.
-        sha256: of its pixels.
         caption: its own.
-        wanted: what is drawn.
+        sha256: of its pixels.
         key: secret of the release.
     """
-    made = twins(image, digest64(key, "mark", sha256)) if wanted.twins else None
-    lines = credit_lines(digest64(key, "caption", sha256)) if wanted.captions else ()
-    return Versions(made or (image,), tuple(captioned(caption, line) for line in lines))
+    return [captioned(caption, line) for line in credit_lines(digest64(key, "caption", sha256))]
 
 
 def caption_beside(source: SourceConfig, item: Item, sample: Sample) -> str:
