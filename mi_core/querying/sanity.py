@@ -56,6 +56,7 @@ def similarities(
     device: torch.device | str = "cpu",
     output: str = "backbone",
     kept: list[torch.Tensor] | None = None,
+    asked: Callable[[int], None] = lambda views: None,
 ) -> torch.Tensor:
     """Cosines of views of N images with other views of the same images.
 
@@ -68,6 +69,7 @@ def similarities(
         device: where the encoder is.
         output: the embedding that is compared.
         kept: embeddings of the first of these images, from a call with fewer of them; those of the others are added.
+        asked: called after each batch with the number of views that the encoder was shown.
 
     Returns:
         (V (V - 1), N, N) float32 on the CPU: for every ordered pair of views, image i in the one and j in the other.
@@ -87,6 +89,7 @@ def similarities(
         flat = make_views(pixels.to(device), own.to(device), augmentation, views=views, size=side).flatten(0, 1)
         embedded = flat.flatten(1) if encoder is None else encoder(flat)[output]
         parts.append(F.normalize(embedded.float(), dim=1).unflatten(0, (-1, views)).cpu())
+        asked(0 if encoder is None else len(flat))
     return torch.stack([one @ other.T for one, other in permutations(torch.cat(parts).unbind(1), 2)])  # of (N, D)
 
 
@@ -149,6 +152,7 @@ def view_consistency(
     *,
     device: torch.device | str = "cpu",
     fresh: bool = False,
+    asked: Callable[[int], None] = lambda views: None,
 ) -> dict[str, Any]:
     """Compare how an encoder ranks the views of images with raw pixels, and with a network that learned nothing.
 
@@ -168,6 +172,7 @@ def view_consistency(
         views: those that attackers draw.
         device: where the encoders are.
         fresh: the encoder is meant to be untrained, and always counts as working; one look suffices.
+        asked: as `similarities`, for both networks.
 
     Returns:
         ``works``; ``queries`` that the encoder answered, fewer after one look; ``encoder`` and ``reference``, the
@@ -187,7 +192,7 @@ def view_consistency(
     def similar_in(name: str, recipe: SimCLRAugmentation, count: int, first: int) -> torch.Tensor:
         network, parts = networks[name], kept.setdefault((name, recipe is HARD), [])
         output = encoder.outputs[0] if name == _OWN_NAME else "backbone"
-        how: dict[str, Any] = {"views": count, "device": device, "output": output, "kept": parts}
+        how: dict[str, Any] = {"views": count, "device": device, "output": output, "kept": parts, "asked": asked}
         return similarities(network, images[:first], streams[:first], recipe, **how)
 
     two = len(images) >= 2 * _FIRST

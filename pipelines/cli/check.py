@@ -32,6 +32,7 @@ def check(flags: Flags, config: Config = None, overrides: Overrides = None) -> N
     from pipelines.plan.attack_checks import check_drawn
     from pipelines.plan.prospects import prospects
     from pipelines.run.folder import RunFolder
+    from pipelines.run.heartbeat import progress_lines
     from pipelines.run.machine import cpus
     from pipelines.run.points import points
 
@@ -55,8 +56,9 @@ def check(flags: Flags, config: Config = None, overrides: Overrides = None) -> N
         for line in prospects(loaded, look.counts(drawn)) if seed == loaded.seeds[0] else ():
             lines.append(f"verdict: {line}")
     first = loaded.seeds[0]
-    for name, description in adopt.try_out(loaded, look.draw_roles(first), first):
-        lines.append(f"encoder {name}: {description}")
+    with progress_lines("check"):
+        for name, description in adopt.try_out(loaded, look.draw_roles(first), first):
+            lines.append(f"encoder {name}: {description}")
     swept = points(loaded, RunFolder("."))
     for point in swept:
         for seed in point.config.seeds if point.config.data != loaded.data else ():

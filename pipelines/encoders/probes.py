@@ -9,10 +9,11 @@ import torch
 
 from mi_core.adoption.foreign import Adopted, untrained
 from mi_core.encoders.checkpoint import Encoder
-from mi_core.querying.sanity import view_consistency
+from mi_core.querying.sanity import VIEWS, view_consistency
 from mi_core.streams import pixel_streams
 from pipelines.config.sections.data import DataConfig
 from pipelines.config.sections.encoders import EndpointConfig, LoadedConfig
+from pipelines.console import meter
 from pipelines.data.draw.images import Loaded
 
 TRIED = 64  # images in a first look, before anything runs
@@ -33,7 +34,18 @@ class Probe:
         """The view consistency of an encoder, as `mi_core.querying.sanity.view_consistency`."""
         images = torch.from_numpy(self.shown.images)
         streams = pixel_streams("", self.seed, "probe", images)
-        return view_consistency(encoder, reference, images, streams, self.config.views(), device=device, fresh=fresh)
+        total, shown = VIEWS * len(images) * (1 if reference is None else 2), 0
+        with meter("trying out the encoder", total, "views") as told:
+
+            def asked(views: int) -> None:
+                nonlocal shown
+                shown += views
+                told(shown)
+
+            recipe = self.config.views()
+            return view_consistency(
+                encoder, reference, images, streams, recipe, device=device, fresh=fresh, asked=asked
+            )
 
 
 def weights_consistency(probe: Probe, adopted: Adopted) -> dict[str, Any]:

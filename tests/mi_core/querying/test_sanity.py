@@ -157,8 +157,10 @@ def test_an_encoder_that_clearly_works_is_looked_at_once(
 
     monkeypatch.setattr(_Fixed, "forward", counted)
     pictures, streams = stripes(130), torch.arange(130)
-    found = view_consistency(encoder(kind), encoder("constant"), pictures, streams, MILD)
+    told: list[int] = []
+    found = view_consistency(encoder(kind), encoder("constant"), pictures, streams, MILD, asked=told.append)
     assert found["works"] is (images == 64)
+    assert sum(told) == 2 * VIEWS * images  # both networks
     assert asked[0] == found["queries"] == VIEWS * images
     monkeypatch.setattr(sanity, "_FIRST", 1000)
     assert found == view_consistency(encoder(kind), encoder("constant"), pictures[:images], streams[:images], MILD)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jsonschema
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -381,3 +384,20 @@ def test_check_tries_the_weights(folders: dict[str, Path], tmp_path: Path) -> No
     config["encoders"]["target"]["weights"] = str(folders["simclr.pth"])
     with pytest.raises(UserError, match="asks for 'prediction', but the encoder 'target' has backbone, projection"):
         tried(config)
+
+
+def test_a_trial_tells_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    from pipelines.console import under_way
+    from pipelines.encoders import probes
+
+    def consistency(*_: Any, asked: Callable[[int], None], **__: Any) -> dict[str, Any]:
+        asked(100)
+        asked(20)
+        return {"told": [piece.line() for piece in under_way()]}
+
+    monkeypatch.setattr(probes, "view_consistency", consistency)
+    shown = SimpleNamespace(images=np.zeros((64, 3, 8, 8), np.uint8))
+    config = SimpleNamespace(views=lambda: None)
+    probe = probes.Probe(config, None, 0, shown)  # type: ignore[arg-type]
+    (line,) = probe.consistency(None, None, torch.device("cpu"))["told"]  # type: ignore[arg-type]
+    assert line.startswith("trying out the encoder: 120 of 384 views (31.2%), ") and line.endswith(" left")
