@@ -1,9 +1,7 @@
-"""The law of dilution finds an exponent that was planted, and the table of `configs/results` says what was measured."""
+"""The law of dilution finds an exponent that was planted."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +9,6 @@ import pytest
 
 from tests import dilution
 
-RESULTS = Path(__file__).parents[1] / "configs" / "results"
 SIZES = (500, 2000, 8000, 32000)
 
 
@@ -53,40 +50,3 @@ def test_what_a_reference_explains_is_taken_away() -> None:
     target = np.concatenate([images[:500], images[dilution.MOST :]])
     found = dilution.less_reference({"loss": 2 * target + 1}, {"loss": images}, 500)
     assert np.allclose(found["loss, less reference"], 1)
-
-
-def table(result: dict[str, Any]) -> list[str]:
-    """The rows of the table."""
-    aucs = {(row["framework"], row["training"], row["steps"], row["score"]): row["auc"] for row in result["rows"]}
-    lines = []
-    for law in result["laws"]:
-        if law["score"] == "loss":
-            continue
-        cells = []
-        for size in SIZES:
-            steps = law["number"] if law["equal"] == "steps" else law["number"] * size // dilution.BATCH
-            auc = aucs.get((law["framework"], str(size), steps, law["score"]))
-            cells.append(_interval(auc) if auc and size in law["sizes"] else "")
-        cells.append(_interval(law["exponent"], 2))
-        holds = len(law["sizes"]) > 2 and all(low < 0 < high for _, low, high in law["misses"])
-        if law["equal"] == "epochs" and holds and law["exponent"][1] > 0:
-            value, most, least = (f"{count:,}" for count in law["at_1300000"]["by_lot"])
-            cells += [_interval(law["at_1300000"]["auc"]), f"{value} [{least}, {most}]"]
-        else:
-            cells += ["", ""]
-        lines.append(f"| {law['framework']}, {law['number']:,} {law['equal']} | {' | '.join(cells)} |")
-    return lines
-
-
-def _interval(three: list[float], digits: int = 3) -> str:
-    value, low, high = (
-        f"{one:.{digits}f}".replace("0.", ".", 1) if abs(one) < 1 else f"{one:.{digits}f}" for one in three
-    )
-    return f"{value} [{low}, {high}]"
-
-
-def test_the_table_says_what_was_measured() -> None:
-    text = (RESULTS / "README.md").read_text()
-    lines = table(json.loads((RESULTS / "dilution.json").read_text()))
-    assert lines
-    assert not [line for line in lines if line not in text]

@@ -1,0 +1,288 @@
+"""Writes the rows of the tables of ``configs/results/README.md`` from the JSON beside it.
+
+``python -m tests.studies.tables``. A table stands between ``<!-- table NAME -->`` and ``<!-- end -->``. NAME is a
+function below; ``kept TABLE COLUMNS ROWS`` takes a table that was kept without its run. The head stays as it is.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parents[2] / "configs" / "results"
+PAGE = RESULTS / "README.md"
+MARKED = re.compile(r"(<!-- table (\S+)(?: (.*))? -->\n\|.*\n\|.*\n)(?:\|.*\n)*(<!-- end -->)")
+KNOWN = {"known": "known samples", "audited": "audited samples", "nonmembers": "known non-members"}
+Rows = Iterator[Sequence[Any]]
+
+
+@cache
+def result(name: str) -> Any:
+    return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def bare(value: float, digits: int = 3) -> str:
+    """A number as the page has it: no zero before the point."""
+    return re.sub(r"^(-?)0\.", r"\1.", f"{value:.{digits}f}")
+
+
+def interval(part: Any, digits: int = 3) -> str:
+    """A value with its 95 % interval, of a list of three or of a ``value`` with its ``ci95``."""
+    if not part:
+        return ""
+    value, low, high = (part["value"], *part["ci95"]) if isinstance(part, dict) else part
+    return f"{bare(value, digits)} [{bare(low, digits)}, {bare(high, digits)}]"
+
+
+def having(rows: Iterable[Any], **wanted: Any) -> list[Any]:
+    return [row for row in rows if all(row.get(name) == value for name, value in wanted.items())]
+
+
+def auc(rows: Iterable[Any], **wanted: Any) -> str:
+    """The AUC of the one row with these values, or nothing."""
+    found = having(rows, **wanted)
+    assert len(found) <= 1, (wanted, found)
+    return interval(found[0]["auc"]) if found else ""
+
+
+def kept(name: str, columns: str, rows: str = "") -> Rows:
+    """Some columns and rows of a table that was kept without its run."""
+    found = result("kept-tables")[name]["rows"]
+    for row in [found[int(number)] for number in rows.split(",")] if rows else found:
+        yield [row[int(column)] for column in columns.split(",")]
+
+
+def by_output(name: str) -> Rows:
+    """AUC of both outputs, side by side."""
+    rows = result("kept-tables")[name]["rows"]
+    yield from ((on[1], on[5], under[5]) for on, under in zip(rows[:4], rows[4:8], strict=True))
+
+
+def attacks_cifar10() -> Rows:
+    rows = [row for row in result("attacks-cifar10")["rows"] if row["output"] == "projection"]
+    captions = [row for row in rows if "caption" in row.get("settings", "")]
+    views = [row for row in rows if row not in captions]
+    for name, mine in (("", views), (", caption", captions)):
+        for attack, reference in dict.fromkeys((row["attack"], row["reference"]) for row in mine):
+            found = having(mine, attack=attack, reference=reference)
+            aucs = (auc(found, target=target) for target in ("simclr", "moco-v3", "clip"))
+            yield attack + name, KNOWN.get(reference, reference), *aucs
+
+
+def frameworks_attacks() -> Rows:
+    """The last epoch; the output that the framework trains, or the backbone where it has no other."""
+    rows = result("frameworks-attacks")["rows"]
+    ways = [{"attack": "encodermi-t"}, {"attack": "lpla"}, {"attack": "combined", "reference": "shadow"}]
+    ways += [{"attack": "combined", "reference": "audited"}, {"attack": "white-box"}, {"attack": "clip-loss"}]
+    names = {"simclr": "SimCLR", "moco-v3": "MoCo v3", "clip": "CLIP", "siglip": "SigLIP"}
+    for target in ("simclr", "moco-v3", "byol", "dino", "mae", "i-jepa", "clip", "siglip"):
+        cells = []
+        for way in ways:
+            mine = having(rows, target=target, **way)
+            last = having(mine, epoch=max((row["epoch"] for row in mine), default=0))
+            last = [row for row in last if "info-nce" not in row.get("settings", "")] or last
+            last = [row for row in last if row["output"] != "backbone"] or last
+            cells.append(interval(last[0]["auc"]) if last else "")
+        yield names.get(target, target.upper()), *cells
+
+
+def combined_cifar10() -> Rows:
+    run = result("combined-cifar10")
+    for attack, near, reference in dict.fromkeys((r["attack"], r.get("settings"), r["reference"]) for r in run["rows"]):
+        wanted = {"attack": attack, "reference": reference}
+        tests = having(run["from_stored_scores"]["tests"], output="projection", **wanted)
+        needed = tests["128" in str(near)]["needed"]["value"]
+        name = attack + (", neighbours" if "128" in str(near) else "")
+        last, under = (
+            auc(run["rows"], settings=near, output=output, **wanted) for output in ("projection", "backbone")
+        )
+        yield name, KNOWN.get(reference, reference), last, f"{needed:,}", under
+
+
+def white_box_cifar10() -> Rows:
+    rows = result("white-box-cifar10")["rows"]
+    for attack, keys in dict.fromkeys((row["attack"], row.get("settings")) for row in rows):
+        found = [row for row in rows if (row["attack"], row.get("settings")) == (attack, keys)]
+        name = attack + (f", {keys}" if "keys" in str(keys) else "")
+        yield name, *(auc(found, output=output) for output in ("projection", "prediction"))
+
+
+def white_box_clip_cifar10() -> Rows:
+    run = result("white-box-clip-cifar10")
+    rows, paired = [*run["checkpoints"], *run["rows"]], run["from_stored_scores"]["paired"]
+    for attack, towers in dict.fromkeys((row["attack"], row.get("settings")) for row in rows):
+        aucs = (auc(rows, attack=attack, settings=towers, epoch=epoch) for epoch in (5, 10, 20))
+        yield attack + (f", {towers}" if towers else ""), *aucs
+    for attack, less in dict.fromkeys((row["attack"], "clip-cosine") for row in paired):
+        yield f"{attack} less {less}", *(auc(paired, attack=attack, less=less, epoch=epoch) for epoch in (5, 10, 20))
+
+
+def pair_losses() -> Rows:
+    places = [("digits", 8), ("digits", 20), ("cifar10", 5), ("cifar10", 10), ("cifar10", 20)]
+    names = ("cosine", "loss, bank", "gradient, bank", "loss, bank, less cosine")
+    rows = having(result("pair-losses")["rows"], encoder="saw the members")
+    for name in names:
+        found = [having(rows, score=name, data=data, epoch=epoch) for data, epoch in places]
+        yield name, *(interval(one[0]["value"]) for one in found)
+
+
+def updates() -> Rows:
+    rows = result("updates")["rows"]
+    for update, epoch in {row["update"]: row["epoch"] for row in rows}.items():
+        found = having(rows, update=update, epoch=epoch)
+        scores = ("after alone", "line", "line, less after alone")
+        yield f"{update}, epoch {epoch}", *(interval(having(found, score=score)[0]["value"]) for score in scores)
+
+
+def selftest_digits() -> Rows:
+    """The cases of membership, from the lowest to the highest of three seeds."""
+    for cases in zip(*(seed["cases"] for seed in result("selftest-digits")["seeds"].values()), strict=True):
+        if "attack_auc" in cases[0]:
+            verdicts = " or ".join(dict.fromkeys(case["verdict"] for case in cases))
+            ways = [sorted(case[f"{one}_auc"]["value"] for case in cases) for one in ("attack", "blind", "control")]
+            spans = [" to ".join(dict.fromkeys([bare(way[0]), bare(way[-1])])) for way in ways]
+            yield cases[0]["planted"], verdicts, *spans
+
+
+def forgetting() -> Rows:
+    for share, name in {0.05: "5 %", 0.1: "10 %", 0.2: "20 %", 0.0: "none: trained anew"}.items():
+        row = []
+        for n, before in ((300, 0.92), (1000, 0.92), (300, 0.75), (1000, 0.75)):
+            cell = having(result("forgetting")["cells"], n=n, auc_before=before, kept=share)[0]
+            low, high = (100 * end for end in cell["ci95"])
+            row.append(f"{cell['forgotten'] / 10:.1f} [{low:.1f}, {high:.1f}]")
+        yield name, *row
+
+
+def coverage() -> Rows:
+    cells = having(result("coverage")["cells"], supported=True)
+    for name in dict.fromkeys(cell["interval"] for cell in cells):
+        row = [name.replace("_", " ")]
+        for grouped in (False, True):
+            mine = [cell for cell in having(cells, interval=name) if (cell["setting"]["groups"] != "none") == grouped]
+            shares = [cell["coverage"] for cell in mine]
+            row.append(bare(min(shares)) if shares else "")
+        yield row
+
+
+def choices_simulated() -> Rows:
+    verdicts = result("coverage")["verdicts"]
+    for setting in dict.fromkeys(verdict["setting"] for verdict in verdicts):
+        both = [having(verdicts, setting=setting, n=n)[0] for n in (200, 1000)]
+        yield setting, *(bare(one[name] / one["simulations"]) for one in both for name in ("leak", "confounded"))
+
+
+def bound() -> Rows:
+    yield from (
+        (name, bare(shares["met"]), bare(shares["not met"])) for name, shares in result("bound")["shares"].items()
+    )
+
+
+def one_run_bounds() -> Rows:
+    rows = result("one-run-bounds")["rows"]
+    for mechanism, delta in {row["mechanism"]: row["delta"] for row in rows}.items():
+        found = having(rows, mechanism=mechanism, delta=delta)
+        for name in [name for name in ("ours", "any time", "independent") if name in found[0]]:
+            bounds = [bare(row[name][0], 2) for row in having(found, m=1000)]
+            above = bare(max(row[name][2] for row in found if name in row))
+            yield f"{mechanism.replace('_', ' ')}, delta {delta:g}", name, *bounds, above
+
+
+def lots_null() -> Rows:
+    for row in result("lots-null")["rows"]:
+        yield row["case"], *(bare(row[p]["at_most_.01"]) for p in ("p_value", "any_time_p_value"))
+
+
+def lots_power() -> Rows:
+    ways = ("held back, 20 %", "held back, 50 %", "until decided, 20 %", "captions", "all together, 20 %", CHOICE)
+    for row in having(result("lots-power")["rows"], altered=None):
+        needed = [(row[way]["n"] or "> 640") if way in row else "" for way in ways]
+        yield f"{row['framework']}, {row['epoch']}", interval(row["auc"]), *needed
+
+
+CHOICE = "by choice, checks that see nothing"
+
+
+def lots_queries() -> Rows:
+    for row in [row for row in result("lots-queries")["rows"] if row["auc"] in (0.6, 0.8)]:
+        large = row["large lot"]
+        decided = f"{row['mean']} ({row['most']})"
+        share = f"{100 * row['share']:.0f} %"
+        yield share, bare(row["auc"], 1), row["all"], decided, large["mean"], large["all at this power"]
+
+
+def dilution() -> Rows:
+    run = result("dilution")
+    for law in [law for law in run["laws"] if law["score"] != "loss" and len(law["sizes"]) > 2]:
+        cells = []
+        for size in (500, 2000, 8000, 32000):
+            steps = law["number"] if law["equal"] == "steps" else law["number"] * size // 50
+            wanted = {"framework": law["framework"], "training": str(size), "steps": steps, "score": law["score"]}
+            cells.append(auc(run["rows"], **wanted) if size in law["sizes"] else "")
+        yield f"{law['framework']}, {law['number']:,} {law['equal']}", *cells, interval(law["exponent"], 2)
+
+
+def false_leaks() -> Rows:
+    for row in having(result("false-leaks")["rows"], read=12, n=500, leak=0):
+        if row.get("tau") != 0.25 and row.get("size", 20) == 20:
+            words = (("tau", "τ"), ("size", "of"), ("nonce", "nonce"))
+            more = [f"{word} {row[name]}" for name, word in words if name in row]
+            aucs = (bare(row[f"{one}_auc"]) for one in ("attack", "blind", "semantic", "control"))
+            yield ", ".join([row["case"], *more]), row["confounded"], *aucs
+
+
+def twins() -> Rows:
+    for row in having(result("twins")["rows"], n=100):
+        published, images = row["views 10"]["published"], row["views 10"]["auc"]
+        more = (", at most 3 levels" if row.get("most_colour") else "") + (", other coins" if row["seed"] else "")
+        ahead = interval([published["share"], *published["ci95"]])
+        yield row["arm"] + more, row["recipe"], ahead, bare(published["p"], 2), interval(images)
+
+
+def encoder_works() -> Rows:
+    run = result("encoder-works")
+    for what in ("trained_called_broken", "broken_called_working", "changed_but_useful_called_broken"):
+        kinds = ", ".join(f"{kind} {k['wrong']} of {k['n']}" for kind, k in run[what]["kinds"].items())
+        error = f"{interval(run[what]['error'])}, n {run[what]['error']['n']}"
+        yield what.replace("_", " "), error, kinds.replace("trained: ", "")
+
+
+def extraction() -> Rows:
+    for name, case in result("bench-extract")["cases"].items():
+        ways = (case["ray"]["2"], case["naive"], case["loop"], case["encoder_only"])
+        rates = (f"{way['images_per_second']['median']:,.4g}" for way in ways)
+        yield name, *rates, *(bare(case[f"ray_over_{one}"], 2) for one in ("naive", "loop", "encoder_only"))
+
+
+def growth() -> Rows:
+    sizes = [result("bench-scale")["sizes"][size]["stages"] for size in ("100000", "1000000")]
+    for stage in sizes[0]:
+        whats = ("wall_seconds", "driver_peak_mb", "largest_process_mb")
+        yield stage, *(", ".join(f"{size[stage][what]:.0f}" for size in sizes) for what in whats)
+
+
+def gpu() -> Rows:
+    cases = {name: case for part in result("gpu-speed")["measured"][1:] for name, case in part["cases"].items()}
+    for name, case in sorted(cases.items()):
+        if not re.search("at once|pixels|compiled|moco-v1, float32|tf32|1 view", name):
+            ways = (case["ours"], case["in_turn"], case.get("encoder_only") or case["step"])
+            rates = [way["median"] for way in ways]
+            yield name, *(f"{rate:,.0f}" for rate in rates), bare(rates[0] / rates[2], 2)
+
+
+def page(text: str) -> str:
+    """The page with every table as the JSON has it."""
+
+    def table(mark: re.Match[str]) -> str:
+        rows: Rows = globals()[mark[2].replace("-", "_")](*(mark[3] or "").split())
+        return mark[1] + "".join(f"| {' | '.join(map(str, row))} |\n" for row in rows) + mark[4]
+
+    return MARKED.sub(table, text)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
