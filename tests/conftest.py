@@ -241,10 +241,3 @@ def s3(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> str:
     for name, value in settings.items():
         monkeypatch.setenv(name, value)
     return "s3://bucket"
-
-
-@pytest.fixture
-def without_accounting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if dp-accounting were not installed."""
-    for name in ("dp_accounting", "dp_accounting.pld"):
-        monkeypatch.setitem(sys.modules, name, None)

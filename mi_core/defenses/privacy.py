@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,6 +27,7 @@ import numpy.typing as npt
 from scipy.special import chdtri, lambertw, log_ndtr, ndtr
 
 from mi_core.checks import ConfigError, check_choice, check_range
+from mi_core.defenses.sensitivity import LEAVE
 
 NORMS = {"logistic": 1, "laplace": 1, "gaussian": 2}
 """Mechanisms, with the norm in which each one measures sensitivity."""
@@ -216,6 +217,26 @@ def promised(numbers: Mapping[str, float]) -> tuple[float, float] | None:
     """
     epsilon = numbers.get("epsilon_rdp", numbers.get("epsilon", math.inf))
     return (epsilon, numbers.get("delta", 0.0)) if math.isfinite(epsilon) else None
+
+
+def present_or_not(adjacencies: Sequence[str], numbers: Mapping[str, float]) -> tuple[float, float] | None:
+    """The (epsilon, delta) of a fitted defense about one image that is there or not; None: it promises none.
+
+    A promise about a replaced image says nothing of it. Only a mechanism that is known may have such an epsilon too.
+
+    Args:
+        adjacencies: that its promise is about, as `base.Defense.adjacencies`.
+        numbers: as `promised`.
+
+    Example:
+        >>> told, also = {"epsilon": 1.0, "delta": 1e-5}, {"epsilon_leave_one_out": 1.3}
+        >>> present_or_not(["replace-one"], told), present_or_not(["replace-one"], told | also)
+        (None, (1.3, 1e-05))
+    """
+    if LEAVE in adjacencies:
+        return promised(numbers)
+    epsilon = numbers.get("epsilon_leave_one_out")
+    return None if epsilon is None else (epsilon, numbers.get("delta", 0.0))
 
 
 def standard_deviation(mechanism: str, scale: float) -> float:

@@ -28,7 +28,7 @@ from mi_core.encoders.checkpoint import seeded
 from mi_core.hashing import digest64
 from mi_core.training.optimizers import OptimizerParameters
 
-ADJACENCIES = ("replace-one", "leave-one-out")
+ADJACENCIES = _, LEAVE = ("replace-one", "leave-one-out")
 Array = npt.NDArray[Any]
 Train = Callable[[Array, Array, npt.NDArray[np.bool_]], npt.NDArray[np.float64]]
 """Inputs (n, ...), targets (n,) and which of the n entries are there, to weights of any shape; deterministic."""

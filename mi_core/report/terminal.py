@@ -27,9 +27,9 @@ from mi_core.report.model.attacks import InferenceRow, PooledRow, Sweep
 from mi_core.report.model.defenses import Tuning
 from mi_core.report.model.evidence import Evidence
 from mi_core.report.model.judgement import Bound
-from mi_core.report.model.promises import Composition, DpAudit, Memorisation
+from mi_core.report.model.promises import DpAudit, Memorisation
 from mi_core.report.model.report import Report
-from mi_core.report.words import bound, composition, dp_audit, evidence, memorisation, wording
+from mi_core.report.words import bound, dp_audit, evidence, memorisation, wording
 from mi_core.report.words.numbers import DAGGER, count, duration, estimate, percent, rate
 from mi_core.report.words.sides import Sides, measured_by, rate_or_share, share_found, sides_of, unsupported
 
@@ -72,7 +72,6 @@ def terminal_table(report: Report, *, whole: bool = True) -> RenderableType:
     parts += [_bounds(report.bounds)] if report.bounds else []
     parts += [_memorisation(report.memorisation)] if report.memorisation else []
     parts += [_dp_audit(report.dp_audit)] if report.dp_audit else []
-    parts += [_composition(report.composition)] if report.composition else []
     lead = primary_row(pooled_rows(report))
     if not whole:
         place = None if lead is None else (lead.target, lead.output)
@@ -167,12 +166,6 @@ def _dp_audit(entries: Sequence[DpAudit]) -> Group:
     """The audit of each encoder's promise by its canaries."""
     lines = [f"{entry.target}: {dp_audit.sentence(entry)} {dp_audit.basis(entry)}" for entry in entries]
     return _section("Promise of differential privacy", [*lines, dp_audit.MEANING])
-
-
-def _composition(entries: Sequence[Composition]) -> Group:
-    """The promise of several encoders together."""
-    lines = [f"{composition.sentence(entry)} {composition.basis(entry)}" for entry in entries]
-    return _section("Promises of differential privacy together", [*lines, composition.MEANING])
 
 
 def _evidence(report: Report, proved: Evidence) -> Group:

@@ -16,7 +16,7 @@ Two bounds on the chance of v or more right guesses among r, with m canaries:
 Both are about data sets that differ in one sample that is there or not, as a coin leaves a sample out. A promise about
 a replaced sample is another one. With a known number of samples it implies none of a missing one, while an epsilon at
 delta of a missing one implies 2 epsilon at (1 + e^epsilon) delta of a replaced one
-(`mi_core.defenses.composition.present_or_not`). `epsilon_bound` and `mu_bound` turn them around: the largest promise
+(`mi_core.defenses.privacy.present_or_not`). `epsilon_bound` and `mu_bound` turn them around: the largest promise
 that the guesses still refute. A lower bound is no measure of the epsilon that holds: a better attack may show more.
 """
 

@@ -11,8 +11,8 @@ from mi_core.adoption.architectures import check_architecture
 from mi_core.checks import ConfigError, check_choice
 from mi_core.defenses import DEFENSES
 from mi_core.defenses.additive_noise import CONVEX
-from mi_core.defenses.composition import LEAVE
 from mi_core.defenses.head import HeadDefense
+from mi_core.defenses.sensitivity import LEAVE
 from pipelines.config.mistakes import first_mistake
 from pipelines.config.names import check_name
 from pipelines.config.roles import CALIBRATION_ROLE, CANARY_IN, CANARY_OUT, CANARY_ROLE, KNOWN_ROLES

@@ -63,7 +63,6 @@ from pipelines.plan.rules.roles import is_membership_unknown
 from pipelines.plan.rules.utility import classifier_roles, utility_roles
 from pipelines.report.parts.bounds import bounds
 from pipelines.report.parts.caveats import caveats, not_applying, not_tested, remarks
-from pipelines.report.parts.composition import composition
 from pipelines.report.parts.defended import defended
 from pipelines.report.parts.dp_audit import dp_audit
 from pipelines.report.parts.figures import figure_data
@@ -153,7 +152,6 @@ def gather(run: FinishedRun) -> Report:
         classes=classes(run),
         memorisation=memorised(run),
         dp_audit=dp_audit(run),
-        composition=composition(run),
         throughput=_throughput(manifest.get("extraction", [])),
         timings={stage: spent for stage, spent in manifest.get("seconds", {}).items() if stage != "report"},
         queries=_queries(run),

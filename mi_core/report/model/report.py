@@ -20,7 +20,7 @@ from mi_core.report.model.defenses import DefenseRow, Tuning
 from mi_core.report.model.encoders import EncoderPart
 from mi_core.report.model.evidence import Evidence
 from mi_core.report.model.judgement import Bound, VerdictPart
-from mi_core.report.model.promises import Composition, DpAudit, Memorisation
+from mi_core.report.model.promises import DpAudit, Memorisation
 
 SCHEMA_VERSION = 1
 
@@ -174,7 +174,6 @@ class Report:
     classes: tuple[ClassRow, ...] = ()
     memorisation: tuple[Memorisation, ...] = ()
     dp_audit: tuple[DpAudit, ...] = ()
-    composition: tuple[Composition, ...] = ()
     throughput: Throughput | None = None
     timings: Mapping[str, float] = field(default_factory=dict)
     queries: QueriesPart | None = None

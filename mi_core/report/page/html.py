@@ -27,7 +27,7 @@ from mi_core.report.model.evidence import CandidateTest
 from mi_core.report.model.judgement import Judged, VerdictPart
 from mi_core.report.model.report import Report
 from mi_core.report.page.environment import page_environment
-from mi_core.report.words import bound, composition, dp_audit, evidence, memorisation, numbers, wording
+from mi_core.report.words import bound, dp_audit, evidence, memorisation, numbers, wording
 from mi_core.report.words.glossary import glossary, hint
 from mi_core.report.words.sides import Sides, share_found, sides_of, unsupported
 
@@ -124,7 +124,6 @@ def render_html(
         memorisation=memorisation,
         bound=bound,
         dp_audit=dp_audit,
-        composition=composition,
         shares=any(row.share is not None for row in _tests(report)),
         flagged=flagged[:_LISTED],
         thumbnails={name: _embedded(data) for name, data in (thumbnails or {}).items()},

@@ -8,7 +8,8 @@ from operator import add
 
 import numpy as np
 
-from mi_core.defenses.composition import LEAVE, present_or_not
+from mi_core.defenses.privacy import present_or_not
+from mi_core.defenses.sensitivity import LEAVE
 from mi_core.report.model.promises import DpAudit, Guessed, Promise
 from mi_core.validity.one_run import Guesses, any_time_p_value, best_bound, corrected_p_value, grid_of
 from pipelines.attack.answers.canaries import guessed, wealth_against
@@ -106,7 +107,7 @@ def _promise(run: FinishedRun, target: str) -> Promise | None:
         return None
     numbers = [describe(run.folder.seed(seed), target).record.defense for seed in run.config.seeds]
     method = encoder.method(run.config.seeds[0])
-    found = [promise for of_seed in numbers if (promise := present_or_not(method, of_seed)) is not None]
+    found = [promise for of_seed in numbers if (promise := present_or_not(method.adjacencies, of_seed)) is not None]
     if len(found) < len(numbers):
         return None
     gamma = max(one["gamma"] for one in numbers) if all("gamma" in one for one in numbers) else None

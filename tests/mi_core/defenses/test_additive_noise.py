@@ -24,10 +24,9 @@ from mi_core.defenses.additive_noise import (
     NoiseParameters,
 )
 from mi_core.defenses.base import ProviderData, numbers
-from mi_core.defenses.composition import present_or_not
 from mi_core.defenses.convex_head import sensitivity_bound, solve_head
 from mi_core.defenses.head import head_inputs
-from mi_core.defenses.privacy import NORMS, calibrated, guarantee, random_dp_gamma, standard_deviation
+from mi_core.defenses.privacy import NORMS, calibrated, guarantee, present_or_not, random_dp_gamma, standard_deviation
 from mi_core.defenses.sensitivity import HeadTraining, draw_pairs, pair_distance, train_head
 from mi_core.encoders.checkpoint import Encoder, fingerprint, load_weights, weights_bytes
 from mi_core.encoders.masked import PatchDecoder
@@ -298,16 +297,16 @@ def test_the_epsilon_of_an_image_that_is_there_or_not_is_told(method: type[Addit
     fixed = numbers(method(NoiseParameters(scale=told["scale"], **CONVEX), seed=4).fit(encoder, data))
     assert "epsilon_leave_one_out" not in fixed
     unscaled = method(NoiseParameters(scale=1.0, **CONVEX))
-    assert present_or_not(unscaled, fixed) == pytest.approx((1.0, fixed.get("delta", 0.0)))
+    assert present_or_not(unscaled.adjacencies, fixed) == pytest.approx((1.0, fixed.get("delta", 0.0)))
     if method.mechanism != "gaussian":
         assert "epsilon_leave_one_out" not in told
-        assert present_or_not(method(settings), told) is None
+        assert present_or_not(method(settings).adjacencies, told) is None
         return
     scales = [calibrated("gaussian", 1.0, sensitivity_bound(0.05, images)).scale for images in (80, 79)]
     expected = slow_epsilon(scales, sensitivity_bound(0.05, 80), int(told["weights"]), 1e-5)
     assert told["epsilon_leave_one_out"] == pytest.approx(expected, rel=1e-6)
     assert expected > 2
-    assert present_or_not(method(settings), told) == (told["epsilon_leave_one_out"], 1e-5)
+    assert present_or_not(method(settings).adjacencies, told) == (told["epsilon_leave_one_out"], 1e-5)
 
 
 def test_a_convex_head_is_served_on_unit_lengths_and_survives_being_stored(method: type[AdditiveNoise]) -> None:

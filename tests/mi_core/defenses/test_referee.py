@@ -12,7 +12,7 @@ from mi_core.defenses.privacy import calibrated, guarantee
 from mi_core.validity.one_run import gaussian_epsilon, gaussian_mu
 from tests.mi_core.defenses.classifiers import classifier, digits
 
-dp_accounting = pytest.importorskip("dp_accounting", reason="dp-accounting is not installed: the extra dp has it")
+dp_accounting = pytest.importorskip("dp_accounting", reason="dp-accounting is not installed: the extra dev has it")
 pld = pytest.importorskip("dp_accounting.pld.privacy_loss_distribution")
 rdp = pytest.importorskip("dp_accounting.rdp")
 

@@ -22,7 +22,6 @@ from tests.mi_core.report.test_defenses import pair
 from tests.mi_core.report.test_tuning import search
 from tests.mi_core.report.words.test_bound import KEPT as BOUNDED
 from tests.mi_core.report.words.test_bound import PLAIN
-from tests.mi_core.report.words.test_composition import MIXED, NOTHING, TWO
 from tests.mi_core.report.words.test_dp_audit import KEPT, REFUTED, UNPROMISED
 from tests.mi_core.report.words.test_memorisation import SHOWN
 
@@ -51,7 +50,6 @@ def full() -> dict[str, Any]:
         "memorisation": [SHOWN],
         "bounds": [BOUNDED, PLAIN],
         "dp_audit": [REFUTED, KEPT, UNPROMISED],
-        "composition": [TWO, MIXED, NOTHING],
         "defenses": [defense("noise", 0.0, pair("metric-conf", 0.6, 0.55)) | {"adaptive": False}],
         "tuning": search(0.62),
         "sweeps": [{"name": "queries.views", "points": [point | {"utility": {"target": {"n": 3, "ci95": {}}}}]}],

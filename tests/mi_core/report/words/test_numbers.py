@@ -20,7 +20,7 @@ from mi_core.report.words.sides import rate_or_share, sides_of
 from tests.mi_core.report import test_tuning
 from tests.mi_core.report.conftest import make_asked, make_report
 from tests.mi_core.report.page.page import Page
-from tests.mi_core.report.words import test_composition, test_dp_audit, test_memorisation
+from tests.mi_core.report.words import test_dp_audit, test_memorisation
 
 POWER = re.compile(r"\d[eE][+-−]?\d|×\s*10")
 WAYS: tuple[Callable[[float], str], ...] = (
@@ -54,10 +54,6 @@ def test_a_page_a_figure_and_a_terminal_say_no_power_of_ten(size: float, figure_
     """Over sizes of what has no scale of its own: deltas, epsilons, scores, settings and p-values."""
     report = make_report()
     low = min(size, 1.0)
-    together = copy.deepcopy(test_composition.MIXED) | {"epsilon": size, "delta": low, "gamma": low / 2}
-    for row in together["encoders"]:
-        row |= {"epsilon": size, "delta": low}
-    report["composition"] = [together]
     report["dp_audit"] = [copy.deepcopy(test_dp_audit.REFUTED) | {"epsilon": size, "delta": low, "p_value": low}]
     report["memorisation"] = [test_memorisation.SHOWN]
     report["evidence"]["tests"][0] |= {"p": low, "holm_p": low, "welch_p": low, "least_share": low}
