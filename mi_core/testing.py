@@ -110,9 +110,7 @@ def values_at(level: np.ndarray, needs: tuple[Measure, ...], generator: np.rando
         return pairs_at(level, generator)
     for need in needs:
         shape = need.shape(VIEWS, WIDTH)
-        if need.weights:  # losses and norms of gradients, which training lowers
-            values[need.name] = np.exp(-0.3 * level)[:, None] * generator.uniform(0.9, 1.1, (count, 5))
-        elif need.consumes in ("views", "crops"):
+        if need.consumes in ("views", "crops"):
             noise = generator.normal(0, 0.5, (count, *shape))
             values[need.name] = np.tanh(0.5 + 0.05 * (level[:, None] + noise))
         elif need == CaptionSimilarity():
@@ -176,12 +174,11 @@ def _it_says_what_it_is(method: type[Attack]) -> None:
     assert method.threat_model
     assert method.source
     assert method.reference
-    assert method.reference <= {"shadow", "shadows", "known", "nonmembers", "unlabelled", "audited"}
+    assert method.reference <= {"shadow", "shadows", "known", "nonmembers", "audited"}
     assert set(method.outputs or ()) <= set(OUTPUTS)
     assert is_dataclass(method.Parameters)
     made = method()
     assert all(type(need) is MEASURES[need.kind] for need in made.needs)
-    assert method.access == ("weights" if any(need.weights for need in made.needs) else "answers")
     asked = made.queries_per_sample(VIEWS)
     most = "at most " if method.sequential or any(need.consumes == "search" for need in made.needs) else ""
     views = f" at {VIEWS} views" if asked != made.queries_per_sample(VIEWS - 1) else ""

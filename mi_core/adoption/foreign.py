@@ -19,7 +19,6 @@ from torch import nn
 from mi_core.adoption.builders import CODE, FOLDERS, LOADERS, Built
 from mi_core.adoption.code import code_backbone
 from mi_core.adoption.layouts import Layout, inner, listed, recognise
-from mi_core.adoption.layouts.decoders import decoder_module, decoder_weights
 from mi_core.adoption.layouts.files import Weights, read_weights
 from mi_core.adoption.layouts.heads import State, head_module
 from mi_core.adoption.layouts.looks import look_at
@@ -34,9 +33,10 @@ from mi_core.encoders.checkpoint import (
     channelwise,
     fingerprint_of,
     load_tensors,
-    momentum_copy,
     seeded,
 )
+
+_DECODER = re.compile(r"decoder_|mask_token$|predictor\.(predictor_|mask_token$)")
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,6 @@ class Adopted:
         assumed: what stands in no file, such as an activation, and who says so.
         activations: of its heads by output name, where the file's layers leave places for them.
         files: the small files that define it, where it is published as a folder.
-        momentum: the copy that followed it in training and gave the keys, of the same outputs but the prediction; None:
-            the file holds none.
         answers: what trying it out has shown of them.
     """
 
@@ -67,7 +65,6 @@ class Adopted:
     assumed: tuple[str, ...] = ()
     activations: Mapping[str, str] = field(default_factory=dict)
     files: Definition = field(default_factory=dict, repr=False)
-    momentum: Encoder | None = None
     answers: Answers = field(default_factory=Answers)
 
 
@@ -113,8 +110,6 @@ def adopt(
     else:
         adopted = _adopt_weights(load, data, channels, image_size, preprocessing or {}, fresh, activations, weights_key)
     check_weights(adopted.encoder)
-    if adopted.momentum is not None:
-        check_weights(adopted.momentum, "the momentum copy's ")
     return replace(adopted, answers=check_answers(adopted.encoder, channels, image_size))
 
 
@@ -157,32 +152,28 @@ def _adopt_weights(
     if not bare and built.convert is not None:
         if kind in ("torchvision", "timm"):
             state, beside = inner(weights.state, built.backbone.state_dict())
-            unread = dict.fromkeys(decoder_weights(state)[1], "the decoder; load: checkpoint:<architecture> reads it")
+            unread = {key: "a decoder, which is no part of the encoder" for key in state if _DECODER.match(key)}
             state = {key: one for key, one in state.items() if key not in unread}
             weights = replace(weights, state=state, ignored=(*weights.ignored, *beside, *listed(unread)))
         tensors = built.convert(weights.state)
     elif not bare:
         layout = recognise(weights.state, built.backbone, name=name, activations=activations)
         own = own.changed({part: tuple(values.flatten().tolist()) for part, values in layout.extras.items()})
-        tensors = _joined({"backbone": layout.backbone, **layout.heads, "decoder": layout.decoder})
+        tensors = _joined({"backbone": layout.backbone, **layout.heads})
         if not layout.extras and not {"mean", "std"} <= preprocessing.keys():
             words = replace(own, size=None).words().removeprefix("any size, ")
             assumed = (f"normalisation assumed: {own.interpolation}, {words}",)
     final = own.changed(preprocessing)
     with_text = bare or bool(_part(tensors, "text"))
     encoder = seeded(seed, lambda: _encoder(built, tensors, layout.activations, final, channels, with_text=with_text))
-    copied = None
     if fresh is None:
         _fill(encoder, tensors, load, weights.state)
-        copied = _momentum(encoder, layout.momentum)
         words, used, ignored = layout.name, layout.used, (*layout.ignored, *weights.ignored)
     else:
         words, used, ignored = "fresh weights", "", ()
     words = "; ".join((words, *built.notes))
     mark = _mark(load, encoder.state_dict(), layout.activations, files)
-    return Adopted(
-        encoder, words, final, mark, used, ignored, (*layout.assumed, *assumed), layout.activations, files, copied
-    )
+    return Adopted(encoder, words, final, mark, used, ignored, (*layout.assumed, *assumed), layout.activations, files)
 
 
 def _side(load: str, state: State, preprocessing: Mapping[str, Any], image_size: int) -> int:
@@ -304,10 +295,7 @@ def _encoder(
     mean, std = (channelwise(values, channels) for values in (preprocessing.mean, preprocessing.std))
     size, interpolation = preprocessing.size, preprocessing.interpolation
     text = built.text if with_text else None
-    decoder = decoder_module(_part(tensors, "decoder")) if "decoder.heads" in tensors else None
-    return Encoder(
-        built.backbone, heads, mean, std, size=size, interpolation=interpolation, text=text, decoder=decoder
-    ).eval()
+    return Encoder(built.backbone, heads, mean, std, size=size, interpolation=interpolation, text=text).eval()
 
 
 def _fill(encoder: Encoder, tensors: State, load: str, state: State) -> None:
@@ -331,15 +319,6 @@ def _complete(encoder: Encoder, tensors: State) -> State:
     own = encoder.state_dict()
     counters = {key: value for key, value in own.items() if key.endswith("num_batches_tracked")}
     return {**counters, **tensors, "mean": own["mean"], "std": own["std"]}
-
-
-def _momentum(encoder: Encoder, parts: Mapping[str, State]) -> Encoder | None:
-    """The momentum copy of an encoder from its weights by part; None: there are none."""
-    if not parts:
-        return None
-    copied = momentum_copy(encoder)
-    load_tensors(copied, _complete(copied, _joined(parts)))
-    return copied
 
 
 def _adopt_code(load: str, data: bytes | None, preprocessing: Mapping[str, Any]) -> Adopted:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from mi_core.attacks.base import Attack
-from mi_core.attacks.clip import CaptionCosine, PairLoss, WeakSupervision
+from mi_core.attacks.clip import CaptionCosine, PairLoss
 from mi_core.attacks.combined import Combined
 from mi_core.attacks.downstream import BaselineA, BaselineB, BaselineC
 from mi_core.attacks.encodermi import EncoderMISet, EncoderMIThreshold, EncoderMIVector
@@ -24,7 +24,6 @@ from mi_core.attacks.rmia import RMIA
 from mi_core.attacks.sd_mi import SDMI
 from mi_core.attacks.sequential import EncoderMISequential
 from mi_core.attacks.update import Update
-from mi_core.attacks.white_box import WhiteBox
 from mi_core.plugins import plugged_in
 
 ATTACKS: dict[str, type[Attack]] = {
@@ -41,13 +40,11 @@ ATTACKS: dict[str, type[Attack]] = {
     "rmia": RMIA,
     "sslmem": SSLMem,
     "combined": Combined,
-    "white-box": WhiteBox,
     "mean-cosine": MeanCosine,
     "update": Update,
     "quantile-regression": QuantileRegression,
     "clip-cosine": CaptionCosine,
     "clip-loss": PairLoss,
-    "clip-weak-supervision": WeakSupervision,
     "clipmem": CLIPMem,
     "posterior-nn": PosteriorNN,
     "posterior-mlp": PosteriorMLP,
@@ -64,16 +61,13 @@ ATTACKS: dict[str, type[Attack]] = {
 ATTACKS |= plugged_in("attacks", ATTACKS, Attack)
 
 
-def left_out(
-    tried: Collection[str], outputs: Collection[str], *, text: bool, weights: bool = True
-) -> tuple[list[str], list[str]]:
+def left_out(tried: Collection[str], outputs: Collection[str], *, text: bool) -> tuple[list[str], list[str]]:
     """Sentences of a report on attacks that were not tried: some could run, others do not apply.
 
     Args:
         tried: names of attacks.
         outputs: that the encoder exposes.
         text: whether it has a text tower.
-        weights: whether its weights are at hand, or only its answers.
 
     Returns:
         One line or none of those that could run; a line for every reason of the others.
@@ -81,7 +75,7 @@ def left_out(
     Example:
         >>> missing, useless = left_out([], ["backbone", "projection"], text=False)
         >>> "lpla" in missing[0], [line for line in useless if line.startswith("clip")]
-        (True, ['clip-cosine, clip-loss, clip-weak-supervision, clipmem: the encoder has no text tower'])
+        (True, ['clip-cosine, clip-loss, clipmem: the encoder has no text tower'])
     """
     missing: list[str] = []
     useless: dict[str, list[str]] = {}
@@ -91,8 +85,6 @@ def left_out(
         needs = method().needs
         if not text and any(measure.captions for measure in needs):
             useless.setdefault("the encoder has no text tower", []).append(name)
-        elif not weights and any(measure.weights for measure in needs):
-            useless.setdefault("the weights of the encoder are not at hand", []).append(name)
         elif method.outputs and not set(method.outputs) & set(outputs):
             useless.setdefault(f"the encoder gives no {' or '.join(method.outputs)}", []).append(name)
         else:

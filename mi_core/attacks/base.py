@@ -40,8 +40,6 @@ class Attack(ABC):
     """Its key in `ATTACKS`."""
     threat_model: ClassVar[str]
     """What the attacker sees, in words."""
-    access: ClassVar[str] = "answers"
-    """What of the encoder it takes: ``answers`` to queries, as anyone has who may ask, or ``weights`` too."""
     queries: ClassVar[str] = "1"
     """Queries per image with the default parameters, in words; a number that depends on V is told at 10 views."""
     source: ClassVar[str]
@@ -49,8 +47,7 @@ class Attack(ABC):
     reference: ClassVar[frozenset[str]]
     """What it may be fitted on: ``shadow`` (an encoder of the attacker's own), ``shadows`` (several, each trained on a
     half of the audited samples), ``known`` (members and non-members of the target), ``nonmembers`` (some known
-    non-members of the target), ``unlabelled`` (some known non-members, and images of unknown membership), ``audited``
-    (the samples that are judged, each by what others taught)."""
+    non-members of the target), ``audited`` (the samples that are judged, each by what others taught)."""
     least_shadows: ClassVar[int] = 1
     """How many encoders that were trained on halves of the audited samples it takes, at least."""
     outputs: ClassVar[tuple[str, ...] | None] = None

@@ -167,7 +167,6 @@ def _lack(method: Attack, output: str) -> str:
     if method.outputs and output not in method.outputs:
         return f"reads {' or '.join(method.outputs)}, not {output}"
     for taken, words in (
-        (any(need.weights for need in needs), "takes gradients of weights"),
         (any(need.captions for need in needs), "reads captions"),
         (method.labelled, "needs the classes of the images"),
         (method.populated or method.anchored or method.bank_size, "needs further images"),

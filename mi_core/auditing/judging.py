@@ -186,8 +186,7 @@ def _report(
     samples, scores, setup = measured.samples, measured.scores, measured.setup
     methods, attacks = [one.method for one in setup.attacks], tuple(_attacks(measured))
     encoder, output = measured.target.encoder, setup.question.output
-    has_text, is_open = encoder.text is not None, measured.target.open
-    missing, useless = left_out([one.name for one in methods], encoder.outputs, text=has_text, weights=is_open)
+    missing, useless = left_out([one.name for one in methods], encoder.outputs, text=encoder.text is not None)
     data = _data(samples, setup.seed)
     rejected = tuple(samples.rejected)
     return Report(
@@ -211,7 +210,6 @@ def _report(
         pooled=pool_seeds(attacks),
         methods={
             method.name: MethodPart(
-                access=method.access,
                 threat_model=method.threat_model,
                 source=method.source,
                 queries_per_sample=method.queries_per_sample(setup.views),

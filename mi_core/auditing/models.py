@@ -40,7 +40,6 @@ class Model:
         part: what a report says of it before it is tried out.
         settings: what a config says of it; None: a config cannot name it.
         reference: an untrained network of the same kind, for a test that it works; None: there is none.
-        open: whether an attack can read its weights, or only its answers.
         answers: what trying it out has shown of them.
     """
 
@@ -48,7 +47,6 @@ class Model:
     part: EncoderPart
     settings: Mapping[str, Any] | None = None
     reference: Encoder | None = field(default=None, repr=False)
-    open: bool = True
     answers: Answers = field(default_factory=Answers)
 
 
@@ -130,7 +128,7 @@ def model_of(model: Any, how: Preparation, name: str = "model") -> Model:
         preprocessing=f"{how.image_size} px, {'; '.join(told) or 'pixels in [0, 1] without normalisation'}",
         fingerprint=fingerprint(model) if is_network else hashlib.sha256(repr(called).encode()).hexdigest(),
     )
-    return Model(encoder, part, reference=_reset(model, how) if is_network else None, open=is_network, answers=answers)
+    return Model(encoder, part, reference=_reset(model, how) if is_network else None, answers=answers)
 
 
 def given_reference(reference: Any, how: Preparation, number: int) -> Model:
@@ -281,7 +279,7 @@ def _of_name(load: str, how: Preparation, name: str) -> Model:
         fingerprint=found.fingerprint,
     )
     fresh = untrained(load, found, **shape)
-    return Model(found.encoder, part, settings, fresh, kind not in CODE, found.answers)
+    return Model(found.encoder, part, settings, fresh, found.answers)
 
 
 def _of_url(url: str, how: Preparation, name: str) -> Model:
@@ -291,4 +289,4 @@ def _of_url(url: str, how: Preparation, name: str) -> Model:
     client = Client(parameters, Meter(parameters.limits()), key=key, query=query)
     mark = hashlib.sha256(repr(sorted(parameters.identity().items())).encode()).hexdigest()
     part = EncoderPart(**parameters.words(), fingerprint=mark)
-    return Model(Endpoint(client), part, {"endpoint": {"url": url, **how.endpoint}}, open=False)
+    return Model(Endpoint(client), part, {"endpoint": {"url": url, **how.endpoint}})

@@ -36,8 +36,6 @@ def for_queries(encoder: Encoder, device: torch.device | str, *, compile: bool =
     join_batch_norm(encoder).eval().requires_grad_(False)
     for module in (encoder.backbone, *encoder.heads.values()):
         fold_batch_norm(module)
-    if encoder.momentum is not None:
-        for_queries(encoder.momentum, device)
     if compile and torch.device(device).type == "cuda" and type(encoder.backbone).__name__ in COMPILED:
         encoder.backbone.compile()
     return encoder.to(device).to(memory_format=torch.channels_last)

@@ -10,7 +10,6 @@ from mi_core.features.adversarial import AdversarialLogits
 from mi_core.features.boundary_distance import BoundaryDistance
 from mi_core.features.caption_similarity import CaptionEmbedding, CaptionSimilarity
 from mi_core.features.embedding import Embedding, ViewEmbeddings
-from mi_core.features.loss_gradient import CaptionGradient, MaskedGradient, PredictionGradient, ViewsGradient
 from mi_core.features.lp_norm import LpNorm
 from mi_core.features.measure import Measure, as_json, queries_per_image
 from mi_core.features.neighbour_density import NeighbourDensity
@@ -37,10 +36,6 @@ MEASURES: dict[str, type[Measure]] = {
         BoundaryDistance,
         AdversarialLogits,
         NeighbourDensity,
-        ViewsGradient,
-        CaptionGradient,
-        MaskedGradient,
-        PredictionGradient,
     )
 }
 MEASURES |= plugged_in("measures", MEASURES, Measure, key="kind")

@@ -76,9 +76,6 @@ class Oracle(Protocol):
             ConfigError: there is no such rule, or several outputs are read.
         """
 
-    def losses(self, measure: Measure) -> dict[str, torch.Tensor]:
-        """Losses of the images and norms of their gradients by output; see `mi_core.querying.gradients`."""
-
     def check(self, what: str, rows: torch.Tensor) -> None:
         """Raise NumericError, now or when the batch is fetched, for rows (N, ...) that are not finite."""
 
@@ -106,18 +103,8 @@ class Measure:
     """Whether it takes the captions of the images, and an encoder with a text tower."""
     labels: ClassVar[bool] = False
     """Whether it takes the true classes of the images."""
-    weights: ClassVar[bool] = False
-    """Whether it takes gradients of the encoder's weights, not its answers."""
     searches: ClassVar[bool] = False
     """Whether an image's queries depend on answers, so that nobody knows them before."""
-
-    rebuilds: ClassVar[str] = ""
-    """What the decoder that it takes rebuilds of hidden patches: ``pixels`` or ``states``; "": it takes none."""
-
-    @property
-    def momentum(self) -> bool:
-        """True if it takes the weights of the encoder's momentum copy too."""
-        return False
 
     @property
     def bank(self) -> int:

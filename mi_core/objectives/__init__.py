@@ -7,8 +7,6 @@ from mi_core.objectives.base import Objective
 from mi_core.objectives.byol import BYOL
 from mi_core.objectives.clip import CLIP
 from mi_core.objectives.dino import DINO
-from mi_core.objectives.i_jepa import IJEPA
-from mi_core.objectives.mae import MAE
 from mi_core.objectives.moco import MoCoV1, MoCoV2, MoCoV3
 from mi_core.objectives.siglip import SigLIP
 from mi_core.objectives.simclr import SimCLR
@@ -25,8 +23,6 @@ OBJECTIVES: dict[str, type[Objective]] = {
     "barlow-twins": BarlowTwins,
     "vicreg": VICReg,
     "dino": DINO,
-    "mae": MAE,
-    "i-jepa": IJEPA,
     "clip": CLIP,
     "siglip": SigLIP,
     "supervised": Supervised,

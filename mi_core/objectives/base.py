@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 from mi_core.checks import ConfigError
-from mi_core.encoders.masked import PatchDecoder
 
 
 class Objective(nn.Module, ABC):
@@ -33,13 +32,10 @@ class Objective(nn.Module, ABC):
     """Target that the loss reads of a sample besides its views: ``class``, ``attribute``, ``caption`` or nothing."""
     alternates: ClassVar[bool] = False
     """Whether parts of the module wait in some epochs, without gradients."""
-    rebuilds: ClassVar[str] = ""
-    """What its ``decoder`` rebuilds of hidden patches, which its audits need: ``pixels`` or ``states``; "": nothing."""
     sync_batch_norm: ClassVar[bool] = True
     """Whether batch statistics are taken over all workers on GPUs."""
 
     backbone: nn.Module
-    decoder: PatchDecoder
 
     @property
     def draws(self) -> int:
@@ -65,15 +61,11 @@ class Objective(nn.Module, ABC):
         """Texts to embeddings beside the projection's, for audits; None: there is no text tower."""
         return None
 
-    def momentum_parts(self) -> tuple[nn.Module, dict[str, nn.Module]] | None:
-        """Backbone, and heads by output, of the copy that follows by momentum and gives keys; None: there is none."""
-        return None
-
     def compile_backbones(self) -> None:
         """Compile the networks that take views (`torch.compile`); the rest is little beside them."""
         for name, part in self.named_children():
             if name.endswith("backbone"):
-                part.compile(dynamic=None if self.rebuilds else False)  # sizes change where patches are hidden
+                part.compile(dynamic=False)
 
     def start_epoch(self, epoch: int) -> None:
         """Called before every epoch, which count from 0."""

@@ -28,10 +28,6 @@ class MomentumObjective(Objective):
         for part in ("backbone", *self.copied):
             setattr(self, f"key_{part}", copy.deepcopy(getattr(self, part)).requires_grad_(False))
 
-    def momentum_parts(self) -> tuple[nn.Module, dict[str, nn.Module]]:
-        """The key encoder."""
-        return self.key_backbone, {head: getattr(self, f"key_{head}") for head in self.copied}
-
     def answer(self, views: torch.Tensor) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """Both views (B, 2, C, H, W) by the last head, and by that of the key encoder, without gradients."""
         queries = [self._through("", self.heads, views[:, view]) for view in range(2)]

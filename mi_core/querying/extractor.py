@@ -27,7 +27,7 @@ from mi_core.encoders.checkpoint import Encoder
 from mi_core.features.batch import Batch, Views
 from mi_core.features.measure import by_query
 from mi_core.querying.answers import Answers, Clock, Seconds, Work
-from mi_core.querying.bank import Bank, BankAnswers
+from mi_core.querying.bank import BankAnswers
 from mi_core.querying.batch_size import best_batch, seconds_each, seconds_of
 from mi_core.querying.forward import Forward
 from mi_core.querying.oracle import EncoderOracle
@@ -51,7 +51,7 @@ class Extractor:
         augmentation: the recipe of the query views.
         device: where the encoders are.
         crafter: classifier that adversarial images are crafted on, on ``device``, for measures that consume such.
-        bank: images that samples are compared with, for measures that do so.
+        bank: (A, C, S, S) uint8, images that samples are compared with, for measures that do so.
     """
 
     encoders: Mapping[str, Encoder]
@@ -60,7 +60,7 @@ class Extractor:
     device: torch.device
     crafter: Encoder | None = None
     own: Mapping[str, QueryPlan] = field(default_factory=dict)
-    bank: Bank | None = None
+    bank: torch.Tensor | None = None
     seconds: Seconds = field(default_factory=Seconds)
     _drawing: torch.cuda.Stream | None = None
     _begun: deque[Work] = field(default_factory=deque)
@@ -70,7 +70,7 @@ class Extractor:
 
     def __post_init__(self) -> None:
         self._forward = Forward(self.device, self.plan.precision)
-        self._bank = BankAnswers(self.bank, self.augmentation, self._forward, self.plan.batch_views)
+        self._bank = BankAnswers(self.bank, self._forward, self.plan.batch_views)
         if self.device.type == "cuda":
             self._drawing = torch.cuda.Stream(self.device)
         if self.plan.precision == "tf32" and self.device.type != "cuda":

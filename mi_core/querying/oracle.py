@@ -12,10 +12,7 @@ from mi_core.checks import ConfigError
 from mi_core.encoders.checkpoint import Encoder
 from mi_core.encoders.tokens import fixed_side
 from mi_core.features.batch import Batch, Views
-from mi_core.features.loss_gradient import LossGradient
-from mi_core.features.measure import Measure
 from mi_core.querying.bank import BankAnswers
-from mi_core.querying.gradients import losses_of
 from mi_core.querying.plan import QueryPlan
 
 
@@ -109,15 +106,6 @@ class EncoderOracle:
                 f"{'no rule' if rule is None else rule.views} for {views} views"
             )
         return rule.low, rule.high
-
-    def losses(self, measure: Measure) -> dict[str, torch.Tensor]:
-        """Losses of the images and norms of their gradients, by output. Raises as `losses_of`."""
-        assert isinstance(measure, LossGradient)
-        texts = self.texts if measure.captions else None
-        rows = losses_of(self.name, self.encoder, measure, self.batch, self.banked, texts, self.outputs)
-        for output, each in rows.items():
-            self.check(f"{output}, gradient", each)
-        return rows
 
     def check(self, what: str, rows: torch.Tensor) -> None:
         """Raise NumericError, now or when the batch is fetched, for rows (N, ...) that are not finite."""

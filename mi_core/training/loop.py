@@ -231,11 +231,6 @@ class Pretrainer:
         """The encoder that an audit queries: backbone and heads with the normalisation built in."""
         return _audited(self.module, self.mean, self.std, self.parameters.size)
 
-    def momentum_encoder(self) -> Encoder | None:
-        """The copy of `encoder` that follows it by momentum; None: the framework has none."""
-        parts: tuple[nn.Module, dict[str, nn.Module]] | None = self.module.momentum_parts()
-        return None if parts is None else Encoder(*parts, self.mean, self.std, size=self.parameters.size)
-
     def state_bytes(self) -> bytes:
         """Everything that continuing needs: weights, optimiser, epoch and step, losses (tensors and plain values).
 
@@ -277,8 +272,7 @@ def objective_parameters(parameters: PretrainingParameters) -> Any:
 
 def _audited(module: Objective, mean: torch.Tensor, std: torch.Tensor, size: int | None) -> Encoder:
     heads: Mapping[str, nn.Module] = {name: getattr(module, name) for name in module.heads}
-    decoder = module.decoder if module.rebuilds else None
-    return Encoder(module.backbone, heads, mean, std, size=size, text=module.text_tower(), decoder=decoder)
+    return Encoder(module.backbone, heads, mean, std, size=size, text=module.text_tower())
 
 
 def _module(parameters: PretrainingParameters, channels: int, image_size: int) -> Objective:

@@ -92,7 +92,6 @@ def page(kind: str, name: str) -> str:
 
 def _facts_of_attack(method: type[Any]) -> Facts:
     told = {
-        "access": method.access,
         "sees": method.threat_model,
         "fitted on": " or ".join(sorted(method.reference)),
         "queries per image": method.queries,

@@ -22,7 +22,7 @@ from mi_core.adoption.soundness import Answers, check_company, noise_in_words, n
 from mi_core.adoption.weight_sources import on_hub, read_weights_of
 from mi_core.augmentations.views import clean
 from mi_core.checks import ConfigError, ShapeError
-from mi_core.encoders.checkpoint import fingerprint, weights_bytes
+from mi_core.encoders.checkpoint import weights_bytes
 from mi_core.encoders.remote.encoder import Endpoint
 from mi_core.hashing import digest64
 from mi_core.provenance import now
@@ -38,7 +38,7 @@ from pipelines.encoders import preprocessing, probe_ledger
 from pipelines.encoders.access import Access, access_to, secrets_of
 from pipelines.encoders.probes import TRIED, Probe, weights_consistency
 from pipelines.encoders.record import EncoderRecord
-from pipelines.encoders.stored import ANSWERS, EncoderJob, describe, write_record, write_weights
+from pipelines.encoders.stored import ANSWERS, EncoderJob, describe, weights_path, write_record
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.files.digest import digest
@@ -116,7 +116,7 @@ def run(runs: Sequence[Run], planned: Sequence[Planned]) -> None:
         for job in adoptions(one):
             stored = describe(job.folder, job.name)
             record = stored.record
-            check_adopted(one.plan, job.name, record.outputs, copied=stored.copied, rebuilds=record.rebuilds)
+            check_adopted(one.plan, job.name, record.outputs)
 
 
 def adoptions(planned: Planned) -> Iterator[Adoption]:
@@ -154,8 +154,7 @@ def try_out(config: RunConfig, splits: Splits, seed: int) -> Iterator[tuple[str,
         if isinstance(encoder, LoadedConfig):
             adopted = _read(name, encoder, config.data, seed).adopted
             plan = resolve(config, seed, roles_in_config(config))
-            copied, rebuilds = encoder.fresh or adopted.momentum is not None, adopted.encoder.rebuilds
-            check_adopted(plan, name, adopted.encoder.outputs, copied=copied, rebuilds=rebuilds)
+            check_adopted(plan, name, adopted.encoder.outputs)
             shown = shown or load_images(config.data, splits, audited_roles(config), limit=TRIED)
             worth = consistency_in_words(weights_consistency(Probe(encoder, config.data, seed, shown), adopted))
             compared = compare_preprocessing(adopted, config.data, splits, audited_roles(config))
@@ -247,7 +246,7 @@ def _adopt_weights(job: Adoption, config: LoadedConfig, commit: str | None) -> d
     if config.load.partition(":")[0] not in CODE:
         data = with_definition(weights_bytes(adopted.encoder), adopted.files)
     compared = compare_preprocessing(adopted, job.data, Splits.load(job.folder.path), job.roles)
-    write_weights(job.folder.encoder(job.name), 0, data, adopted.momentum)
+    storage.write_atomic(weights_path(job.folder.encoder(job.name), 0), data)
     return {
         **{part: getattr(adopted, part) for part in ("layout", "used", "ignored", "assumed")},
         "activations": dict(adopted.activations),
@@ -259,9 +258,6 @@ def _adopt_weights(job: Adoption, config: LoadedConfig, commit: str | None) -> d
         "answers": _shown(adopted.answers),
         "fingerprints": {"0": adopted.fingerprint},
         "source": read.source,
-        "momentum": adopted.momentum is not None,
-        "rebuilds": adopted.encoder.rebuilds,
-        "momentum_fingerprint": "" if adopted.momentum is None else fingerprint(adopted.momentum),
     }
 
 

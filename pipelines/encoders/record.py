@@ -36,9 +36,6 @@ class EncoderRecord:
         consistency: whether it recognises images.
         answers: widths, noise and cost of the first answers of one behind an API.
         source: commit and SHA-256 of a weights file from the Hugging Face Hub.
-        momentum: whether the copy that followed it in training is kept beside each checkpoint.
-        momentum_fingerprint: of the copy that came in the file of a loaded one, which its own weights do not tell.
-        rebuilds: of a loaded one, what its decoder rebuilds of hidden patches; empty: it has none.
     """
 
     name: str
@@ -66,9 +63,6 @@ class EncoderRecord:
     consistency: dict[str, Any] = field(default_factory=dict)
     answers: dict[str, Any] = field(default_factory=dict)
     source: dict[str, str] = field(default_factory=dict)
-    momentum: bool = False
-    momentum_fingerprint: str = ""
-    rebuilds: str = ""
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> EncoderRecord:

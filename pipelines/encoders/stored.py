@@ -13,7 +13,7 @@ import safetensors.torch
 from mi_core.adoption.foreign import rebuild, saved_mark
 from mi_core.adoption.published import Preprocessing
 from mi_core.checks import ConfigError
-from mi_core.encoders.checkpoint import Encoder, fingerprint_of, load_weights, momentum_copy, weights_bytes
+from mi_core.encoders.checkpoint import Encoder, fingerprint_of, load_weights
 from mi_core.encoders.remote.client import Client
 from mi_core.encoders.remote.encoder import Endpoint
 from mi_core.hashing import digest64
@@ -44,33 +44,24 @@ class StoredEncoder:
         return tuple(int(epoch) for epoch in self.record.fingerprints)
 
     @property
-    def copied(self) -> bool:
-        """Tell whether it has a momentum copy. Fresh weights have one: as a training begins, the encoder itself."""
-        settings = self.record.settings
-        return self.record.momentum or (isinstance(settings, LoadedConfig) and settings.fresh)
-
-    @property
     def files(self) -> tuple[str, ...]:
         """Names of its files besides its record."""
         settings = self.record.settings
         if isinstance(settings, EndpointConfig):
             return (ANSWERS,)
         weights = [weights_path("", epoch)[1:] for epoch in self.epochs]
-        weights += [momentum_path("", epoch)[1:] for epoch in self.epochs if self.record.momentum]
         return (*weights, *((DEFENSE,) if isinstance(settings, DefendedConfig) else ()))
 
-    def load(self, epoch: int, client: Callable[..., Client] | None = None, *, momentum: bool = False) -> Encoder:
+    def load(self, epoch: int, client: Callable[..., Client] | None = None) -> Encoder:
         """The encoder at a kept epoch, in evaluation mode, on the CPU.
 
         Args:
             epoch: of the checkpoint.
             client: makes a client of an API, as `Access.client`.
-            momentum: with its momentum copy, which it has if it is `copied`.
 
         Raises:
             UserError: it is behind an API, and no client is given, or its key is missing.
-            ConfigError: it is code that was changed since its adoption, its weights are damaged, or it has no momentum
-                copy.
+            ConfigError: it is code that was changed since its adoption, or its weights are damaged.
         """
         record, settings = self.record, self.record.settings
         mark = record.fingerprints[str(epoch)]
@@ -96,21 +87,11 @@ class StoredEncoder:
         else:
             encoder = audited_encoder(settings.pretraining(), record.channels, record.image_size)
             load_weights(encoder, data)
-        if momentum:
-            encoder.momentum = self._momentum(epoch, encoder)
         if isinstance(settings, DefendedConfig):
             state = safetensors.numpy.load(storage.read_bytes(f"{self.folder}/{DEFENSE}"))
             seed = defense_seed(record.seed, record.name)
             encoder = settings.method(seed).defended(encoder.eval(), state)
         return encoder.eval()
-
-    def _momentum(self, epoch: int, encoder: Encoder) -> Encoder:
-        if not self.copied:
-            raise ConfigError(f"encoders.{self.record.name} has no momentum copy")
-        copied = momentum_copy(encoder)
-        if self.record.momentum:
-            load_weights(copied, storage.read_bytes(momentum_path(self.folder, epoch)))
-        return copied
 
     def measured(self, epoch: int) -> str | None:
         """The fingerprint of a kept epoch, taken anew from its files.
@@ -159,18 +140,6 @@ def defense_seed(seed: int, name: str) -> int:
 def weights_path(folder: str, epoch: int) -> str:
     """File of the weights of one checkpoint."""
     return f"{folder}/epoch-{epoch:04d}.safetensors"
-
-
-def momentum_path(folder: str, epoch: int) -> str:
-    """File of the weights of the momentum copy at one checkpoint."""
-    return f"{folder}/epoch-{epoch:04d}.momentum.safetensors"
-
-
-def write_weights(folder: str, epoch: int, weights: bytes, copied: Encoder | None) -> None:
-    """Write the weights of one checkpoint, and those of its momentum copy if there is one."""
-    storage.write_atomic(weights_path(folder, epoch), weights)
-    if copied is not None:
-        storage.write_atomic(momentum_path(folder, epoch), weights_bytes(copied))
 
 
 def describe(folder: SeedFolder, name: str) -> StoredEncoder:

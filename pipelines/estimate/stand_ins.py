@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from mi_core.encoders.checkpoint import Encoder as Network
-from mi_core.encoders.checkpoint import momentum_copy
 from mi_core.encoders.folding import for_queries
 from mi_core.objectives import OBJECTIVES
 from mi_core.training.loop import audited_encoder
@@ -30,26 +29,18 @@ def stand_in(encoder: Encoder, data: DataConfig) -> Network:
     """
     settings = encoder.settings
     if isinstance(settings, LoadedConfig):
-        adopted = read_encoder(encoder.name, settings, data, encoder.seed)
-        network = adopted.encoder
-        network.momentum = adopted.momentum or (momentum_copy(network) if settings.fresh else None)
-        return network.eval()
+        return read_encoder(encoder.name, settings, data, encoder.seed).encoder.eval()
     if isinstance(settings, EndpointConfig):
         heads = {name: {"backbone", *objective.heads} for name, objective in OBJECTIVES.items()}
         objective = next(name for name, outputs in heads.items() if outputs.issuperset(settings.outputs))
         settings = TrainedConfig(objective=objective, backbone="conv4", train_on="", epochs=1, batch_size=2)
-    network = audited_encoder(settings.pretraining(), data.channels, data.image_size)
-    if settings.keeps_momentum:
-        network.momentum = momentum_copy(network)
-    return network.eval()
+    return audited_encoder(settings.pretraining(), data.channels, data.image_size).eval()
 
 
 def check_outputs(plan: Plan, encoder: Encoder) -> None:
     """Raise UserError if attacks ask an encoder from elsewhere for what it does not have."""
     if isinstance(encoder.settings, LoadedConfig):
-        network = stand_in(encoder, plan.data)
-        copied, rebuilds = network.momentum is not None, network.rebuilds
-        check_adopted(plan, encoder.name, network.outputs, copied=copied, rebuilds=rebuilds)
+        check_adopted(plan, encoder.name, stand_in(encoder, plan.data).outputs)
 
 
 Stated = Mapping[tuple[str, str], tuple[Encoder, DataConfig]]

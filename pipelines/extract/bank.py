@@ -9,8 +9,6 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from mi_core.querying.bank import Bank
-from mi_core.streams import pixel_streams
 from pipelines.config.sections.data import DataConfig
 from pipelines.data.draw.images import load_samples
 from pipelines.data.draw.splits import Splits
@@ -49,7 +47,7 @@ def _file(folder: SeedFolder, role: str, count: int, data: DataConfig) -> str:
     """The file of a bank, which is there or is written now."""
     splits = Splits.load(folder.path)
     mark = digest(splits.role_digest(role), count, folder.seed, data.decoder().digest())[:12]
-    path = f"{folder.store}/bank-{mark}.npz"
+    path = f"{folder.store}/bank-{mark}.npy"
     if not storage.exists(path):
         _write(path, data, splits, role, count, folder.seed)
     return path
@@ -63,7 +61,7 @@ def _write(path: str, data: DataConfig, splits: Splits, role: str, count: int, s
         )
     read = load_samples(data, splits, [role], ids)
     buffer = io.BytesIO()
-    np.savez(buffer, images=read.images, ids=np.array(read.ids), captions=np.array(read.captions))
+    np.save(buffer, read.images)
     storage.write_atomic(path, buffer.getvalue())
 
 
@@ -72,15 +70,11 @@ def with_noise(job: ShardJob) -> ShardJob:
     return job if job.query.bank_role is None else replace(job, bank=_NOISE)
 
 
-def loaded(job: ShardJob) -> Bank | None:
-    """The bank of a job, from its file; None: its passes need none."""
+def loaded(job: ShardJob) -> torch.Tensor | None:
+    """The images (A, C, S, S) of the bank of a job, from its file; None: its passes need none."""
     if not job.bank:
         return None
     if job.bank == _NOISE:
         count, decoder = job.query.bank, job.decoder
-        noise = torch.randint(256, (count, decoder.channels, decoder.image_size, decoder.image_size)).to(torch.uint8)
-        return Bank(noise, torch.arange(count), ("a picture",) * count)
-    kept = np.load(io.BytesIO(storage.read_bytes(job.bank)))
-    images = torch.from_numpy(kept["images"])
-    streams = pixel_streams(job.query.nonce, job.folder.seed, "query", images)
-    return Bank(images, streams, tuple(kept["captions"].tolist()))
+        return torch.randint(256, (count, decoder.channels, decoder.image_size, decoder.image_size)).to(torch.uint8)
+    return torch.from_numpy(np.load(io.BytesIO(storage.read_bytes(job.bank))))

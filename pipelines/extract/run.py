@@ -21,7 +21,6 @@ from pipelines.data.draw.splits import Splits
 from pipelines.data.plans import Planned
 from pipelines.encoders import unchanged
 from pipelines.encoders.access import access_to
-from pipelines.encoders.stored import describe
 from pipelines.errors import UserError
 from pipelines.extract import bank, ledger, stopping
 from pipelines.extract.actor.attempts import Unpaid, begun, begun_of, settle
@@ -58,7 +57,6 @@ def run(runs: Sequence[Run], planned: Sequence[Planned], rule_of: stopping.RuleO
     budget = config.budget.queries
     asked, left = _looked_through(passes, budget)
     checked = unchanged.to_check(runs, left)
-    _check_copies(passes)
     allowed = ledger.attempts_left(budget, planned, asked, left)
     unchanged.record_checks(checked)
     for one in passes:
@@ -167,21 +165,6 @@ class _Start:
     name: str
     allowed: int
     rule_of: stopping.RuleOf
-
-
-def _check_copies(passes: Sequence[PlannedPass]) -> None:
-    """Raise UserError if a pass needs the momentum copy of an encoder that has none."""
-    copied = {
-        (one.planned.folder, one.query.encoder): None
-        for one in passes
-        if any(measure.momentum for measure in one.query.measures)
-    }
-    for stored in (describe(*encoder) for encoder in copied):
-        if not stored.copied:
-            raise UserError(
-                f"{stored.folder} holds no momentum copy of {stored.record.name}, which keys: momentum needs; "
-                "choose another --out, or train it again with --force pretrain"
-            )
 
 
 def _answer(passes: Sequence[PlannedPass], planned: Sequence[Planned], start: _Start, executor: Executor) -> None:

@@ -6,8 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 
 from mi_core.checks import check_choice
-from mi_core.objectives import OBJECTIVES
-from mi_core.objectives.momentum import MomentumObjective
 from pipelines.config.roles import ANCHOR_ROLE, are_members, are_nonmembers
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.attacks import AUDITED, SAMPLES, SHADOW, SHADOWS, AttackConfig
@@ -16,7 +14,6 @@ from pipelines.config.sections.encoders import EndpointConfig
 from pipelines.errors import UserError
 from pipelines.plan.rules.controls import references_of
 from pipelines.plan.rules.encoders import member_roles, members_of, shadow_families, shadows_of
-from pipelines.plan.rules.gradients import may_be_copied, why_no_gradients, why_unfit
 from pipelines.plan.rules.roles import audited_roles, population_roles, reference_roles
 from pipelines.plan.rules.views import crafter_of
 
@@ -28,9 +25,7 @@ def check_attack(config: RunConfig, place: str, attack: AttackConfig) -> None:
     _check_apart(config, place, attack)
     if attack.before is not None:
         _check_before(config, place, attack, attack.before)
-    if attack.reads_weights:
-        _check_weights(config, place, attack)
-    elif attack.bank_size:
+    if attack.bank_size:
         _check_bank(config, place, attack)
     beside = (*((ANCHOR_ROLE,) if _reads_anchors(attack) else ()), *population_roles(attack))
     check_roles(place, (*audited_roles(config), *reference_roles(config, attack), *beside), config.data)
@@ -81,35 +76,6 @@ def _check_bank(config: RunConfig, place: str, attack: AttackConfig) -> None:
             f"{place}: every worker asks for {attack.bank_size} images of {ANCHOR_ROLE}, and {remote[0]} is behind an "
             "API, where each costs; leave neighbours out"
         )
-
-
-def _check_weights(config: RunConfig, place: str, attack: AttackConfig) -> None:
-    """Raise ValueError if an attack takes gradients of an encoder that has no weights for it."""
-    for name in _queried(config, attack):
-        encoder = config.encoders[name]
-        if reason := why_no_gradients(encoder):
-            raise ValueError(
-                f"{place}: {attack.attack} takes gradients of the weights of {name}, which {reason}; leave the attack "
-                "out, of a defense by `without`"
-            )
-        if reason := why_unfit(attack, encoder):
-            copied = attack.reads_momentum and not may_be_copied(encoder)
-            fits = (
-                one
-                for one, kind in OBJECTIVES.items()
-                if (issubclass(kind, MomentumObjective) if copied else kind.rebuilds == attack.rebuilds)
-            )
-            field, part = ("keys", "copy") if copied else ("loss", "decoder")
-            raise ValueError(
-                f"{place}.{field} = {getattr(attack.parameters(), field)!r}, but {name} {reason}; train it here by "
-                f"{', '.join(fits)}, load a checkpoint with the {part} in it, or leave {field} out"
-            )
-    for field, plain in (("repeats", 1), ("compile", False)):
-        if getattr(config.queries, field) != plain:
-            raise ValueError(
-                f"queries.{field} = {getattr(config.queries, field)}, but {attack.attack} takes gradients of plain "
-                f"weights; leave {field} out"
-            )
 
 
 def _by_halves(config: RunConfig, attack: AttackConfig) -> bool:

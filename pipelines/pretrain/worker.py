@@ -25,7 +25,7 @@ from pipelines.config.sections.encoders import TrainedConfig
 from pipelines.data.draw.halves import members_of
 from pipelines.data.draw.images import load_images
 from pipelines.data.draw.splits import Splits
-from pipelines.encoders.stored import EncoderJob, describe, weights_path, write_weights
+from pipelines.encoders.stored import EncoderJob, describe, weights_path
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.pretrain.stream import StreamedImages
@@ -221,8 +221,7 @@ class _Keeper:
         epoch, every = self.trainer.epoch, self.job.config.save_every
         due = time.monotonic() - self.saved >= SAVE_SECONDS if every is None else epoch % every == 0
         if epoch in self.job.config.kept_epochs:
-            trained, copied = self.trainer.encoder(), self.trainer.momentum_encoder()
-            write_weights(self.folder, epoch, weights_bytes(trained), copied)
+            storage.write_atomic(weights_path(self.folder, epoch), weights_bytes(self.trainer.encoder()))
         elif not due:
             return False
         self.save()
@@ -248,7 +247,6 @@ class _Keeper:
             losses=tuple(self.trainer.losses),
             streamed=isinstance(data, StreamedImages),
             templated_captions=templated,
-            momentum=config.keeps_momentum,
         )
 
 

@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mi_core.report.statement import ANSWERS, CODE, DEFENSE, MOMENTUM, RECORD, WEIGHTS, Part
+from mi_core.report.statement import ANSWERS, CODE, DEFENSE, RECORD, WEIGHTS, Part
 from pipelines.config.sections.encoders import EndpointConfig, LoadedConfig
 from pipelines.data.draw.recount import recounted
 from pipelines.data.draw.splits import Splits
@@ -123,9 +123,8 @@ def encoder_of(folder: RunFolder, seed: int, name: str) -> Part:
     one = stored.describe(folder.seed(seed), name)
     parts: dict[str, Part] = {OF_ENCODER: {"part": RECORD}}
     parts |= {file: {"part": DEFENSE if file == stored.DEFENSE else ANSWERS} for file in one.files}
-    for part, path_of in ((WEIGHTS, stored.weights_path), (MOMENTUM, stored.momentum_path)):
-        epochs = {path_of("", epoch)[1:]: epoch for epoch in one.epochs}
-        parts |= {file: {"part": part, "epoch": epochs[file]} for file in one.files if file in epochs}
+    epochs = {stored.weights_path("", epoch)[1:]: epoch for epoch in one.epochs}
+    parts |= {file: {"part": WEIGHTS, "epoch": epochs[file]} for file in one.files if file in epochs}
     return {
         "name": name,
         "seed": seed,

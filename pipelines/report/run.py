@@ -313,7 +313,6 @@ def _method(run: FinishedRun, name: str) -> MethodPart:
         for attack in attacks
     }
     return MethodPart(
-        access=method.access,
         threat_model=method.threat_model,
         source=method.source,
         queries_per_sample=spent.pop() if len(spent) == 1 else None,

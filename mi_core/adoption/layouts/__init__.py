@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import nn
 
-from mi_core.adoption.layouts.decoders import decoder_weights
 from mi_core.adoption.layouts.heads import ACTIVATIONS, State, gaps, head_weights, widths
 from mi_core.adoption.layouts.looks import look_at
 from mi_core.adoption.layouts.names import NAMINGS, prefixes_of, renamed, without_end
@@ -35,8 +34,6 @@ class Layout:
         heads: weights of each head by output name, under the indices of its layers.
         activations: of each head that has any, a name of `ACTIVATIONS`.
         extras: ``mean`` and ``std`` of the normalisation, where the checkpoint holds them (this package's do).
-        momentum: weights of the momentum copy by part, the backbone and heads; empty: the file holds no whole copy.
-        decoder: weights of the decoder of a masked autoencoder; empty: the file holds none.
         used: number of keys of the file by part, in words.
         ignored: the other keys, each group with the reason.
         assumed: what no file tells, and who says so.
@@ -47,8 +44,6 @@ class Layout:
     heads: dict[str, State]
     activations: dict[str, str] = field(default_factory=dict)
     extras: State = field(default_factory=dict)
-    momentum: dict[str, State] = field(default_factory=dict)
-    decoder: State = field(default_factory=dict)
     used: str = ""
     ignored: tuple[str, ...] = ()
     assumed: tuple[str, ...] = ()
@@ -92,9 +87,7 @@ def recognise(
     used = {names[new] for new in own}
     heads, head_keys, aside = _heads(known, whole, used)
     extras = {part: state[part] for part in _NORMALISATION if set(_NORMALISATION) <= state.keys()}
-    momentum, copy_keys = _momentum(known, whole, {new: names[new] for new in own}, heads)
-    decoder, decoder_keys = decoder_weights(whole)
-    left = [key for key in whole if key not in used | head_keys | copy_keys | decoder_keys and key not in extras]
+    left = [key for key in whole if key not in used | head_keys and key not in extras]
     reasons = {key: aside.get(key) or known.why_ignored(key) for key in left}
     _check_fit(state, own, wanted, [key for key, reason in reasons.items() if reason is None], name)
     _check_widths(heads, backbone)
@@ -106,9 +99,7 @@ def recognise(
         heads,
         chosen,
         extras,
-        momentum,
-        decoder,
-        _used(len(used) + len(merged), heads, extras, {"momentum copy": len(copy_keys), "decoder": len(decoder_keys)}),
+        _used(len(used) + len(merged), heads, extras),
         tuple(listed({key: reason for key, reason in reasons.items() if reason})),
         tuple(words for words in (heads_of_attention, *assumed, _strides(backbone, name)) if words),
     )
@@ -202,33 +193,6 @@ def _heads(known: Known, state: State, used: Collection[str]) -> tuple[dict[str,
     return heads, taken, aside
 
 
-def _momentum(
-    known: Known, state: State, names: Mapping[str, str], heads: Mapping[str, State]
-) -> tuple[dict[str, State], set[str]]:
-    """Weights of the momentum copy by part, and their keys: the encoder once more, read with the copy's prefixes.
-
-    Both are empty unless the copy has all that the encoder has up to the projection, in the same shapes.
-
-    Args:
-        known: layout of the file.
-        state: weights of the file.
-        names: key of the file by name in the backbone, of the encoder.
-        heads: of the encoder.
-    """
-    keys = {key: copied for key in state if (copied := known.copied(key)) is not None and copied in state}
-    read = {key: state[copied] for key, copied in keys.items()}
-    copied_heads, head_keys, _ = _heads(known, read, names.values())
-    parts = {"backbone": {new: read[key] for new, key in names.items() if key in read}, **copied_heads}
-    encoder = {"backbone": {new: state[key] for new, key in names.items()}, **heads}
-    if _shapes(parts) != {part: own for part, own in _shapes(encoder).items() if part != "prediction"}:
-        return {}, set()
-    return parts, {keys[key] for key in (*names.values(), *head_keys)}
-
-
-def _shapes(parts: Mapping[str, State]) -> dict[str, dict[str, torch.Size]]:
-    return {part: {name: tensor.shape for name, tensor in state.items()} for part, state in parts.items()}
-
-
 def _needed(wanted: Collection[str]) -> set[str]:
     """Names without the counters of batches, which older files lack."""
     return {key for key in wanted if not key.endswith("num_batches_tracked")}
@@ -299,9 +263,8 @@ def _strides(backbone: nn.Module, name: str) -> str | None:
     return None
 
 
-def _used(backbone: int, heads: Mapping[str, State], extras: State, beside: Mapping[str, int]) -> str:
+def _used(backbone: int, heads: Mapping[str, State], extras: State) -> str:
     parts = {"backbone": backbone, **{output: len(weights) for output, weights in heads.items()}}
     if extras:
         parts["normalisation"] = len(extras)
-    parts |= {part: count for part, count in beside.items() if count}
     return ", ".join(f"{part} {count}" for part, count in parts.items())

@@ -29,7 +29,6 @@ _PREDICTION = ("prediction.", "prediction_head.", "predictor.")
 _PROBE = {r"classifier\.": "a classifier trained beside the encoder"}
 _OWN_STATE = {r"(pointer|steps|queue)$": "the state of its training"}
 _CLASSIFIERS = ("fc.", "classifier.1.", "heads.head.", "head.")
-_MOCO = {"encoder_q.": "encoder_k."}
 _HEADS_64 = {192: 3, 384: 6, 768: 12, 1024: 16, 1536: 24}
 _HEADS_MOCO = {384: 12, 768: 12, 1024: 16, 1280: 16}
 _HEADS_MAE = {768: 12, 1024: 16, 1280: 16}
@@ -49,7 +48,6 @@ class Known:
         activation: between the layers of its heads, by its authors' code; None: the code is not known.
         attention: number of attention heads of its transformers by width, likewise.
         own: this package wrote it, so the name of the backbone is the one it was trained under.
-        momentum: by prefix of the encoder's keys the prefix that its momentum copy has in their place.
     """
 
     name: str
@@ -60,23 +58,12 @@ class Known:
     activation: str | None = None
     attention: Mapping[int, int] = field(default_factory=dict)
     own: bool = False
-    momentum: Mapping[str, str] = field(default_factory=dict)
 
     def fits(self, keys: Iterable[str]) -> bool:
         """True if the backbone's prefix and all marks are there."""
         keys = list(keys)
         marked = all(any(re.match(mark, key) for key in keys) for mark in self.marks)
         return marked and any(key.startswith(self.prefix) for key in keys)
-
-    def copied(self, key: str) -> str | None:
-        """The momentum copy's key for a key of the encoder; None: the copy has no such part.
-
-        Example:
-            >>> Known("MoCo", "encoder_q.", momentum={"encoder_q.": "encoder_k."}).copied("encoder_q.fc.weight")
-            'encoder_k.fc.weight'
-        """
-        starts = (start for start in self.momentum if key.startswith(start))
-        return next((self.momentum[start] + key.removeprefix(start) for start in starts), None)
 
     def why_ignored(self, key: str) -> str | None:
         """The reason to leave a key out; None: the key is not known."""
@@ -90,7 +77,6 @@ LAYOUTS: tuple[Known, ...] = (
         "encoder_q.net.",
         heads={"projection": ("encoder_q.net.9.",)},
         activation="relu",
-        momentum=_MOCO,
     ),
     Known(
         "MoCo v2 checkpoint",
@@ -98,18 +84,14 @@ LAYOUTS: tuple[Known, ...] = (
         marks=(r"encoder_q\.fc\.2\.weight$",),
         heads={"projection": ("encoder_q.fc.",)},
         activation="relu",
-        momentum=_MOCO,
     ),
-    Known(
-        "MoCo v1 checkpoint", "encoder_q.", heads={"projection": ("encoder_q.fc.",)}, activation="relu", momentum=_MOCO
-    ),
+    Known("MoCo v1 checkpoint", "encoder_q.", heads={"projection": ("encoder_q.fc.",)}, activation="relu"),
     Known(
         "MoCo v3 checkpoint",
         "base_encoder.",
         heads={"projection": ("base_encoder.fc.", "base_encoder.head."), "prediction": ("predictor.",)},
         activation="relu",
         attention=_HEADS_MOCO,
-        momentum={"base_encoder.": "momentum_encoder."},
     ),
     Known(
         "SimSiam checkpoint",
@@ -127,7 +109,6 @@ LAYOUTS: tuple[Known, ...] = (
             r"online_encoder\.net\.fc\.": "the network's own classifier, which BYOL does not train",
         },
         activation="relu",
-        momentum={"online_encoder.": "target_encoder."},
     ),
     Known(
         "DINO checkpoint",
@@ -160,7 +141,6 @@ LAYOUTS: tuple[Known, ...] = (
         marks=(r"projection_head\.layers\.0\.",),
         heads={"projection": ("projection_head.",), "prediction": ("prediction_head.",)},
         activation="relu",
-        momentum={"backbone.": "backbone_momentum.", "projection_head.": "projection_head_momentum."},
     ),
     Known(
         "Barlow Twins checkpoint",
@@ -177,7 +157,6 @@ LAYOUTS: tuple[Known, ...] = (
         heads={"projection": ("projector.",), "prediction": ("predictor.",)},
         ignored=_PROBE,
         activation="relu",
-        momentum={"backbone.": "momentum_backbone.", "projector.": "momentum_projector."},
     ),
     Known(
         "VICReg checkpoint",
@@ -234,14 +213,14 @@ LAYOUTS: tuple[Known, ...] = (
         "MAE checkpoint",
         "",
         marks=(r"decoder_embed\.", r"decoder_blocks\.", r"mask_token$"),
-        ignored={r"(decoder_|mask_token$)": "a decoder that is not whole, and no part of the encoder"},
+        ignored={r"(decoder_|mask_token$)": "the decoder, which is no part of the encoder"},
         attention=_HEADS_MAE,
     ),
     Known(
         "I-JEPA checkpoint",
         "",
         marks=(r"predictor\.predictor_embed\.", r"predictor\.mask_token$"),
-        ignored={r"predictor\.": "a predictor that is not whole, and no part of the encoder"},
+        ignored={r"predictor\.": "the predictor, which is no part of the encoder"},
         attention=_HEADS_JEPA,
     ),
     Known("DINOv2 state dict", "", marks=(r"blocks\.0\.ls1\.gamma$", r"mask_token$"), attention=_HEADS_64),

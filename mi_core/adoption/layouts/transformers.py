@@ -15,7 +15,6 @@ from torch import nn
 from mi_core.adoption.layouts.heads import State
 from mi_core.adoption.layouts.table import Known
 from mi_core.checks import ConfigError
-from mi_core.encoders.masked import sine_positions
 
 _SCALE = re.compile(r"^(.*blocks\.\d+\.)ls([12])\.gamma$")
 _CHUNK = re.compile(r"(?<![^.])(blocks\.)\d+\.(?=\d+\.)")
@@ -107,5 +106,8 @@ def _moco_positions(positions: torch.Tensor, registers: int) -> bool:
     side = math.isqrt(patches)
     if side * side != patches or width % 4 or registers:
         return False
-    expected = sine_positions(side, width, 0)[0].roll(width // 2, dims=1)  # MoCo v3 writes rows first
+    rates = 10000.0 ** -(torch.arange(width // 4) / (width // 4))
+    rows = torch.arange(side).repeat_interleave(side)[:, None] * rates
+    columns = torch.arange(side).repeat(side)[:, None] * rates
+    expected = torch.cat([rows.sin(), rows.cos(), columns.sin(), columns.cos()], dim=1)
     return torch.allclose(positions[0, 1:].float(), expected, atol=1e-2) and not positions[0, 0].any()

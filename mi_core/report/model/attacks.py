@@ -109,7 +109,6 @@ class NotApplicable:
 class MethodPart:
     """An attack's threat model and its source."""
 
-    access: str | None = None
     threat_model: str | None = None
     source: str | None = None
     queries_per_sample: int | None = None

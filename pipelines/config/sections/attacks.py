@@ -21,7 +21,7 @@ from pipelines.config.names import check_name
 from pipelines.config.sections.parameters import build, combinations, complete, parameter_fields
 from pipelines.config.sections.section import Names, Section, one_of
 
-KNOWN, NONMEMBERS, UNLABELLED, AUDITED = SAMPLES = ("known", "nonmembers", "unlabelled", "audited")
+KNOWN, NONMEMBERS, AUDITED = SAMPLES = ("known", "nonmembers", "audited")
 SHADOW, SHADOWS = "shadow", "shadows"
 PYTHON = "python:"
 
@@ -33,8 +33,7 @@ class AttackConfig(Section):
     target: str = Field(default="target", description="encoder attacked")
     reference: str = Field(
         default="shadow",
-        description="what it is fitted on: an encoder, encoders made by `halves`, known, nonmembers, unlabelled, or "
-        "audited",
+        description="what it is fitted on: an encoder, encoders made by `halves`, known, nonmembers, or audited",
     )
     before: str | None = Field(
         default=None, description="earlier version of the target, for attacks that compare the two"
@@ -86,21 +85,6 @@ class AttackConfig(Section):
     def bank_size(self) -> int:
         """Images of the role ``anchor`` that it compares every sample with, 0 for none."""
         return self.method()(self.parameters()).bank_size
-
-    @property
-    def reads_momentum(self) -> bool:
-        """Tell whether it takes keys of the encoder's momentum copy."""
-        return any(measure.momentum for measure in self.needs())
-
-    @property
-    def rebuilds(self) -> str:
-        """The target of the decoder of hidden patches that it takes: ``pixels`` or ``states``; empty: none."""
-        return next((measure.rebuilds for measure in self.needs() if measure.rebuilds), "")
-
-    @property
-    def reads_weights(self) -> bool:
-        """Tell whether it takes gradients of the encoder's weights."""
-        return any(measure.weights for measure in self.needs())
 
     @model_validator(mode="after")
     def _check(self) -> AttackConfig:

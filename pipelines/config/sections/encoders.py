@@ -29,7 +29,6 @@ from mi_core.encoders import parse_backbone
 from mi_core.encoders.checkpoint import INTERPOLATIONS, OUTPUTS
 from mi_core.encoders.remote.parameters import EndpointParameters
 from mi_core.objectives import OBJECTIVES
-from mi_core.objectives.momentum import MomentumObjective
 from mi_core.training.loop import PretrainingParameters
 from mi_core.training.optimizers import OptimizerParameters
 from pipelines.config.sections.parameters import build, complete, parameter_fields
@@ -40,7 +39,7 @@ class ConfigOfEncoder(Section):
     """The fields that all encoders have."""
 
     objective: Annotated[str, one_of("objective", OBJECTIVES)] = Field(
-        default="simclr", description="pre-training framework; of a loaded encoder: whose views it saw"
+        default="simclr", description="pre-training framework"
     )
     augmentation: dict[str, Any] = Field(
         default_factory=dict, validate_default=True, description="settings of the training views"
@@ -87,11 +86,6 @@ class TrainedConfig(ConfigOfEncoder):
     attribute: str | None = Field(
         default=None, description="attribute that the objective or the defense hides, of data.attributes"
     )
-
-    @property
-    def keeps_momentum(self) -> bool:
-        """Tell whether a copy follows it by momentum in training, and is kept beside its checkpoints."""
-        return issubclass(OBJECTIVES[self.objective], MomentumObjective)
 
     @field_validator("parameters")
     @classmethod
@@ -183,6 +177,10 @@ class DefendedConfig(TrainedConfig):
 
 class ForeignConfig(ConfigOfEncoder):
     """An encoder that was trained elsewhere. ``objective`` and ``augmentation`` say which views attacks should draw."""
+
+    objective: Annotated[str, one_of("objective", AUGMENTATIONS)] = Field(
+        default="simclr", description="pre-training framework whose views it saw"
+    )
 
     @property
     def kept_epochs(self) -> tuple[int, ...]:

@@ -21,7 +21,6 @@ from mi_core.encoders.checkpoint import Encoder
 from mi_core.image_files import ImageError
 from mi_core.images import Decoder, Pixels, decode
 from mi_core.querying.answers import Answers, Seconds
-from mi_core.querying.bank import Bank
 from mi_core.querying.extractor import Extractor
 from mi_core.querying.plan import QueryPlan
 from mi_core.streams import pixel_streams
@@ -64,7 +63,7 @@ class Group:
         encoders: by job, those of its checkpoints.
         crafter: of the only job, if it has one.
         device: where the encoders are.
-        bank: that samples are compared with, of all jobs; None: they need none.
+        bank: images (A, C, S, S) that samples are compared with, of all jobs; None: they need none.
     """
 
     def __init__(
@@ -73,7 +72,7 @@ class Group:
         encoders: Sequence[Sequence[Encoder]],
         crafter: Encoder | None,
         device: torch.device,
-        bank: Bank | None = None,
+        bank: torch.Tensor | None = None,
     ) -> None:
         self.names = [{epoch: checkpoint_in_words(job, epoch) for epoch in job.query.epochs} for job in jobs]
         first, plans = jobs[0], [job.plan for job in jobs]
@@ -229,8 +228,7 @@ def decoded(data: bytes, decoder: Decoder) -> Decoded:
 
 def checkpoints_of(job: ShardJob) -> list[Checkpoint]:
     """The checkpoints that a job queries."""
-    momentum = any(measure.momentum for measure in job.query.measures)
-    return [Checkpoint(job.folder, job.encoder, epoch, momentum) for epoch in job.query.epochs]
+    return [Checkpoint(job.folder, job.encoder, epoch) for epoch in job.query.epochs]
 
 
 def checkpoint_in_words(job: ShardJob, epoch: int) -> str:

@@ -18,12 +18,11 @@ OF_GPU = 0.25  # share of its part of a GPU's memory that an actor keeps weights
 
 
 class Checkpoint(NamedTuple):
-    """A checkpoint of an encoder of a run, with or without its momentum copy."""
+    """A checkpoint of an encoder of a run."""
 
     folder: SeedFolder
     encoder: str
     epoch: int
-    momentum: bool = False
 
 
 class LoadedEncoders:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from mi_core.objectives import OBJECTIVES
 from mi_core.validity.verdict import CHOICE, LOT
 from pipelines.config.roles import KNOWN_ROLES
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.attacks import AttackConfig
-from pipelines.config.sections.encoders import EncoderConfig, ForeignConfig
+from pipelines.config.sections.encoders import EncoderConfig, ForeignConfig, LoadedConfig, TrainedConfig
 from pipelines.plan.rules.encoders import members_of, shadow_families, training_chain
-from pipelines.plan.rules.gradients import may_read_captions, why_unfit
 from pipelines.plan.rules.roles import audited_roles
 from pipelines.plan.rules.views import outputs_of
 
@@ -76,11 +76,18 @@ def _references(config: RunConfig, attack: AttackConfig) -> Iterator[tuple[str, 
 
 def _lack(attack: AttackConfig, encoder: EncoderConfig) -> str:
     """The lack of an encoder that an attack needs, in words; empty: none, as far as its settings tell."""
-    if attack.reads_captions and not may_read_captions(encoder):
+    if attack.reads_captions and not _may_read_captions(encoder):
         return "has no text tower"
     needed = {measure.output for measure in attack.needs() if measure.output}
     lacking = sorted(needed - set(encoder.outputs or needed))
-    return why_unfit(attack, encoder) or (f"has no output {lacking[0]}" if lacking else "")
+    return f"has no output {lacking[0]}" if lacking else ""
+
+
+def _may_read_captions(encoder: EncoderConfig) -> bool:
+    """Tell whether an encoder has a text tower, as far as its settings tell."""
+    if isinstance(encoder, LoadedConfig):
+        return encoder.load.startswith(("open_clip:", "transformers:"))
+    return isinstance(encoder, TrainedConfig) and OBJECTIVES[encoder.objective].target == "caption"
 
 
 def _saw_neither(config: RunConfig, name: str) -> bool:

@@ -12,7 +12,6 @@ from mi_core.report.words.numbers import plain
 from pipelines.attack.results import result_of, settings_of
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.data import DataConfig
-from pipelines.config.sections.encoders import EndpointConfig
 from pipelines.config.sections.sources import NOISE
 from pipelines.data.draw.splits import Splits
 from pipelines.data.read.samples import IMAGES
@@ -160,8 +159,7 @@ def _left_out(run: FinishedRun) -> tuple[list[str], list[str]]:
     tried = {attack.attack for attack in run.config.attacks}
     target = run.config.encoders[run.config.attacks[0].target]
     text = OBJECTIVES[target.objective].target == "caption"
-    weights = not isinstance(target, EndpointConfig)
-    return left_out(tried, _outputs(run), text=text, weights=weights)
+    return left_out(tried, _outputs(run), text=text)
 
 
 def _outputs(run: FinishedRun) -> tuple[str, ...]:
