@@ -7,7 +7,7 @@ that of the views of an image, or of the image and its caption, against a fixed 
 I-JEPA that with which their states are predicted.
 They train a network on whole gradients. Here a regularised logistic regression weighs the loss and the norms of the
 gradient by layer, of which a few numbers per image are kept. Gradients are those of the weights that are queried: batch
-norms are folded into the convolutions before them (`mi_core.encoders.folding`), so they are no layers of their own.
+norms are folded into the convolutions before them (`mi_core.encoders.batch_norm`), so they are no layers of their own.
 
 The loss of a pair has gradients in two towers. Gomez ("Rethinking membership inference attacks for CLIP", AAAI 2026,
 abstract) attacks CLIP by gradients too.

@@ -16,8 +16,7 @@ from mi_core.checks import check_range
 from mi_core.encoders.hidden_blocks import block_masks, mask_numbers, prediction_errors
 from mi_core.encoders.masked import PatchDecoder, fix_positions, patches_along, transformer
 from mi_core.encoders.tokens import feature_map
-from mi_core.objectives.base import width_of
-from mi_core.objectives.momentum import MomentumObjective
+from mi_core.objectives.base import MomentumObjective, width_of
 
 
 @dataclass(frozen=True)

@@ -22,11 +22,11 @@ from torch.func import functional_call, grad_and_value, vmap
 from mi_core.augmentations.views import make_views
 from mi_core.checks import ConfigError
 from mi_core.encoders.checkpoint import Encoder
+from mi_core.encoders.clip import TextTower
 from mi_core.encoders.hidden_blocks import block_masks, mask_numbers
 from mi_core.encoders.masked import patches_along, visible_patches
-from mi_core.encoders.text_tower import TextTower
-from mi_core.features.batch import Batch
 from mi_core.features.loss_gradient import CaptionGradient, LossGradient, MaskedGradient, ViewsGradient
+from mi_core.features.measure import Batch
 from mi_core.objectives.image_losses import CAPTION_LOSSES, VIEW_LOSSES
 from mi_core.querying.bank import BankAnswers
 from mi_core.streams import uniforms

@@ -10,7 +10,7 @@ from mi_core.images import Decoder, decode_and_hash
 from mi_core.lots.marks import twins
 from mi_core.lots.phrases import captioned, credit_lines
 from pipelines.config.sections.sources import SourceConfig
-from pipelines.data.read.captions import SUFFIXES
+from pipelines.data.read.attributes import SUFFIXES
 from pipelines.data.read.samples import Item, Sample
 from pipelines.files import storage
 

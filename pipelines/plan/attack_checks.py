@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from mi_core.checks import check_choice
 from mi_core.objectives import OBJECTIVES
-from mi_core.objectives.momentum import MomentumObjective
+from mi_core.objectives.base import MomentumObjective
 from pipelines.config.roles import ANCHOR_ROLE, are_members, are_nonmembers
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.attacks import AUDITED, SAMPLES, SHADOW, SHADOWS, AttackConfig

@@ -29,7 +29,7 @@ from mi_core.encoders import parse_backbone
 from mi_core.encoders.checkpoint import INTERPOLATIONS, OUTPUTS
 from mi_core.encoders.remote.parameters import EndpointParameters
 from mi_core.objectives import OBJECTIVES
-from mi_core.objectives.momentum import MomentumObjective
+from mi_core.objectives.base import MomentumObjective
 from mi_core.training.loop import PretrainingParameters
 from mi_core.training.optimizers import OptimizerParameters
 from pipelines.config.sections.parameters import build, complete, parameter_fields

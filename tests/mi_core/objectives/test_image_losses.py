@@ -15,6 +15,7 @@ from mi_core.checks import ConfigError, ShapeError
 from mi_core.encoders.checkpoint import Encoder, seeded
 from mi_core.encoders.hidden_blocks import block_masks, mask_numbers
 from mi_core.features.loss_gradient import CaptionGradient, MaskedGradient, PredictionGradient, ViewsGradient
+from mi_core.objectives.clip import sigmoid_loss
 from mi_core.objectives.i_jepa import IJEPAParameters
 from mi_core.objectives.image_losses import (
     CAPTION_LOSSES,
@@ -25,7 +26,6 @@ from mi_core.objectives.image_losses import (
     views_vicreg,
 )
 from mi_core.objectives.mae import MAEParameters
-from mi_core.objectives.siglip import sigmoid_loss
 from mi_core.objectives.vicreg import vicreg_loss
 from mi_core.querying.gradients import layer_groups, losses_and_gradients
 from mi_core.streams import uniforms

@@ -17,9 +17,9 @@ from mi_core.augmentations.views import make_views
 from mi_core.checks import ConfigError
 from mi_core.encoders import build_backbone
 from mi_core.encoders.averaging import averaged
+from mi_core.encoders.batch_norm import for_queries
 from mi_core.encoders.checkpoint import Encoder, channelwise, seeded
-from mi_core.encoders.folding import for_queries
-from mi_core.encoders.projection import projection_head
+from mi_core.encoders.heads import projection_head
 from mi_core.features.loss_gradient import CaptionGradient, ViewsGradient
 from mi_core.features.lp_norm import LpNorm
 from mi_core.objectives.clip import image_text_info_nce

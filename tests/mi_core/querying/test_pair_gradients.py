@@ -13,14 +13,14 @@ from torch import nn
 
 from mi_core.adoption.foreign import adopt
 from mi_core.adoption.weight_sources import read_local, read_weights_of
-from mi_core.augmentations.clip import CLIPAugmentation
+from mi_core.augmentations.frameworks import CLIPAugmentation
 from mi_core.augmentations.simclr import SimCLRAugmentation
 from mi_core.augmentations.views import make_views
 from mi_core.checks import ConfigError
 from mi_core.encoders import build_backbone
+from mi_core.encoders.batch_norm import for_queries
 from mi_core.encoders.checkpoint import Encoder, channelwise, seeded
 from mi_core.encoders.clip import OpenCLIPText
-from mi_core.encoders.folding import for_queries
 from mi_core.features.loss_gradient import CaptionGradient
 from mi_core.objectives.clip import CLIP, CLIPParameters
 from mi_core.objectives.text import CaptionEncoder

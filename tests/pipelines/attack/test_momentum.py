@@ -16,8 +16,8 @@ import pytest
 import torch
 
 from mi_core.checks import ConfigError
+from mi_core.encoders.batch_norm import for_queries
 from mi_core.encoders.checkpoint import Encoder, fingerprint
-from mi_core.encoders.folding import for_queries
 from mi_core.features.loss_gradient import ViewsGradient
 from mi_core.querying.gradients import BankKeys, losses_and_gradients
 from pipelines.audit import run as audit

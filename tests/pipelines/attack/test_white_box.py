@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from mi_core.encoders.folding import for_queries
-from mi_core.encoders.text_tower import TextTower
+from mi_core.encoders.batch_norm import for_queries
+from mi_core.encoders.clip import TextTower
 from mi_core.features.loss_gradient import CaptionGradient, MaskedGradient, ViewsGradient
 from mi_core.querying.gradients import BankKeys, losses_and_gradients
 from pipelines.audit import run as audit
