@@ -237,7 +237,7 @@ _SHAPES = {
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Serve until Ctrl-C."""
-    from mi_core.encoders.folding import for_queries
+    from mi_core.encoders.batch_norm import for_queries
     from pipelines.encoders.stored import StoredEncoder
     from pipelines.files import storage
 

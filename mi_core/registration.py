@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import secrets
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -133,3 +134,12 @@ def registration_as_json(lines: Sequence[Line]) -> dict[str, Any]:
 def planned_nonce(lines: Sequence[Line]) -> Line:
     """The nonce of the first plan and who drew it; empty: there is no plan yet."""
     return next((line["nonce"] for line in lines if line["event"] == PLAN), {})
+
+
+SYSTEM, GIVEN, SEED = "operating system", "given", "seed"
+"""Where a nonce comes from."""
+
+
+def new_nonce() -> str:
+    """A nonce of 128 bits from the operating system, as 32 hex digits."""
+    return secrets.token_hex(16)

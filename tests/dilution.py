@@ -30,8 +30,8 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from mi_core.augmentations.views import make_views  # noqa: E402
+from mi_core.encoders.batch_norm import for_queries  # noqa: E402
 from mi_core.encoders.checkpoint import Encoder  # noqa: E402
-from mi_core.encoders.folding import for_queries  # noqa: E402
 from mi_core.features.pairwise_similarity import pairwise_similarity  # noqa: E402
 from mi_core.features.sequential import log_similarity  # noqa: E402
 from mi_core.metrics.delong import auc, auc_difference, placements  # noqa: E402

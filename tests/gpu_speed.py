@@ -26,8 +26,8 @@ sys.path.insert(0, str(ROOT))
 
 from mi_core.augmentations.simclr import SimCLRAugmentation  # noqa: E402
 from mi_core.encoders import batch_norm, build_backbone  # noqa: E402
+from mi_core.encoders.batch_norm import for_queries  # noqa: E402
 from mi_core.encoders.checkpoint import Encoder, channelwise, seeded  # noqa: E402
-from mi_core.encoders.folding import for_queries  # noqa: E402
 from mi_core.features.lp_norm import LpNorm  # noqa: E402
 from mi_core.features.pairwise_similarity import PairwiseSimilarity  # noqa: E402
 from mi_core.objectives import OBJECTIVES  # noqa: E402

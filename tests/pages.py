@@ -15,9 +15,9 @@ from typer.main import get_command
 from mi_core.attacks import ATTACKS
 from mi_core.defenses import DEFENSES
 from pipelines.cli.app import app
+from pipelines.cli.check import check_stage, loaded_run
 from pipelines.cli.flags import Flags
-from pipelines.cli.loading import check_stage, loaded_run
-from pipelines.config.reading.shipped import shipped
+from pipelines.config.reading.yaml_text import shipped
 from pipelines.config.run_config import RunConfig
 from pipelines.report.gate import Gate
 

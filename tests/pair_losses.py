@@ -28,7 +28,7 @@ from sklearn.datasets import load_digits
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from mi_core.augmentations.clip import CLIPAugmentation  # noqa: E402
+from mi_core.augmentations.frameworks import CLIPAugmentation  # noqa: E402
 from mi_core.augmentations.simclr import SimCLRAugmentation  # noqa: E402
 from mi_core.captions import ClassWords, templated_caption  # noqa: E402
 from mi_core.metrics.delong import auc, auc_difference  # noqa: E402

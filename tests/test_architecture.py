@@ -21,13 +21,11 @@ ROOMS = (
 DOORS = {stage: stage for stage in ("pretrain", "extract", "attack", "tune", "report", "audit")} | {"cli": ""}
 """Rooms that ``python -m`` enters, and the command that each stands for."""
 FOUNDATION = {
-    *("checks", "confidential", "folds", "hashing", "records", "mlp", "nonce", "philox", "provenance"),
-    *("runtime", "streams"),
+    *("checks", "folds", "hashing", "records", "mlp", "philox", "provenance", "runtime", "streams"),
 }
 # What a folder or module of mi_core may import besides the foundation and itself.
 MI_CORE = {
     "checks": set(),
-    "confidential": set(),
     "runtime": set(),
     "philox": set(),
     "folds": set(),
@@ -35,14 +33,11 @@ MI_CORE = {
     "records": set(),
     "mlp": set(),
     "streams": set(),
-    "nonce": set(),
     "plugins": set(),
     "provenance": {"plugins"},
     "registration": set(),
-    "tiff": set(),
-    "image_files": {"tiff"},
-    "eight_bits": {"image_files", "tiff"},
-    "images": {"eight_bits", "image_files"},
+    "image_files": set(),
+    "images": {"image_files"},
     "augmentations": set(),
     "encoders": {"plugins"},
     "adoption": {"encoders"},
@@ -57,8 +52,7 @@ MI_CORE = {
     "validity": {"defenses", "image_files", "metrics"},
     "report": {"metrics", "validity"},
     "auditing": {
-        *("adoption", "attacks", "augmentations", "eight_bits", "encoders", "features", "image_files", "images"),
-        *("metrics", "tiff"),
+        *("adoption", "attacks", "augmentations", "encoders", "features", "image_files", "images", "metrics"),
         *("querying", "registration", "report", "training", "validity"),
     },
     "lots": {"image_files", "images", "metrics", "report", "validity"},
@@ -68,13 +62,13 @@ MI_CORE = {
 # What a drawer may import of its folder besides itself: other drawers, and files of the root; "" is the root.
 DRAWERS = {
     "pipelines.config": {
-        "sections": {"names", "mistakes", "paths", "roles"},
+        "sections": {"mistakes", "paths", "roles"},
         "": {"sections"},
     },
     "pipelines.data": {
         "read": set(),
-        "scan": {"read", "columns", "database", "tasks"},
-        "draw": {"read", "scan", "columns", "database", "tasks"},
+        "scan": {"read", "columns", "database"},
+        "draw": {"read", "scan", "columns", "database"},
     },
     "pipelines.plan": {
         "rules": set(),

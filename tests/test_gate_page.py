@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from pipelines.config.reading.shipped import shipped
+from pipelines.config.reading.yaml_text import shipped
 from pipelines.report.gate import EXIT_CODES
 from tests.mi_core.report.model.test_as_json import full
 from tests.mi_core.report.words.test_bound import BROKEN, KEPT

@@ -20,9 +20,9 @@ from mi_core.adoption.builders import CODE, FOLDERS, LOADERS, Built
 from mi_core.adoption.code import code_backbone
 from mi_core.adoption.layouts import Layout, inner, listed, recognise
 from mi_core.adoption.layouts.files import Weights, read_weights
-from mi_core.adoption.layouts.heads import State, head_module
+from mi_core.adoption.layouts.heads import head_module
 from mi_core.adoption.layouts.looks import look_at
-from mi_core.adoption.layouts.vit_mae import released_names
+from mi_core.adoption.layouts.names import State, released_names
 from mi_core.adoption.model_folder import Definition, definition, definition_mark, folder_kind, without_weights
 from mi_core.adoption.published import PUBLISHED, Preprocessing, check_file, import_timm
 from mi_core.adoption.soundness import Answers, check_answers, check_weights

@@ -17,12 +17,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from mi_core.adoption.layouts.heads import State
-from mi_core.adoption.model_folder import Definition, json_of, unpacked
+from mi_core.adoption.layouts.names import State
+from mi_core.adoption.model_folder import TOWERS, Definition, PackedTower, json_of, unpacked
 from mi_core.adoption.published import SHORTEST, SQUASH, Preprocessing
-from mi_core.adoption.vision_towers import TOWERS, PackedTower
 from mi_core.checks import ConfigError
-from mi_core.encoders.text_tower import TextTower
+from mi_core.encoders.clip import TextTower
 
 _INTERPOLATIONS = {2: "bilinear", 3: "bicubic"}  # Pillow's numbers
 _VOCABULARIES = {"tokenizer.json", "vocab.json", "spiece.model"}  # without one, a tokenizer loads that knows no word

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from mi_core.attacks.classifier import ClassifierAttack, posteriors
+from mi_core.attacks.metric import ClassifierAttack, posteriors
 from mi_core.attacks.network import HiddenParameters, NetworkAttack
 from mi_core.features import Measure
 from mi_core.features.adversarial import AdversarialLogits

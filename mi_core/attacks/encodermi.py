@@ -18,6 +18,8 @@ deviation, so that one learning rate suits encoders whose similarities differ in
 the similarities relative to their mean and drops the rest; in training the cloud is turned by up to 0.1 pi about its
 third axis and stretched along each by 0.8 to 1.25; the network is the max-equivariant one of DeepSets with dropout,
 trained by Adam at 1e-3.
+
+The mean similarity of an image's views: the statistic that several attacks share (EncoderMI, CCS 2021).
 """
 
 from __future__ import annotations
@@ -32,12 +34,41 @@ import torch
 from torch import nn
 
 from mi_core import mlp
+from mi_core.attacks.base import Attack, Scores
 from mi_core.attacks.network import NetworkAttack
-from mi_core.attacks.pairwise import PairwiseAttack, PairwiseParameters
 from mi_core.attacks.threshold import ThresholdAttack
 from mi_core.checks import VARIANTS, check_choice, check_range
+from mi_core.features import Measure
+from mi_core.features.pairwise_similarity import METRICS, PairwiseSimilarity
 from mi_core.records import Features
 from mi_core.runtime import compiled
+
+
+@dataclass(frozen=True)
+class PairwiseParameters:
+    """Settings of an attack on the similarities of views.
+
+    Args:
+        metric: how alike two embeddings are: ``cosine``, ``correlation`` or ``euclidean`` (EncoderMI, table 3).
+    """
+
+    metric: str = "cosine"
+
+    def __post_init__(self) -> None:
+        check_choice("metric", self.metric, METRICS)
+
+
+class PairwiseAttack(Attack):
+    """An attack that reads the similarities of all pairs of an image's views."""
+
+    @property
+    def needs(self) -> tuple[Measure, ...]:
+        """Similarities of all pairs of views."""
+        return (PairwiseSimilarity(self.parameters.metric),)
+
+    def statistic(self, features: Features) -> Scores:
+        """(N,) mean similarity of an image's views."""
+        return np.asarray(features[self.needs[0]].mean(axis=1, dtype=np.float64))
 
 
 @dataclass(frozen=True)

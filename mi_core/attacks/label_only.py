@@ -5,7 +5,7 @@ Members lie farther from the decision boundary than non-members (Choquette-Choo 
 (ContrastiveLeaks, CCS 2021, section 3.2, which takes HopSkipJump as the Adversarial Robustness Toolbox has it, with
 seven iterations). The threshold makes the fewest errors on a shadow classifier.
 
-The distance costs up to ``queries`` queries per image, see `mi_core.features.hop_skip_jump`.
+The distance costs up to ``queries`` queries per image, see `mi_core.features.boundary_distance`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mi_core.attacks.base import Scores
-from mi_core.attacks.classifier import ClassifierAttack
+from mi_core.attacks.metric import ClassifierAttack
 from mi_core.attacks.threshold import ThresholdAttack
 from mi_core.features import Measure
 from mi_core.features.boundary_distance import BoundaryDistance

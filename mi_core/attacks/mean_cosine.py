@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mi_core.attacks.pairwise import PairwiseAttack, PairwiseParameters
+from mi_core.attacks.encodermi import PairwiseAttack, PairwiseParameters
 from mi_core.attacks.threshold import ConformalAttack
 from mi_core.checks import check_range
 

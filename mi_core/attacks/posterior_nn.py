@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from mi_core import mlp
-from mi_core.attacks.classifier import ClassifierAttack, posteriors
+from mi_core.attacks.metric import ClassifierAttack, posteriors
 from mi_core.attacks.network import HiddenParameters, NetworkAttack
 from mi_core.checks import VARIANTS, check_choice, check_range
 from mi_core.features import Measure

@@ -20,8 +20,8 @@ import torch
 
 from mi_core import mlp
 from mi_core.attacks.base import Scores, State, directions
+from mi_core.attacks.encodermi import PairwiseAttack
 from mi_core.attacks.network import HiddenParameters, NetworkAttack
-from mi_core.attacks.pairwise import PairwiseAttack
 from mi_core.attacks.threshold import conformal_threshold, least_nonmembers
 from mi_core.checks import NumericError, check_choice, check_range
 from mi_core.features import Measure

@@ -20,8 +20,8 @@ from mi_core.auditing.reading import Samples
 from mi_core.auditing.references import Reference, make_references
 from mi_core.augmentations.views import make_views
 from mi_core.encoders.averaging import averaged
+from mi_core.encoders.batch_norm import for_queries
 from mi_core.encoders.checkpoint import Encoder
-from mi_core.encoders.folding import for_queries
 from mi_core.features import Measure
 from mi_core.features.embedding import Embedding
 from mi_core.images import Decoder

@@ -18,10 +18,18 @@ import numpy as np
 from PIL import Image
 
 from mi_core.checks import ConfigError
-from mi_core.eight_bits import eight_bits, grey_values
 from mi_core.hashing import printable
-from mi_core.image_files import HEAD, ORIENTATION, SUFFIXES, ImageError, orientation_of, sort_files, suffix_in
-from mi_core.tiff import sample_fault
+from mi_core.image_files import (
+    HEAD,
+    ORIENTATION,
+    SUFFIXES,
+    ImageError,
+    orientation_of,
+    sample_fault,
+    sort_files,
+    suffix_in,
+)
+from mi_core.images import eight_bits, grey_values
 
 _CHANNELS = (1, 2, 3, 4)
 _IMAGE_KEYS = ("image", "img", "jpg", "png", "pixels")  # of the image in a dictionary

@@ -25,8 +25,7 @@ from mi_core.encoders.checkpoint import Encoder, channelwise, fingerprint, seede
 from mi_core.encoders.remote.client import Client
 from mi_core.encoders.remote.encoder import Endpoint
 from mi_core.encoders.remote.meter import Meter
-from mi_core.encoders.remote.parameters import EndpointParameters
-from mi_core.encoders.remote.secrets import secrets_of
+from mi_core.encoders.remote.parameters import EndpointParameters, secrets_of
 from mi_core.hashing import digest64
 from mi_core.report.model.encoders import EncoderPart
 

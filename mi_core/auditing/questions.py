@@ -18,8 +18,8 @@ from mi_core.auditing.arguments import recipe_of
 from mi_core.auditing.models import Preparation
 from mi_core.augmentations.simclr import SimCLRAugmentation
 from mi_core.encoders.averaging import averaged
+from mi_core.encoders.batch_norm import for_queries
 from mi_core.encoders.checkpoint import Encoder
-from mi_core.encoders.folding import for_queries
 from mi_core.features.caption_similarity import CaptionSimilarity
 from mi_core.images import Decoder
 from mi_core.querying.extractor import Extractor

@@ -12,8 +12,17 @@ from mi_core.auditing.asking import Setup
 from mi_core.auditing.config_text import reference_settings
 from mi_core.auditing.models import Model
 from mi_core.checks import ConfigError
-from mi_core.nonce import GIVEN, SYSTEM, new_nonce
-from mi_core.registration import faults_of, file_of, lines_in, next_line, planned_nonce, registration_as_json
+from mi_core.registration import (
+    GIVEN,
+    SYSTEM,
+    faults_of,
+    file_of,
+    lines_in,
+    new_nonce,
+    next_line,
+    planned_nonce,
+    registration_as_json,
+)
 from mi_core.report.model.as_json import part_from_json
 from mi_core.report.model.report import NonceOrigin, Registration
 from mi_core.validity.verdict import CHOICE

@@ -6,14 +6,18 @@ the recipes are made of, `views` several views of each image.
 
 from __future__ import annotations
 
-from mi_core.augmentations.byol import BYOLAugmentation
-from mi_core.augmentations.clip import CLIPAugmentation
-from mi_core.augmentations.dino import DINOAugmentation
-from mi_core.augmentations.i_jepa import IJEPAAugmentation
-from mi_core.augmentations.mae import MAEAugmentation
-from mi_core.augmentations.moco import MoCoV1Augmentation, MoCoV2Augmentation, MoCoV3Augmentation
+from mi_core.augmentations.frameworks import (
+    BYOLAugmentation,
+    CLIPAugmentation,
+    DINOAugmentation,
+    IJEPAAugmentation,
+    MAEAugmentation,
+    MoCoV1Augmentation,
+    MoCoV2Augmentation,
+    MoCoV3Augmentation,
+    SupervisedAugmentation,
+)
 from mi_core.augmentations.simclr import SimCLRAugmentation
-from mi_core.augmentations.supervised import SupervisedAugmentation
 
 AUGMENTATIONS: dict[str, type[SimCLRAugmentation]] = {
     "simclr": SimCLRAugmentation,

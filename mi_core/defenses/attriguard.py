@@ -30,8 +30,7 @@ from torch import nn
 
 from mi_core import mlp
 from mi_core.checks import check_finite, check_range
-from mi_core.defenses.base import Defense, ProviderData, State
-from mi_core.defenses.defended import Defended, answers, query_streams, searching
+from mi_core.defenses.base import Defended, Defense, ProviderData, State, answers, query_streams, searching
 from mi_core.encoders.checkpoint import Encoder, seeded
 from mi_core.objectives.gradient_reversal import Adversary, attribute_shares
 from mi_core.streams import uniforms

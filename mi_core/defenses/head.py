@@ -11,8 +11,7 @@ import torch
 from torch import nn
 
 from mi_core.checks import ConfigError, check_shape
-from mi_core.defenses.base import Defense, ProviderData, State
-from mi_core.defenses.defended import answers
+from mi_core.defenses.base import Defense, ProviderData, State, answers
 from mi_core.encoders.checkpoint import Encoder, load_tensors
 
 HEAD = "logits"

@@ -27,8 +27,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from mi_core.checks import NumericError, check_range
-from mi_core.defenses.base import Defense, ProviderData, State
-from mi_core.defenses.defended import answers, check_plain
+from mi_core.defenses.base import Defense, ProviderData, State, answers, check_plain
 from mi_core.defenses.head import head_labels
 from mi_core.encoders.checkpoint import Encoder, load_tensors, seeded, surroundings
 from mi_core.objectives.gradient_reversal import Adversary, attribute_shares, reverse

@@ -18,8 +18,7 @@ from dataclasses import dataclass
 import torch
 
 from mi_core.checks import check_choice, check_finite, check_range
-from mi_core.defenses.base import Defense, ProviderData, State
-from mi_core.defenses.defended import Defended, answers, query_streams
+from mi_core.defenses.base import Defended, Defense, ProviderData, State, answers, query_streams
 from mi_core.encoders.averaging import Numbering
 from mi_core.encoders.checkpoint import Encoder
 from mi_core.streams import uniforms

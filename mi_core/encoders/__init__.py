@@ -10,10 +10,17 @@ from typing import Any
 from torch import nn
 
 from mi_core.checks import ConfigError, check_choice
+from mi_core.encoders.backbones import (
+    Conv4,
+    ImageShape,
+    KerasConv4,
+    ResNet8,
+    mobilenetv2,
+    resnet,
+    vgg11_bn,
+    vision_transformer,
+)
 from mi_core.encoders.clip import clip_vit_b
-from mi_core.encoders.convolutional import Conv4, KerasConv4, ResNet8, mobilenetv2, resnet, vgg11_bn
-from mi_core.encoders.input import ImageShape
-from mi_core.encoders.vit import vision_transformer
 from mi_core.plugins import plugged_in
 
 

@@ -6,6 +6,7 @@ The backbone is the image tower before its projection, the projection leads to t
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,8 +17,28 @@ import torch.nn.functional as F
 from torch import nn
 
 from mi_core.checks import ConfigError
-from mi_core.encoders.input import ImageShape
-from mi_core.encoders.text_tower import TextTower
+from mi_core.encoders.backbones import ImageShape
+
+
+class TextTower(nn.Module, ABC):
+    """Texts to embeddings (B, E) of B texts. `embed` can be differentiated, and goes through `torch.func.vmap`."""
+
+    @abstractmethod
+    def tokens(self, captions: Sequence[str]) -> torch.Tensor:
+        """The input of `embed` for B texts: (B, ...), on the device of the weights."""
+
+    @abstractmethod
+    def embed(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Tokens (B, ...) to embeddings (B, E); nothing is read by the host."""
+
+    def forward(self, captions: Sequence[str] | torch.Tensor) -> torch.Tensor:
+        """B texts, or their tokens (B, ...), to embeddings (B, E)."""
+        return self.embed(captions if isinstance(captions, torch.Tensor) else self.tokens(captions))
+
+    def weights(self) -> list[str]:
+        """Names of the parameters that embeddings depend on, in the order in which tokens pass them."""
+        return [name for name, _ in self.named_parameters()]
+
 
 _FIRST, _LAST = ("positional_embedding", "token_embedding", "cls_emb"), ("text_projection",)
 _ASIDE = ("logit_scale", "logit_bias", "text_decoder")  # the temperature is no layer, CoCa's decoder reads embeddings

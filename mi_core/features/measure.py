@@ -13,8 +13,7 @@ from typing import Any, ClassVar, Literal, Protocol
 import numpy as np
 import torch
 
-from mi_core.augmentations.views import clean
-from mi_core.features.batch import Batch, Views
+from mi_core.augmentations.views import Augmentation, clean, make_views
 
 Consumes = Literal["image", "views", "crops", "adversarial", "search"]
 """What is made of an image before an encoder sees it: nothing (``image``), ``views`` by a recipe of augmentations,
@@ -201,3 +200,44 @@ def _plain(value: Any, default: Any) -> Any:
 def _word(name: str, value: Any) -> str:
     """A parameter in a column's name: a flag by its own name, a number in the fewest digits that tell it."""
     return name if value is True else repr(value).removesuffix(".0") if isinstance(value, float) else str(value)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Images that encoders are asked about together.
+
+    Args:
+        images: (N, C, S, S) uint8.
+        streams: (N,) int64, of their views.
+        ids: N names, for errors.
+        captions: N texts; None: there are none.
+        labels: (N,) int64 classes; None: there are none.
+    """
+
+    images: torch.Tensor
+    streams: torch.Tensor
+    ids: list[str]
+    captions: Sequence[str] | None
+    labels: torch.Tensor | None
+
+
+@dataclass(frozen=True)
+class Views:
+    """How views are drawn.
+
+    Args:
+        recipe: of one view.
+        number: V, those of a measure that shares them.
+        size: side of the views; None: that of the images.
+    """
+
+    recipe: Augmentation
+    number: int
+    size: int | None
+
+    def draw(
+        self, images: torch.Tensor, streams: torch.Tensor, number: int | None = None, first: int = 0
+    ) -> torch.Tensor:
+        """Views (N, V, C, S, S) of images from their streams (N,); as many as ``number``, by default V."""
+        views = self.number if number is None else number
+        return make_views(images, streams, self.recipe, views=views, first=first, size=self.size)

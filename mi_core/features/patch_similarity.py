@@ -14,8 +14,7 @@ import torch.nn.functional as F
 
 from mi_core.augmentations.views import clean
 from mi_core.checks import ConfigError, check_shape
-from mi_core.features.batch import Batch, Views
-from mi_core.features.measure import Measure
+from mi_core.features.measure import Batch, Measure, Views
 
 
 @dataclass(frozen=True)

@@ -45,8 +45,8 @@ from mi_core.lots.drawn import Drawn
 from mi_core.metrics.delong import auc
 from mi_core.metrics.intervals import clopper_pearson
 from mi_core.records import BoolArray, Estimate, FloatArray
-from mi_core.validity.multiple_testing import holm
 from mi_core.validity.sets.share import least_share
+from mi_core.validity.verdict import holm
 
 LEVEL = 0.01
 """The chance that any of all questions about one lot ends with a wrong ``used``."""

@@ -5,10 +5,9 @@ from __future__ import annotations
 from mi_core.objectives.barlow_twins import BarlowTwins
 from mi_core.objectives.base import Objective
 from mi_core.objectives.byol import BYOL
-from mi_core.objectives.clip import CLIP
+from mi_core.objectives.clip import CLIP, SigLIP
 from mi_core.objectives.dino import DINO
 from mi_core.objectives.moco import MoCoV1, MoCoV2, MoCoV3
-from mi_core.objectives.siglip import SigLIP
 from mi_core.objectives.simclr import SimCLR
 from mi_core.objectives.supervised import Supervised
 from mi_core.objectives.talos import Talos

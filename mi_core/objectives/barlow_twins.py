@@ -11,9 +11,8 @@ import torch
 from torch import nn
 
 from mi_core.checks import check_range, check_shape
-from mi_core.encoders.projection import projection_head
-from mi_core.objectives.base import Objective, similarities, width_of
-from mi_core.objectives.gather import gather
+from mi_core.encoders.heads import projection_head
+from mi_core.objectives.base import Objective, gather, similarities, width_of
 
 _LEAST = 1e-5  # added to variances, as by the batch norm of the released code
 

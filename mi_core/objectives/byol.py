@@ -13,9 +13,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from mi_core.checks import check_range, check_shape
-from mi_core.encoders.projection import projection_head
-from mi_core.objectives.base import width_of
-from mi_core.objectives.momentum import MomentumObjective, rising
+from mi_core.encoders.heads import projection_head
+from mi_core.objectives.base import MomentumObjective, rising, width_of
 
 
 def byol_loss(predictions: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:

@@ -14,10 +14,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from mi_core.checks import check_range, check_shape
-from mi_core.encoders.prototypes import Prototypes
-from mi_core.objectives.base import width_of
-from mi_core.objectives.gather import gather
-from mi_core.objectives.momentum import MomentumObjective, rising
+from mi_core.encoders.heads import Prototypes
+from mi_core.objectives.base import MomentumObjective, gather, rising, width_of
 
 _CENTRE = 0.9  # momentum of the centre, section A
 

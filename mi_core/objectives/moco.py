@@ -16,10 +16,8 @@ from torch import nn
 
 from mi_core.checks import ConfigError, check_range, check_shape
 from mi_core.encoders.batch_norm import split_batch_norm
-from mi_core.encoders.projection import projection_head
-from mi_core.objectives.base import similarities, width_of
-from mi_core.objectives.gather import gather, own_rows, world
-from mi_core.objectives.momentum import MomentumObjective, rising
+from mi_core.encoders.heads import projection_head
+from mi_core.objectives.base import MomentumObjective, gather, own_rows, rising, similarities, width_of, world
 from mi_core.runtime import upload
 
 

@@ -13,9 +13,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from mi_core.checks import check_range, check_shape
-from mi_core.encoders.projection import projection_head
-from mi_core.objectives.base import Objective, similarities, width_of
-from mi_core.objectives.gather import gather, own_rows
+from mi_core.encoders.heads import projection_head
+from mi_core.objectives.base import Objective, gather, own_rows, similarities, width_of
 
 
 def nt_xent(first: torch.Tensor, second: torch.Tensor, temperature: float) -> torch.Tensor:

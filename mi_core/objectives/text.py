@@ -11,8 +11,7 @@ import torch
 from torch import nn
 
 from mi_core.checks import ConfigError
-from mi_core.encoders.clip import import_open_clip
-from mi_core.encoders.text_tower import TextTower
+from mi_core.encoders.clip import TextTower, import_open_clip
 
 PAD, END = 256, 257  # besides the 256 bytes
 _BATCH = 256

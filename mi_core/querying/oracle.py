@@ -11,7 +11,7 @@ import torch
 from mi_core.checks import ConfigError
 from mi_core.encoders.checkpoint import Encoder
 from mi_core.encoders.tokens import fixed_side
-from mi_core.features.batch import Batch, Views
+from mi_core.features.measure import Batch, Views
 from mi_core.querying.bank import BankAnswers
 from mi_core.querying.plan import QueryPlan
 

@@ -24,8 +24,8 @@ from torch import nn
 from mi_core.augmentations.simclr import SimCLRAugmentation
 from mi_core.augmentations.views import Augmentation, clean, make_views
 from mi_core.checks import check_range, check_shape
+from mi_core.encoders.batch_norm import for_queries
 from mi_core.encoders.checkpoint import Encoder
-from mi_core.encoders.folding import for_queries
 from mi_core.metrics.intervals import rate
 from mi_core.records import Estimate
 

@@ -1,7 +1,7 @@
 """The parts of a report that say what was found, from scores, checks and counts: the same for every way to audit.
 
 Every seed draws its own controls and its own training, but the candidates are the same: p-values of several seeds
-depend on each other and are combined as such (`mi_core.validity.multiple_testing.cauchy_combination`), never averaged.
+depend on each other and are combined as such (`mi_core.validity.verdict.cauchy_combination`), never averaged.
 The p-value of an attack is the larger of Welch's and of the permutation test's, so that both must agree; Holm's
 adjustment is over all attacks on one target.
 """
@@ -34,11 +34,10 @@ from mi_core.report.model.judgement import SeedVerdict, VerdictPart, judged
 from mi_core.report.model.report import QueriesPart, QueryEntry, Remark
 from mi_core.report.pooling import of_all
 from mi_core.validity.candidates import flags_as_json
-from mi_core.validity.multiple_testing import cauchy_combination, holm
 from mi_core.validity.power import fpr_floor, power_as_json
 from mi_core.validity.sets.dataset import DatasetTest, Needed, dataset_test, one_sided
 from mi_core.validity.sets.share import LeastShare, least_share
-from mi_core.validity.verdict import CHOICE, GROUPS_DIFFER, Validity, judge_pooled
+from mi_core.validity.verdict import CHOICE, GROUPS_DIFFER, Validity, cauchy_combination, holm, judge_pooled
 
 SAME_SOURCE = (
     "The answer holds only if your images and the control images come from the same source, and the control images "

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from mi_core.metrics.by_class import ClassResult
+from mi_core.metrics.membership import ClassResult
 from mi_core.metrics.pooled import pool, pooled_count
 from mi_core.records import Estimate
 from mi_core.report.model.attacks import AttackResult, ClassRow, InferenceRow, PooledQueries, PooledRow

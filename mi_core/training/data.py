@@ -11,7 +11,7 @@ import torch
 
 from mi_core.checks import ConfigError
 from mi_core.hashing import digest64
-from mi_core.objectives.gather import world
+from mi_core.objectives.base import world
 from mi_core.streams import sample_streams
 
 

@@ -24,8 +24,7 @@ from mi_core.encoders import build_backbone
 from mi_core.encoders.checkpoint import Encoder, channelwise, seeded
 from mi_core.hashing import digest64
 from mi_core.objectives import OBJECTIVES
-from mi_core.objectives.base import Objective
-from mi_core.objectives.gather import world
+from mi_core.objectives.base import Objective, world
 from mi_core.runtime import make_ahead
 from mi_core.streams import uniforms
 from mi_core.training.data import Batch, TrainingImages

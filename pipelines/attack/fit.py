@@ -18,7 +18,7 @@ from mi_core.validity.unseen import Calibration, Scale, mean_of_unseen
 from pipelines.attack.reference import names_of, reference_of
 from pipelines.attack.results import Task
 from pipelines.data.draw.first import number_of
-from pipelines.data.draw.halves import seen_by
+from pipelines.data.draw.overlap import seen_by
 from pipelines.data.draw.splits import Splits, in_roles
 from pipelines.errors import UserError
 from pipelines.extract.features import read

@@ -10,7 +10,7 @@ from mi_core.attacks.shadows import join_shadows
 from mi_core.features.sequential import StoppingRule
 from mi_core.records import LabelledFeatures, among
 from pipelines.config.sections.encoders import TrainedConfig
-from pipelines.data.draw.halves import members_of
+from pipelines.data.draw.overlap import members_of
 from pipelines.data.draw.splits import Splits
 from pipelines.extract.features import read
 from pipelines.plan.items import Fit, Reading

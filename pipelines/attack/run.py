@@ -28,7 +28,7 @@ from pipelines.data.draw.splits import Splits
 from pipelines.data.plans import Planned
 from pipelines.files import storage
 from pipelines.plan.keys import Item
-from pipelines.run.once import Once
+from pipelines.run.parts import Once
 from pipelines.run.ray_session import TASK_MEMORY, mapped
 
 _EACH = 2000  # bytes of a sample in the process of an attack: its features, and what is made of them

@@ -16,9 +16,9 @@ from pipelines.attack.answers.judge import judge
 from pipelines.attack.fit import Fitted, described, divisible, fit, packed, score
 from pipelines.attack.results import Task
 from pipelines.attack.scores import part_path, scores_folder
+from pipelines.data.database import parts
 from pipelines.data.draw.first import number_of
 from pipelines.data.draw.splits import Splits
-from pipelines.data.tasks import parts
 from pipelines.errors import UserError
 from pipelines.extract.features import NothingAsked
 from pipelines.files import storage

@@ -10,8 +10,7 @@ from mi_core.defenses.privacy import calibrated
 from mi_core.images import Pixels, encode_jpeg, encode_png, shrunk
 from pipelines.config.roles import CANARY_IN, CANARY_ROLE, KNOWN_ROLES, SHADOW_ROLES, TARGET_ROLES
 from pipelines.config.run_config import RunConfig
-from pipelines.config.sections.attacks import NONMEMBERS
-from pipelines.config.sections.dp_audit import GAUSSIAN
+from pipelines.config.sections.attacks import GAUSSIAN, NONMEMBERS
 from pipelines.config.sections.encoders import TrainedConfig
 from pipelines.data.draw.images import read_samples
 from pipelines.data.draw.splits import Splits

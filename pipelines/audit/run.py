@@ -1,41 +1,60 @@
-"""The whole chain of one run: data, pre-train, extract, attack, tune, report. Every stage skips what is done."""
+"""The whole chain of one run: data, pre-train, extract, attack, tune, report. Every stage skips what is done.
+
+The precision of a run's queries: settled when it first starts, so that each resumption and each worker has it.
+
+``auto`` is bfloat16 on GPUs, and on CPUs where all nodes have instructions for it and answers stay alike.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-from mi_core.nonce import GIVEN, SEED, SYSTEM, new_nonce
-from mi_core.registration import LOOK, PLAN, ROLES, START, planned_nonce
+import torch
+import yaml
+
+from mi_core.costs import Range
+from mi_core.encoders.batch_norm import for_queries
+from mi_core.provenance import now, versions
+from mi_core.querying.precision import PRECISIONS
+from mi_core.querying.precision_trial import Tried, has_bfloat16, tried_precision
+from mi_core.registration import GIVEN, LOOK, PLAN, ROLES, SEED, START, SYSTEM, new_nonce, planned_nonce
+from mi_core.report.words.numbers import plain
 from pipelines.attack import run as attack
 from pipelines.attack.reference import stopping_rule
-from pipelines.audit import spending
-from pipelines.audit.precision import settle_precision, with_settled_precision
 from pipelines.config.run_config import RunConfig
-from pipelines.console import say, step
+from pipelines.config.sections.encoders import EndpointConfig
+from pipelines.config.sections.limits import BudgetConfig
+from pipelines.console import console, say, step
 from pipelines.data.draw.draw import check_sizes
 from pipelines.data.draw.splits import Splits
 from pipelines.data.plans import Planned, plans_of
 from pipelines.data.run import draw_roles
 from pipelines.errors import UserError
+from pipelines.estimate.run import Estimate, estimate
+from pipelines.estimate.stand_ins import stand_in
 from pipelines.extract import run as extract
 from pipelines.files import storage
+from pipelines.files.digest import digest
 from pipelines.plan.attack_checks import check_drawn
 from pipelines.plan.items import Plan
+from pipelines.plan.resolve import queries_in
 from pipelines.plan.rules.controls import audits_others
 from pipelines.plan.written import plan_digest, write_plans
 from pipelines.pretrain import run as pretrain
 from pipelines.report import run as report
 from pipelines.report.after import hand_over
 from pipelines.run import registration
-from pipelines.run.finished import is_finished, mark_finished
-from pipelines.run.folder import STAGES, RunFolder
+from pipelines.run.folder import FINISHED, PROGRESS, STAGES, RunFolder
 from pipelines.run.heartbeat import heartbeat
 from pipelines.run.leftovers import watched
 from pipelines.run.points import Run, points, runs_of
-from pipelines.run.ray_session import check_connected, mapped, ray_cluster
+from pipelines.run.ray_session import HELPER_MEMORY, TASK_MEMORY, borne, check_connected, mapped, ray_cluster
+from pipelines.run.registration import code_digest
 from pipelines.tune import run as tune
 
 STAGE_RUNS: dict[str, Callable[[Sequence[Run], Sequence[Planned]], None]] = {
@@ -99,7 +118,7 @@ def run(
             stack.enter_context(ray_cluster(address, object_store_mb=config.resources.object_store_mb, verbose=verbose))
         check_connected(config.resources)
         runs = settle_precision(runs)
-        spending.confirm(runs, stages, yes=yes)
+        confirm(runs, stages, yes=yes)
         for stage in stages:
             pulse.enter(stage)
             with folder.timed(stage):
@@ -196,3 +215,155 @@ def _plan(run: Run, plans: Sequence[Plan], nonce: dict[str, Any]) -> dict[str, A
     if run.config.dp_audit is not None:
         told["dp_audit"] = run.config.dp_audit.model_dump(mode="json")
     return told
+
+
+def with_settled_precision(config: RunConfig, folder: RunFolder) -> RunConfig:
+    """A config with the precision that an earlier start in this folder settled; without one as it is."""
+    path = f"{folder.path}/config.yaml"
+    if not _is_open(config) or not storage.exists(path):
+        return config
+    before = (yaml.safe_load(storage.read_bytes(path)).get("queries") or {}).get("precision")
+    return config.with_queries(precision=before) if before in PRECISIONS else config
+
+
+def settle_precision(runs: list[Run]) -> list[Run]:
+    """Runs of one config and its sweeps with a precision, also in their files; on GPUs they have one already."""
+    if not _is_open(runs[0].config):
+        return runs
+    precision = "float32"
+    if _all_nodes_have_bfloat16():
+        precision = _tried(runs[0].config)
+        say("config", f"queries.precision: {precision}, by the instructions of this CPU")
+    settled = [Run(one.with_queries(precision=precision) if _is_open(one) else one, folder) for one, folder in runs]
+    for config, folder in settled:
+        folder.settle(config.model_dump(mode="json", by_alias=True))
+    return settled
+
+
+def _is_open(config: RunConfig) -> bool:
+    return config.queries.precision == "auto" and config.resources.device == "cpu"
+
+
+def _all_nodes_have_bfloat16() -> bool:
+    """Tell whether every node that is alive does; the only one is asked here."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
+    if len(nodes) == 1:
+        return has_bfloat16()
+    remote = ray.remote(num_cpus=0, memory=borne(HELPER_MEMORY))(has_bfloat16)
+    there = [NodeAffinitySchedulingStrategy(node, soft=True) for node in nodes]
+    return all(ray.get([remote.options(scheduling_strategy=one).remote() for one in there]))
+
+
+def _tried(config: RunConfig) -> str:
+    """The precision for the encoders of a run, or for networks like them, as a worker would ask them."""
+    import ray
+
+    remote = ray.remote(num_cpus=config.resources.actor_cpus, memory=borne(TASK_MEMORY))(_try)
+    found: str = ray.get(remote.remote(config))
+    return found
+
+
+def _try(config: RunConfig) -> str:
+    torch.set_num_threads(1)
+    return tried_precision(_networks(config))
+
+
+def _networks(config: RunConfig) -> Iterator[Tried]:
+    """One network of each architecture that is queried."""
+    data, known = config.data, set[str]()
+    for encoder in {query.encoder.name: query.encoder for query in queries_in(config)}.values():
+        settings = encoder.settings
+        kind = getattr(settings, "backbone", None) or getattr(settings, "load", None)
+        if kind is not None and kind not in known:
+            known.add(kind)
+            yield Tried(for_queries(stand_in(encoder, data), torch.device("cpu")), data.channels, data.image_size)
+
+
+UNITS = {"cpu_hours": "CPU-hours", "gpu_hours": "GPU-hours", "money": "money"}
+
+
+def confirm(runs: Sequence[Run], stages: Sequence[str], *, yes: bool) -> None:
+    """Compare the estimated costs of a run with its budget before it starts; without a budget nothing is measured.
+
+    A config with stages that were once within the budget or confirmed is not estimated again.
+
+    Args:
+        runs: a run and the points of its sweeps; Ray is connected.
+        stages: those that will run.
+        yes: spend more than the budget without a question.
+
+    Raises:
+        UserError: the estimate exceeds the budget and nobody confirms.
+    """
+    config, folder = runs[0]
+    if not config.budget.estimated:
+        return
+    asked = digest([of_run.model_dump(mode="json", by_alias=True) for of_run, _ in runs], list(stages))
+    if asked in [entry["asked"] for entry in folder.manifest.get("estimates", [])]:
+        return
+    costs = estimate(runs)
+    above = exceeded(costs, config.budget, stages)
+    for line in above:
+        say("estimate", line)
+    if above and not yes:
+        _ask(above)
+    spent = {name: asdict(costs.spent(name, stages)) for name in config.budget.estimated}
+    folder.append_manifest("estimates", {"asked": asked, "at": now(), **spent, "confirmed": bool(above)})
+
+
+def exceeded(costs: Estimate, budget: BudgetConfig, stages: Sequence[str]) -> list[str]:
+    """The costs above the budget, a line each; the value of an estimate counts, not its interval."""
+    return [
+        f"{_words(name, costs.spent(name, stages))}, more than budget.{name} = {most:g}"
+        for name, most in budget.estimated.items()
+        if costs.spent(name, stages).value > most
+    ]
+
+
+def _words(name: str, spent: Range) -> str:
+    return f"about {plain(spent.value)} {UNITS[name]} ({plain(spent.low)} to {plain(spent.high)})"
+
+
+def _ask(above: Sequence[str]) -> None:
+    refusal = f"the run would take {'; '.join(above)}; raise the budget, ask for less, or confirm with --yes"
+    if not sys.stdin.isatty():
+        raise UserError(refusal)
+    if console.input("Go on? [y/N] ").strip().lower() not in ("y", "yes"):
+        raise UserError(refusal)
+
+
+_BESIDE = (f"/{FINISHED}", f"/{PROGRESS}", "/statement.json")  # a statement fits no report made anew
+
+
+def mark_finished(config: RunConfig, folder: RunFolder) -> None:
+    """Write down what a run rests on that has just been reported: its config, the code and every file of its folder."""
+    storage.write_json(f"{folder.path}/{FINISHED}", _state(config, folder))
+
+
+def is_finished(config: RunConfig, folder: RunFolder) -> bool:
+    """Tell whether a run was reported and nothing changed since: no setting, no code, no file of the folder.
+
+    A run that asks an encoder behind an API is never known so: whether that still answers as before must be asked.
+    """
+    if any(isinstance(encoder, EndpointConfig) for encoder in config.encoders.values()):
+        return False
+    with suppress(ValueError):  # damaged
+        known = storage.read_json_or(f"{folder.path}/{FINISHED}", None)
+        return known is not None and known == _state(config, folder)
+    return False
+
+
+def _state(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
+    stamps = storage.stamps(folder.path, recursive=True)
+    files = {path.removeprefix(folder.path): stamp for path, stamp in stamps.items()}
+    return {
+        "config_sha256": digest(config.model_dump(mode="json", by_alias=True)),
+        "tool": code_digest(),
+        "versions": versions(),
+        "files_sha256": digest(
+            {name: stamp for name, stamp in files.items() if name not in _BESIDE and "/." not in name}
+        ),
+    }

@@ -15,11 +15,16 @@ Runs of the whole pipeline on the data of one config (`pipelines.audit.planted`)
 - Images that stand 16 times in training are memorised more than those that stand there once.
 - A provider who promises an epsilon and adds no noise is refuted; one who adds it is not. These two cases need images
   with classes, and enough of them.
+
+Lots of the self-test: what was published is used in full, in one album of ten, or not at all.
+
+The audited images of the run that trains, in ten albums, are a lot. Encoders are trained on what it publishes; the
+shadow of that run saw none of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,21 +32,34 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from rich.table import Table
 
+from mi_core.encoders.checkpoint import Encoder
+from mi_core.lots.draw import SHARE
 from mi_core.provenance import versions
-from pipelines.audit import drawn, planted
+from pipelines.audit import planted
 from pipelines.audit import run as audit
 from pipelines.audit.chosen import CASES, Chooser
-from pipelines.config.roles import TARGET_ROLES
+from pipelines.audit.planted import decoding_of, plain_of, png_of, write_once
+from pipelines.config.roles import KNOWN_ROLES, SHADOW_ROLES, TARGET_ROLES
 from pipelines.config.run_config import RunConfig
+from pipelines.config.sections.sources import SourceConfig
 from pipelines.console import say
+from pipelines.data.draw.images import read_samples
 from pipelines.data.draw.splits import Splits
 from pipelines.data.scan.scan import scan
+from pipelines.encoders.stored import describe
 from pipelines.files import storage
-from pipelines.lots.claim import Claim
+from pipelines.lots.captions import Wanted
+from pipelines.lots.claim import Claim, claim
+from pipelines.lots.commit import commit
+from pipelines.lots.publish import publish
 from pipelines.lots.statement import STATEMENT
+from pipelines.lots.vault import VAULT, Lot
+from pipelines.plan.checks import build
+from pipelines.plan.rules.views import primary_output, recipe_of
 from pipelines.report.forget import forget
 from pipelines.run.folder import SCAN, RunFolder, SeedFolder
 from pipelines.run.leftovers import note, watched
+from pipelines.run.parts import on_parts
 from pipelines.run.points import points
 from pipelines.run.ray_session import ray_cluster
 
@@ -190,19 +208,19 @@ def lot_outcomes(
     config: RunConfig, splits: Splits, first: SeedFolder, place: str, audited: _Audited
 ) -> Iterator[Outcome]:
     """The outcomes of the claims on a lot of the audited images."""
-    lot = drawn.lot_of(config, splits, f"{place}/images/lot")
+    lot = lot_of(config, splits, f"{place}/images/lot")
     primary = config.attacks[config.validity.attack]
     for name, whole in (("lot-used", True), ("lot-album", False)):
-        folder = audited(drawn.training(config, lot, whole=whole), name)
-        yield claim_outcome(name, drawn.claim_on(config, lot, folder.seed(config.seeds[0]), "target"))
-    yield claim_outcome("lot-unused", drawn.claim_on(config, lot, first, primary.reference))
+        folder = audited(training(config, lot, whole=whole), name)
+        yield claim_outcome(name, claim_on(config, lot, folder.seed(config.seeds[0]), "target"))
+    yield claim_outcome("lot-unused", claim_on(config, lot, first, primary.reference))
 
 
 def claim_outcome(name: str, found: Claim) -> Outcome:
     """The outcome of a claim on an encoder."""
     result = found.result
     figures = {"p_value": result.p_value, "lot_auc": result.designs[0].auc.as_json()}
-    return Outcome(name, drawn.verdict_of(found), figures, found.statement, STATEMENT)
+    return Outcome(name, verdict_of(found), figures, found.statement, STATEMENT)
 
 
 def _training_outcomes(config: RunConfig, trained: RunConfig, folder: RunFolder) -> Iterator[Outcome]:
@@ -282,3 +300,90 @@ def classes_of(config: RunConfig, folder: RunFolder) -> int:
     shards = [storage.read_table(shard.path, ["label"]) for shard in read.shards if shard.source == source]
     labels = pa.concat_tables(shards)["label"]
     return 0 if labels.null_count else 1 + (pc.max(labels).as_py() or 0)
+
+
+ALBUMS = 10
+_ALBUM = "album-3"  # the one that is used
+_OTHERS = "others"  # folder of the images that the shadow was trained on
+
+
+def lot_of(config: RunConfig, splits: Splits, place: str) -> Lot:
+    """A lot of the audited images in the folder of that name, drawn and written; one that is there stays.
+
+    The images that the shadow was trained on stand beside it.
+    """
+
+    def files(roles: Sequence[str], albums: int) -> Iterator[tuple[str, bytes]]:
+        for number, (_, _, pixels) in enumerate(read_samples(config.data, splits, roles, splits.ids(roles))):
+            yield f"album-{number % albums}/{number:06d}.png", png_of(pixels)
+
+    write_once(f"{place}/images", files(TARGET_ROLES, ALBUMS))
+    write_once(f"{place}/{_OTHERS}", files(SHADOW_ROLES[:1], 1))
+    lot = Lot(f"{place}/lot")
+    if any(release.is_written for release in lot.releases()):
+        return lot
+    source = SourceConfig(kind="imagefolder", path=f"{place}/images")
+    with on_parts(f"{lot.path}/{VAULT}", None) as each:
+        release = commit(source, lot, Wanted(SHARE), beacon="", albums=None, each=each)
+        if release is not None:
+            publish(source, release, "", each)
+    return lot
+
+
+def training(config: RunConfig, lot: Lot, *, whole: bool) -> RunConfig:
+    """The target of a config, trained on what a lot published; without ``whole`` on one album and other images."""
+    plain = plain_of(config)
+    primary = config.attacks[config.validity.attack]
+    target = config.encoders[primary.target].model_dump(mode="json")
+    used = lot.published if whole else f"{lot.published}/{_ALBUM}"
+    sources = {"used": {"kind": "imagefolder", "path": used}, "back": {"kind": "imagefolder", "path": _back(lot)}}
+    roles: dict[str, dict[str, object]] = {
+        TARGET_ROLES[0]: {"from": "used"},
+        TARGET_ROLES[1]: {"from": "back"},
+        KNOWN_ROLES[1]: {"from": TARGET_ROLES[1], "fraction": 0.3},
+    }
+    if not whole:
+        sources["others"] = {"kind": "imagefolder", "path": f"{lot.path.removesuffix('/lot')}/{_OTHERS}"}
+        roles[SHADOW_ROLES[0]] = {"from": "others"}
+    plain["data"] = decoding_of(plain) | {"sources": sources, "roles": roles, "near_duplicates": None}
+    return build(
+        plain
+        | {
+            "name": "selftest-lot",
+            "encoders": {
+                "target": target | {"train_on": [TARGET_ROLES[0], *(() if whole else SHADOW_ROLES[:1])]},
+                "fresh": {"load": f"checkpoint:{target['backbone']}", "fresh": True, "objective": target["objective"]},
+            },
+            "attacks": [{"attack": "mean-cosine", "target": "target", "reference": "nonmembers"}],
+            "validity": {"references": ["fresh"]},
+            "utility": {},
+        }
+    )
+
+
+def _back(lot: Lot) -> str:
+    return lot.releases()[0].held_back
+
+
+def claim_on(config: RunConfig, lot: Lot, folder: SeedFolder, name: str) -> Claim:
+    """The claim on an encoder of a run, asked as the config's attack asks."""
+    stored = describe(folder, name)
+    encoder: Encoder = stored.load(stored.epochs[-1]).eval()
+    primary = config.attacks[config.validity.attack]
+    decoding = {part: value for part, value in decoding_of(plain_of(config)).items() if value is not None}
+    recipe = recipe_of(config, primary)
+    return claim(
+        lot.path,
+        encoder,
+        views=config.queries.views,
+        decoding=decoding,
+        objective=recipe.name,
+        augmentation=recipe.settings,
+        output=primary_output(config),
+    )
+
+
+def verdict_of(found: Claim) -> str:
+    """The verdict of a claim, or that the one album shows it and no other does."""
+    albums = [album.album for album in found.result.albums if album.is_used]
+    return "one-album" if albums == [_ALBUM] else found.result.verdict.replace(" ", "-")

@@ -14,14 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipelines.cli.check import check
+from pipelines.cli.check import check, check_stage, check_weights, loaded_run
 from pipelines.cli.completion import completion, prepare
-from pipelines.cli.examples import example
 from pipelines.cli.flags import Flags, with_flags
-from pipelines.cli.gate import end_by, gate, gate_after
 from pipelines.cli.jobs import estimate, submit
-from pipelines.cli.listing import list_app
-from pipelines.cli.loading import check_stage, check_weights, loaded_run
+from pipelines.cli.listing import list_app, schema
 from pipelines.cli.lots import claim_app, lot_app
 from pipelines.cli.options import (
     Address,
@@ -37,14 +34,65 @@ from pipelines.cli.options import (
     Verbose,
     WorseThan,
     Yes,
+    example,
 )
 from pipelines.cli.questions import init
 from pipelines.cli.runs import Open, compare, current_report, forget, index, statement, status, tell, verify
-from pipelines.cli.schema import schema
 from pipelines.cli.shards import shards_app
 from pipelines.console import complain, log_as_json, output
 from pipelines.errors import UserError, fault_of_user, unavailable_in
+from pipelines.files import storage
 from pipelines.run.interrupts import Interrupted, heed_sigterm, interruptible
+
+if TYPE_CHECKING:
+    from pipelines.report.gate import Gate
+
+
+def gate(
+    run: Annotated[str, typer.Argument(help="Folder of a finished run, or its report.json.", metavar="RUN")],
+    fail_on: FailOn = None,
+    max_auc: MaxAuc = None,
+    least_auc: LeastAuc = None,
+    worse_than: WorseThan = None,
+    junit: Junit = None,
+) -> None:
+    """Let a pipeline stop at a leak: exit code 0 passes, 3 fails, 4 cannot tell."""
+    from pipelines.report.gate import Gate
+
+    end_by(Gate.from_options(fail_on, max_auc, worse_than, least_auc), run, junit)
+
+
+def gate_after(place: str, junit: str | None, **options: Any) -> Gate | None:
+    """The gate that options of ``audit`` describe, checked before the audit starts; None: none is given.
+
+    Args:
+        place: folder of the run.
+        junit: as given.
+        options: of `Gate.from_options`.
+
+    Raises:
+        UserError: an option is wrong.
+    """
+    if all(option is None for option in (junit, *options.values())):
+        return None
+    from pipelines.report.compare import check_two
+    from pipelines.report.gate import Gate
+
+    if options["worse_than"] is not None:
+        check_two(options["worse_than"], place)
+    return Gate.from_options(**options)
+
+
+def end_by(wanted: Gate, run: str, junit: str | None) -> None:
+    """Judge a run, say so in a line, and end with the exit code."""
+    from pipelines.report import gate as gates
+
+    conditions = wanted.judge(run)
+    if junit is not None:
+        storage.write_atomic(storage.target(junit), gates.junit(conditions, run))
+    output.print(gates.line(conditions), soft_wrap=True, highlight=False, markup=False)
+    raise typer.Exit(gates.EXIT_CODES[gates.outcome_of(conditions)])
+
 
 if TYPE_CHECKING:
     from pipelines.config.run_config import RunConfig
@@ -145,7 +193,7 @@ def quickstart(
     verbose: Verbose = False,
 ) -> None:
     """Audit an encoder of handwritten digits: no GPU, no download, one to four minutes on two cores."""
-    from pipelines.config.reading.shipped import shipped
+    from pipelines.config.reading.yaml_text import shipped
 
     _run(shipped()["quickstart"], overrides, out, "report", address, force, verbose)
 
@@ -160,7 +208,7 @@ def selftest(
 ) -> None:
     """Check the tool itself on eighteen cases with known answers; exit code 1 if a verdict is wrong."""
     from pipelines.audit import selftest as planted
-    from pipelines.config.reading.shipped import shipped
+    from pipelines.config.reading.yaml_text import shipped
     from pipelines.plan.load import load
 
     place = out or "runs/selftest"

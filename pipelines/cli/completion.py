@@ -39,7 +39,7 @@ def prepare() -> None:
 
 def configs(incomplete: str) -> list[str]:
     """Configs of the package and of the current folder, and folders, whose names begin so."""
-    from pipelines.config.reading.shipped import shipped
+    from pipelines.config.reading.yaml_text import shipped
 
     folder, slash, start = incomplete.rpartition("/")
     place = Path(f"{folder}{slash}")

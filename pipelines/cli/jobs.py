@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
+from pipelines.cli.check import check_stage, check_weights, loaded_run
 from pipelines.cli.flags import Flags, with_flags
-from pipelines.cli.loading import check_stage, check_weights, loaded_run
 from pipelines.cli.options import Address, Config, ConfigOrFlags, Force, Out, Overrides, Verbose, Yes
 from pipelines.console import output
 from pipelines.errors import UserError
@@ -76,7 +76,7 @@ def estimate(
     flags.check_files()
 
     from pipelines.data.draw.draw import check_sizes
-    from pipelines.estimate import view as estimate_view
+    from pipelines.estimate import run as estimate_view
     from pipelines.estimate.run import cluster
     from pipelines.estimate.run import estimate as estimated
     from pipelines.files import storage

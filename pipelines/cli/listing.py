@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated
 
 import typer
@@ -12,7 +13,7 @@ from rich.table import Table
 from mi_core.plugins import BROKEN
 from pipelines.cli.catalogue import facts, page
 from pipelines.cli.completion import attacks, defenses
-from pipelines.cli.examples import example
+from pipelines.cli.options import example
 from pipelines.console import output
 
 list_app = typer.Typer(no_args_is_help=True, help="What there is to choose from.", epilog=example("list attacks"))
@@ -70,3 +71,10 @@ def _print(command: str, name: str | None) -> None:
 def _broken(command: str) -> list[str]:
     """The faults of what other packages bring and cannot be used."""
     return [fault for (table, _), fault in BROKEN.items() if table == command]
+
+
+def schema() -> None:
+    """Print the JSON Schema of a config, with which editors complete and check it."""
+    from pipelines.config.reading.schema import schema as made
+
+    print(json.dumps(made(), indent=1))  # noqa: T201

@@ -10,7 +10,6 @@ import typer
 from typer.core import TyperGroup
 
 from mi_core.lots.draw import SHARE, beacon_fault
-from pipelines.cli.examples import example
 from pipelines.cli.options import (
     Adapter,
     Address,
@@ -20,6 +19,7 @@ from pipelines.cli.options import (
     Objective,
     Size,
     Weights,
+    example,
 )
 from pipelines.console import output
 from pipelines.errors import UserError

@@ -105,3 +105,15 @@ WorseThan = Annotated[
 Junit = Annotated[
     str | None, typer.Option("--junit", help="Gate: write its conditions as JUnit XML to a file.", metavar="FILE")
 ]
+
+
+PREFIX = "Example: "
+
+
+def example(arguments: str) -> str:
+    """The last line of a command's help.
+
+    Args:
+        arguments: what follows ``encoder-audit``; without square brackets, which rich reads as styles.
+    """
+    return f"{PREFIX}encoder-audit {arguments}"

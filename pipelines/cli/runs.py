@@ -76,7 +76,7 @@ def status(
     run: Annotated[str, typer.Argument(help="Run folder, of this or another machine.", metavar="RUN")],
 ) -> None:
     """Show the progress of a run: stage, share done, rate, time left, or how it ended."""
-    from pipelines.run.status import status as found
+    from pipelines.run.heartbeat import status as found
 
     output.print(found(run), soft_wrap=True, highlight=False)
 

@@ -6,8 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pipelines.cli.examples import example
-from pipelines.cli.options import Address
+from pipelines.cli.options import Address, example
 from pipelines.console import output
 from pipelines.errors import UserError
 

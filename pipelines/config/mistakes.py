@@ -10,7 +10,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 
 from mi_core.plugins import fault_named
-from pipelines.config.names import shortened
+from pipelines.config.paths import shortened
 
 Location = Sequence[int | str]
 _TAGGED = ("encoders", "attacks")  # sections whose entries are of several models: pydantic names the model next

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from pipelines.config.names import shortened
 from pipelines.errors import UserError
 from pipelines.files import storage
 
@@ -73,3 +72,41 @@ def _choices(inside: str) -> list[str]:
         return inside.split(",")
     width = len(numbers[1]) if numbers[1].startswith("0") or len(numbers[1]) == len(numbers[2]) else 0
     return [f"{number:0{width}d}" for number in range(int(numbers[1]), int(numbers[2]) + 1)]
+
+
+LONGEST = 120
+SHOWN = 80
+RULE = f"letters, digits and . _ + = -, beginning with a letter or digit, at most {LONGEST} bytes"
+_NAME = re.compile(r"[^\W_][\w.+=-]*")
+
+
+def is_name(text: str) -> bool:
+    """Tell whether a text can name a file or folder: never ``..``, never a path, never hidden.
+
+    Example:
+        >>> [is_name(text) for text in ("target+noise-0.5", "../../x", "..", "a/b", "")]
+        [True, False, False, False, False]
+    """
+    return _NAME.fullmatch(text) is not None and len(text.encode()) <= LONGEST
+
+
+def check_name(place: str, text: str) -> str:
+    """The name itself.
+
+    Raises:
+        ValueError: it can name no file; the message tells where it stands and what is allowed.
+    """
+    if not is_name(text):
+        raise ValueError(f"{place} = {shortened(text)}: allowed are {RULE}; choose another name")
+    return text
+
+
+def shortened(value: object) -> str:
+    """A value as it is shown in a message: quoted if it is text, in the middle cut off if it is long.
+
+    Example:
+        >>> shortened("a" * 200)
+        "'aaaaaaaaaaaaaaaaaaaaaaaaaaaa...aaaaaaaaaaaaaaaaaaaaaaaaaaaaa'"
+    """
+    shown = "null" if value is None else repr(value)
+    return shown if len(shown) <= SHOWN else f"{shown[:29]}...{shown[-30:]}"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 MOST_MEMORY = 2 * 2**30  # bytes; beyond, DuckDB uses the disk
 _BASE, _EACH = 512 * 2**20, 200  # bytes that DuckDB and Python take, and bytes a sample
@@ -37,3 +37,29 @@ def database(samples: int) -> Iterator[Any]:
             yield connection
         finally:
             connection.close()
+
+
+AT_ONCE = 200_000  # samples whose shards one task takes, if it only reads what a scan kept of them
+Entry = TypeVar("Entry")
+
+
+def one_by_one(
+    function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], *, title: str, memory: int = 0
+) -> list[Any]:
+    """Call a function in this process."""
+    del title, memory
+    return [function(*given) for given in arguments]
+
+
+def parts(entries: Sequence[Entry], size: Callable[[Entry], int]) -> Iterator[list[Entry]]:
+    """Consecutive entries in lists whose sizes add up to `AT_ONCE` or little more."""
+    part: list[Entry] = []
+    held = 0
+    for entry in entries:
+        part.append(entry)
+        held += size(entry)
+        if held >= AT_ONCE:
+            yield part
+            part, held = [], 0
+    if part:
+        yield part

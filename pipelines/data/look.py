@@ -12,7 +12,7 @@ from pipelines.data.draw.draw import draw
 from pipelines.data.draw.splits import Splits
 from pipelines.data.read.key_lists import size_of
 from pipelines.data.read.samples import Item
-from pipelines.data.read.shard_sample import sampled
+from pipelines.data.read.shard_paths import sampled
 from pipelines.data.read.sources import Source
 from pipelines.data.scan.scan import Scan, scan
 from pipelines.errors import UserError

@@ -34,18 +34,17 @@ from pipelines.console import say
 from pipelines.data.draw.images import Loaded, load_images
 from pipelines.data.draw.splits import Splits
 from pipelines.data.plans import Planned
-from pipelines.encoders import preprocessing, probe_ledger
+from pipelines.encoders import probe_ledger, probes
 from pipelines.encoders.access import Access, access_to, secrets_of
 from pipelines.encoders.probes import TRIED, Probe, weights_consistency
-from pipelines.encoders.record import EncoderRecord
-from pipelines.encoders.stored import ANSWERS, EncoderJob, describe, weights_path, write_record
+from pipelines.encoders.stored import ANSWERS, EncoderJob, EncoderRecord, describe, weights_path, write_record
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.files.digest import digest
 from pipelines.plan.checks import check_adopted
 from pipelines.plan.resolve import resolve, roles_in_config
 from pipelines.plan.rules.roles import audited_roles
-from pipelines.run.once import Once
+from pipelines.run.parts import Once
 from pipelines.run.points import Run
 from pipelines.run.ray_session import cpus_each, mapped
 
@@ -78,7 +77,7 @@ class Adoption(EncoderJob):
 def probes_of(settings: LoadedConfig | EndpointConfig, data: DataConfig, images: int) -> int:
     """Queries that try an encoder out on some images: views, images in two ways or twice, of an API one image alone."""
     if isinstance(settings, LoadedConfig):
-        return VIEWS * images + 2 * min(preprocessing.compared(settings, data), images)
+        return VIEWS * images + 2 * min(probes.compared(settings, data), images)
     return VIEWS * images + 2 * min(REPEATED, images) + 1
 
 
@@ -158,7 +157,7 @@ def try_out(config: RunConfig, splits: Splits, seed: int) -> Iterator[tuple[str,
             shown = shown or load_images(config.data, splits, audited_roles(config), limit=TRIED)
             worth = consistency_in_words(weights_consistency(Probe(encoder, config.data, seed, shown), adopted))
             compared = compare_preprocessing(adopted, config.data, splits, audited_roles(config))
-            words = preprocessing.in_words(adopted.preprocessing, config.data, compared)
+            words = probes.in_words(adopted.preprocessing, config.data, compared)
             layout, outputs = layout_in_words(adopted), ", ".join(adopted.encoder.outputs)
             yield name, f"{layout}, {words}, outputs {outputs}; {worth}"
         elif isinstance(encoder, EndpointConfig):
@@ -252,7 +251,7 @@ def _adopt_weights(job: Adoption, config: LoadedConfig, commit: str | None) -> d
         "activations": dict(adopted.activations),
         "outputs": adopted.encoder.outputs,
         "preprocessing": asdict(adopted.preprocessing),
-        "preprocessing_words": preprocessing.in_words(adopted.preprocessing, job.data, compared),
+        "preprocessing_words": probes.in_words(adopted.preprocessing, job.data, compared),
         "decoding": {} if compared is None else asdict(compared),
         "consistency": weights_consistency(_probe(job, config), adopted),
         "answers": _shown(adopted.answers),
@@ -277,10 +276,10 @@ def _probe(job: Adoption, config: LoadedConfig | EndpointConfig) -> Probe:
 
 def compare_preprocessing(adopted: Adopted, data: DataConfig, splits: Splits, roles: Sequence[str]) -> Agreement | None:
     """Agreement of the answers to the run's images and to its publisher's; None: the images are the same."""
-    theirs = preprocessing.as_published(adopted.preprocessing, data)
+    theirs = probes.as_published(adopted.preprocessing, data)
     if theirs is None:
         return None
-    first, second = (load_images(way, splits, roles, limit=preprocessing.COMPARED).images for way in (theirs, data))
+    first, second = (load_images(way, splits, roles, limit=probes.COMPARED).images for way in (theirs, data))
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     return agreement(adopted.encoder.to(device), torch.from_numpy(first), torch.from_numpy(second), device=device)
 

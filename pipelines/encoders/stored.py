@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from functools import cached_property
 from typing import Any
 
 import safetensors.numpy
@@ -19,12 +20,91 @@ from mi_core.encoders.remote.encoder import Endpoint
 from mi_core.hashing import digest64
 from mi_core.training.loop import audited_encoder
 from pipelines.config.sections.data import DataConfig
-from pipelines.config.sections.encoders import DefendedConfig, EncoderConfig, EndpointConfig, LoadedConfig
-from pipelines.encoders.record import EncoderRecord
+from pipelines.config.sections.encoders import (
+    DefendedConfig,
+    EncoderConfig,
+    EndpointConfig,
+    LoadedConfig,
+    encoder_config,
+)
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.files.digest import digest
 from pipelines.run.folder import SeedFolder
+
+
+@dataclass(frozen=True)
+class EncoderRecord:
+    """One encoder.
+
+    Args:
+        name: in the config.
+        inputs: digest of all that it was made from.
+        config: its settings as plain values; see `settings`.
+        seed: of the run.
+        channels, image_size: of the images of the run.
+        outputs: embeddings that it exposes.
+        fingerprints: of its weights, by epoch.
+        losses: of its training, by epoch.
+        images: that it was trained on.
+        streamed: whether these were read from shards anew every epoch.
+        templated_captions: how many captions were made from class names; None: where images had none of their own.
+        defense: what its defense tells of itself, by name.
+        adopted: when it was adopted, ISO 8601.
+        layout: whose file it is, in words.
+        used, ignored, assumed: what of the file became the encoder, what did not, and what the file did not tell.
+        activations: of its heads, by output.
+        preprocessing: how it takes images; preprocessing_words: the same in words.
+        decoding: how alike its answers are to the run's images and to those decoded as its publisher does.
+        consistency: whether it recognises images.
+        answers: widths, noise and cost of the first answers of one behind an API.
+        source: commit and SHA-256 of a weights file from the Hugging Face Hub.
+    """
+
+    name: str
+    inputs: str
+    config: dict[str, Any]
+    seed: int
+    channels: int
+    image_size: int
+    outputs: tuple[str, ...]
+    fingerprints: dict[str, str]
+    losses: tuple[float, ...] = ()
+    images: int | None = None
+    streamed: bool = False
+    templated_captions: int | None = 0
+    defense: dict[str, float] = field(default_factory=dict)
+    adopted: str = ""
+    layout: str = ""
+    used: str = ""
+    ignored: tuple[str, ...] = ()
+    assumed: tuple[str, ...] = ()
+    activations: dict[str, str] = field(default_factory=dict)
+    preprocessing: dict[str, Any] = field(default_factory=dict)
+    preprocessing_words: str = ""
+    decoding: dict[str, Any] = field(default_factory=dict)
+    consistency: dict[str, Any] = field(default_factory=dict)
+    answers: dict[str, Any] = field(default_factory=dict)
+    source: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> EncoderRecord:
+        """The record that a file holds; what other versions have written besides is left out."""
+        known = {one.name: content[one.name] for one in fields(cls) if one.name in content}
+        lists = {name: tuple(known.get(name, ())) for name in ("outputs", "losses", "ignored", "assumed")}
+        return cls(**known | lists)
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values; what has nothing to say is left out, but for the losses."""
+        content = asdict(self)
+        needed = {one.name for one in fields(self)[:9]} | {"templated_captions"}
+        return {name: value for name, value in content.items() if name in needed or value}
+
+    @cached_property
+    def settings(self) -> EncoderConfig:
+        """Its settings: a model of the kind of encoder that it is."""
+        return encoder_config(self.config)
+
 
 ANSWERS = "answers.safetensors"  # what an encoder behind an API answered at first, by output
 DEFENSE = "defense.safetensors"  # the state of a fitted defense

@@ -32,7 +32,7 @@ from pipelines.data.columns import ATTRIBUTE
 from pipelines.data.look import SHARDS, evenly
 from pipelines.data.read.key_lists import size_of
 from pipelines.data.read.samples import Item, Problem
-from pipelines.data.read.shard_sample import sampled
+from pipelines.data.read.shard_paths import sampled
 from pipelines.data.read.sources import Source
 from pipelines.data.scan.scan import usable
 from pipelines.errors import UserError

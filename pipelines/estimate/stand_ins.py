@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from mi_core.encoders.batch_norm import for_queries
 from mi_core.encoders.checkpoint import Encoder as Network
-from mi_core.encoders.folding import for_queries
 from mi_core.objectives import OBJECTIVES
 from mi_core.training.loop import audited_encoder
 from pipelines.config.sections.data import DataConfig

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from mi_core.augmentations.views import clean
-from mi_core.encoders.folding import for_queries
+from mi_core.encoders.batch_norm import for_queries
 from pipelines.config.sections.encoders import EndpointConfig
 from pipelines.encoders.probe_ledger import attacked
 from pipelines.encoders.stored import describe

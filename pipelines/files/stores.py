@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 from pyarrow import fs
 
-from mi_core.confidential import secret_in
+from mi_core.checks import secret_in
 from pipelines.errors import Unreachable, UserError
 from pipelines.files import azure
 

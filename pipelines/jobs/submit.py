@@ -4,6 +4,10 @@ Of this package go its source files, of what a user includes all but hidden file
 that looks like a secret is refused. Data, weights and the run folder are read and written by the cluster where the
 config says; keys come from the environment of its nodes, because Ray shows what is submitted to everybody who sees the
 dashboard. Needs ``ray[default]``.
+
+Files that look like secrets: what must not travel with a job, since Ray shows that to all who see the dashboard.
+
+Names and contents are looked at, archives are not opened. What looks like none may still be one.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,11 +32,11 @@ import yaml
 
 import mi_core
 import pipelines
+from mi_core.checks import secret_in
 from pipelines.config.paths import spelled_out
 from pipelines.config.run_config import RunConfig
 from pipelines.errors import Unavailable, UserError
 from pipelines.files.digest import digest
-from pipelines.jobs.confidential import check_travelling
 from pipelines.plan.load import parse
 from pipelines.run.ray_session import probe
 
@@ -311,3 +316,26 @@ def _code_of(info: Any, show: Callable[[str], Any]) -> int:
     if info.driver_exit_code is None:
         show(f"{info.status}: {info.message}\n")
     return 2 if info.driver_exit_code == 2 else 1
+
+
+NAMES = (
+    "*.env", ".env*", "*secret*", "*credential*", "*passw*", ".netrc", "_netrc", ".npmrc", ".pypirc", ".pgpass",
+    ".htpasswd", "id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*", "*.pem", "*.key", "*.p8", "*.p12", "*.pfx", "*.ppk",
+    "*.jks", "*.keystore", "*.kdbx", "*.gpg", "*.tfvars", "*.tfstate", "kubeconfig*", "service-account*",
+    "service_account*", "*token", "*tokens", "*token.*", "*tokens.*", "*cookie*", "*.url",
+)  # fmt: skip
+"""Names of files, in small letters, under which secrets are kept; public keys (``*.pub``) are none."""
+
+
+def check_travelling(files: Mapping[Path, Path]) -> None:
+    """Raise UserError if a file looks like a secret, naming it; the files by the names under which they travel."""
+    for name, path in files.items():
+        small, content = name.name.lower(), path.read_bytes()
+        named = [] if small.endswith(".pub") else [one for one in NAMES if fnmatchcase(small, one)]
+        found = [f"is named like a secret ({one})" for one in named]
+        found += [f"holds {kind}"] if (kind := secret_in(content)) else []
+        if found:
+            raise UserError(
+                f"--include: {path} {found[0]}, and the dashboard of Ray shows what travels to all who see it: leave "
+                "it out and set keys in the environment of the nodes; what is no secret needs another name or place"
+            )

@@ -9,7 +9,7 @@ from mi_core.hashing import digest64
 from mi_core.images import Decoder
 from mi_core.lots.phrases import captioned, credit_lines
 from pipelines.config.sections.sources import SourceConfig
-from pipelines.data.read.captions import SUFFIXES
+from pipelines.data.read.attributes import SUFFIXES
 from pipelines.data.read.samples import Item, Sample
 from pipelines.files import storage
 

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from mi_core.provenance import now
 from pipelines.config.sections.sources import SourceConfig
 from pipelines.data.read import tar_shards
-from pipelines.data.read.captions import SUFFIXES
+from pipelines.data.read.attributes import SUFFIXES
 from pipelines.data.read.samples import Item
 from pipelines.data.read.sources import Source
 from pipelines.errors import UserError

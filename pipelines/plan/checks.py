@@ -14,11 +14,10 @@ from mi_core.defenses.additive_noise import CONVEX
 from mi_core.defenses.head import HeadDefense
 from mi_core.defenses.sensitivity import LEAVE
 from pipelines.config.mistakes import first_mistake
-from pipelines.config.names import check_name
+from pipelines.config.paths import check_name
 from pipelines.config.roles import CALIBRATION_ROLE, CANARY_IN, CANARY_OUT, CANARY_ROLE, KNOWN_ROLES
 from pipelines.config.run_config import RunConfig
-from pipelines.config.sections.attacks import AUDITED, AttackConfig, AttributeInferenceConfig
-from pipelines.config.sections.dp_audit import GAUSSIAN
+from pipelines.config.sections.attacks import AUDITED, GAUSSIAN, AttackConfig, AttributeInferenceConfig
 from pipelines.config.sections.encoders import DefendedConfig, EndpointConfig, LoadedConfig, TrainedConfig
 from pipelines.errors import UserError
 from pipelines.plan.attack_checks import check_attack, check_roles

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pipelines.config.names import SHOWN, shortened
-from pipelines.config.reading import shipped
+from pipelines.config.paths import SHOWN, shortened
+from pipelines.config.reading import yaml_text
 from pipelines.config.reading.fields import set_field
 from pipelines.config.reading.yaml_text import read_text, read_value
 from pipelines.config.run_config import RunConfig
@@ -26,13 +26,13 @@ def load(path: str, overrides: Sequence[str] = ()) -> RunConfig:
     """Read a config file, apply ``section.field=value`` overrides (values in YAML), and check everything.
 
     Args:
-        path: a file, or the name of a config that comes with the package, see `pipelines.config.reading.shipped`.
+        path: a file, or the name of a config that comes with the package, see `pipelines.config.reading.yaml_text`.
         overrides: as on the command line.
 
     Raises:
         UserError: the first mistake, in one line.
     """
-    return loaded_from(read_values(shipped.config_file(path), ()), path, overrides)
+    return loaded_from(read_values(yaml_text.config_file(path), ()), path, overrides)
 
 
 def loaded_from(raw: dict[str, Any], path: str, overrides: Sequence[str] = ()) -> RunConfig:
@@ -76,7 +76,7 @@ def read_values(path: str, trail: tuple[str, ...], read: list[str] | None = None
     folder = path.rpartition("/")[0]
     merged: dict[str, Any] = {}
     for base in every:
-        merged = _merged(merged, read_values(shipped.config_file(base, folder), (*trail, path), read))
+        merged = _merged(merged, read_values(yaml_text.config_file(base, folder), (*trail, path), read))
     result: dict[str, Any] = _merged(merged, raw)
     return result
 

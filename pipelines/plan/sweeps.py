@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any
 
-from pipelines.config.names import RULE, is_name, shortened
+from pipelines.config.paths import RULE, is_name, shortened
 from pipelines.config.reading.fields import differing, with_changes
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.tuning import TuneConfig

@@ -10,22 +10,33 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+import torch
+
+from mi_core.querying.sanity import PROBED, view_consistency
 from mi_core.report.words.numbers import plain
+from mi_core.streams import pixel_streams
+from mi_core.training.loop import audited_encoder
+from pipelines.config.sections.data import DataConfig
 from pipelines.config.sections.encoders import DefendedConfig, TrainedConfig
 from pipelines.config.sections.limits import ResourcesConfig
 from pipelines.console import bars, say, step
+from pipelines.data.draw.images import load_samples
+from pipelines.data.draw.overlap import seen_by
+from pipelines.data.draw.splits import Splits
 from pipelines.data.plans import Planned
 from pipelines.encoders import adopt
-from pipelines.encoders.stored import describe
+from pipelines.encoders.stored import describe, tried_path
 from pipelines.errors import UserError
-from pipelines.pretrain.defend import defend
-from pipelines.pretrain.lanes import Lanes
-from pipelines.pretrain.references import try_references
+from pipelines.files import storage
+from pipelines.plan.items import Encoder, Semantic
+from pipelines.pretrain.lanes import Lanes, defend
 from pipelines.pretrain.worker import TrainingJob
 from pipelines.run.board import REFRESH_SECONDS
-from pipelines.run.once import Once
+from pipelines.run.folder import SeedFolder
+from pipelines.run.parts import Once
 from pipelines.run.points import Run
-from pipelines.run.ray_session import clean_board
+from pipelines.run.ray_session import clean_board, mapped
 
 SAVE_SECONDS = 30.0  # what trainings may take to save their state at an interrupt
 
@@ -168,3 +179,39 @@ def training_jobs(planned: Planned, resident_mb: int) -> Iterator[TrainingJob]:
                 where,
                 encoder.nonce,
             )
+
+
+def try_references(planned: Sequence[Planned]) -> None:
+    """Try out the references of some plans that were trained here and not tried out yet."""
+    work = list(_untried(planned))
+    if work:
+        mapped(_try, work, "references", "trying references out")
+
+
+def _untried(planned: Sequence[Planned]) -> Iterator[tuple[Semantic, Encoder, DataConfig, SeedFolder]]:
+    for plan, folder in planned:
+        for reading in () if plan.semantic is None else plan.semantic.readings:
+            encoder = reading.encoder
+            trained = isinstance(encoder.settings, TrainedConfig)
+            if plan.semantic is not None and trained and not storage.exists(tried_path(folder, encoder.name)):
+                yield plan.semantic, encoder, plan.data, folder
+
+
+def _try(semantic: Semantic, encoder: Encoder, data: DataConfig, folder: SeedFolder) -> None:
+    """Tell whether a reference recognises audited images that it did not see, beside fresh weights."""
+    torch.set_num_threads(1)
+    settings, splits = encoder.settings, Splits.load(folder.path)
+    assert isinstance(settings, TrainedConfig)
+    audited = [role.name for role in semantic.audited]
+    ids = np.array(splits.first(audited, PROBED, encoder.seed))
+    unseen = ids[~seen_by(splits, settings, encoder.seed, encoder.nonce, ids.tolist())][:PROBED].tolist()
+    shown = torch.from_numpy(load_samples(data, splits, audited, unseen).images)
+    stored = describe(folder, encoder.name)
+    found = view_consistency(
+        stored.load(stored.epochs[-1]),
+        audited_encoder(settings.pretraining(), data.channels, data.image_size).eval(),
+        shown,
+        pixel_streams("", encoder.seed, "probe", shown),
+        semantic.recipe.build(),
+    )
+    storage.write_json(tried_path(folder, encoder.name), found)

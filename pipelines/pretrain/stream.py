@@ -21,16 +21,15 @@ import torch
 from mi_core.hashing import digest64
 from mi_core.image_files import ImageError
 from mi_core.images import Decoder, decode
-from mi_core.objectives.base import Objective
-from mi_core.objectives.gather import world
+from mi_core.objectives.base import Objective, world
 from mi_core.streams import stream_keys
 from mi_core.training.data import Batch, check_batch
 from pipelines.config.sections.data import DataConfig
 from pipelines.config.sections.sources import SourceConfig
 from pipelines.data.columns import ATTRIBUTE
-from pipelines.data.draw.blended import Blend, blend_of
+from pipelines.data.draw.images import Blend, blend_of
 from pipelines.data.draw.splits import Splits
-from pipelines.data.read.captions import caption_of
+from pipelines.data.read.attributes import caption_of
 from pipelines.data.read.samples import Item, Sample
 from pipelines.data.read.sources import Source
 from pipelines.errors import UserError

@@ -22,8 +22,8 @@ from mi_core.training.data import ResidentImages, TrainingImages, by_content
 from mi_core.training.loop import Pretrainer, audited_encoder, objective_parameters
 from pipelines.config.sections.data import DataConfig
 from pipelines.config.sections.encoders import TrainedConfig
-from pipelines.data.draw.halves import members_of
 from pipelines.data.draw.images import load_images
+from pipelines.data.draw.overlap import members_of
 from pipelines.data.draw.splits import Splits
 from pipelines.encoders.stored import EncoderJob, describe, weights_path
 from pipelines.errors import UserError

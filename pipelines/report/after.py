@@ -9,7 +9,7 @@ import subprocess
 from mi_core.adoption.code import imported
 from mi_core.checks import ConfigError
 from pipelines.config.sections.attacks import PYTHON
-from pipelines.config.sections.report import ReportConfig
+from pipelines.config.sections.limits import ReportConfig
 from pipelines.console import say
 from pipelines.errors import UserError
 from pipelines.files import storage

@@ -22,7 +22,7 @@ from pipelines.files import storage
 from pipelines.files.stores import Address
 from pipelines.files.walk import Folder, walk
 from pipelines.run.folder import OF_RUN, RunFolder
-from pipelines.run.status import state
+from pipelines.run.heartbeat import state
 
 PAGE = "index.html"
 REPORT, PAGE_OF_RUN, RESULTS = "report.json", "report.html", "results.json"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 from pipelines.console import bars
 from pipelines.files.lock import lock
@@ -61,3 +61,33 @@ def on_parts(folder: str, address: str | None, stage: str = "lot") -> Iterator[T
             return mapped(function, arguments, "parts", title, memory=memory)
 
         yield each
+
+
+Work = TypeVar("Work")
+
+
+class Once(Generic[Work]):
+    """Pieces of work of some runs; pieces with the same identity are done once.
+
+    Args:
+        every: all pieces, in order.
+        identity: of a piece; equal for two pieces with the same result.
+        done: whether a piece is there already.
+    """
+
+    def __init__(self, every: Iterable[Work], identity: Callable[[Work], str], done: Callable[[Work], bool]) -> None:
+        self.every = list(every)
+        self.identity, self.done = identity, done
+        self.first: dict[str, Work] = {}
+        for work in self.every:
+            self.first.setdefault(identity(work), work)
+
+    def todo(self) -> list[Work]:
+        """The pieces to do: the first of each identity that is not there."""
+        return [work for work in self.first.values() if not self.done(work)]
+
+    def share(self, copy: Callable[[Work, Work], None]) -> None:
+        """Copy results to the pieces that are not there yet, by ``copy(done, piece)``."""
+        for work in self.every:
+            if not self.done(work):
+                copy(self.first[self.identity(work)], work)

@@ -26,12 +26,11 @@ from mi_core.augmentations import AUGMENTATIONS
 from mi_core.augmentations.simclr import SimCLRAugmentation
 from mi_core.encoders import ENCODERS, build_backbone
 from mi_core.encoders.averaging import averaged
+from mi_core.encoders.batch_norm import for_queries
 from mi_core.encoders.checkpoint import Encoder, channelwise
-from mi_core.encoders.folding import for_queries
+from mi_core.encoders.heads import Prototypes, projection_head
 from mi_core.encoders.masked import PatchDecoder
-from mi_core.encoders.projection import projection_head
-from mi_core.encoders.prototypes import Prototypes
-from mi_core.features import MEASURES, Measure, hop_skip_jump
+from mi_core.features import MEASURES, Measure, boundary_distance
 from mi_core.features.adversarial import AdversarialLogits
 from mi_core.features.boundary_distance import BoundaryDistance
 from mi_core.features.caption_similarity import CaptionEmbedding, CaptionSimilarity
@@ -175,11 +174,11 @@ def check(columns: Mapping[str, torch.Tensor], needs: tuple[Measure, ...]) -> No
 @pytest.fixture(autouse=True)
 def short_searches(monkeypatch: pytest.MonkeyPatch) -> None:
     """HopSkipJump without its generators, and with few steps: no mask ever ends a loop here."""
-    monkeypatch.setattr(hop_skip_jump, "STARTS", 2)
-    monkeypatch.setattr(hop_skip_jump, "_HALVINGS", 2)
-    monkeypatch.setattr(hop_skip_jump.torch, "Generator", _Generator)
+    monkeypatch.setattr(boundary_distance, "STARTS", 2)
+    monkeypatch.setattr(boundary_distance, "_HALVINGS", 2)
+    monkeypatch.setattr(boundary_distance.torch, "Generator", _Generator)
     monkeypatch.setattr(
-        hop_skip_jump._Search,
+        boundary_distance._Search,
         "random",
         lambda search, rows, kind, *shape: torch.rand(len(rows), *shape, device=rows.device),
     )

@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from mi_core.encoders import ENCODERS
+from mi_core.encoders.batch_norm import for_queries
 from mi_core.encoders.checkpoint import seeded
-from mi_core.encoders.folding import for_queries
 from mi_core.features import Measure
 from mi_core.features.pairwise_similarity import PairwiseSimilarity
 from mi_core.querying.bank import Bank

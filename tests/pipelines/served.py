@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from mi_core.encoders.folding import for_queries
+from mi_core.encoders.batch_norm import for_queries
 from mi_core.encoders.remote.meter import Spent
 from mi_core.features.lp_norm import LpNorm
 from mi_core.features.pairwise_similarity import PairwiseSimilarity

@@ -12,11 +12,10 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import nn
 
-from mi_core.adoption.layouts.heads import ACTIVATIONS, State, gaps, head_weights, widths
-from mi_core.adoption.layouts.looks import look_at
-from mi_core.adoption.layouts.names import NAMINGS, prefixes_of, renamed, without_end
+from mi_core.adoption.layouts.heads import ACTIVATIONS, gaps, head_weights, widths
+from mi_core.adoption.layouts.looks import attention, look_at, plain
+from mi_core.adoption.layouts.names import NAMINGS, State, prefixes_of, renamed, without_end
 from mi_core.adoption.layouts.table import ENDS, LAYOUTS, Known
-from mi_core.adoption.layouts.transformers import attention, plain
 from mi_core.checks import ConfigError
 from mi_core.encoders.checkpoint import wrong_shapes
 

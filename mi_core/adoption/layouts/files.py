@@ -16,7 +16,7 @@ import safetensors.torch
 import torch
 
 from mi_core.adoption.layouts import listed
-from mi_core.adoption.layouts.heads import State
+from mi_core.adoption.layouts.names import State
 from mi_core.adoption.layouts.pickles import CONTAINERS, TORCHSCRIPT, is_torchscript, tensors_in, unreadable
 from mi_core.checks import ConfigError
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-import torch
 from torch import nn
 
+from mi_core.adoption.layouts.names import State
 from mi_core.checks import ConfigError, check_choice
-from mi_core.encoders.prototypes import Prototypes
+from mi_core.encoders.heads import Prototypes
 
-State = dict[str, torch.Tensor]
-"""Weights by name."""
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "relu": nn.ReLU,
     "gelu": nn.GELU,

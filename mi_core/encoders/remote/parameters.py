@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
+import socket
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from mi_core.checks import ConfigError, check_choice, check_range
-from mi_core.confidential import secret_in
+from mi_core.checks import ConfigError, check_choice, check_range, secret_in
 from mi_core.encoders.checkpoint import OUTPUTS
 from mi_core.encoders.remote.adapters import ADAPTERS
 from mi_core.encoders.remote.meter import Limits
@@ -154,3 +155,29 @@ def check_address(url: str) -> None:
             f"url holds something after {shown}, which would be shown: give what is harmless as query, such as "
             'query: {api-version: "2026-01"}, and what is secret as query_env: {NAME: ENVIRONMENT_VARIABLE}'
         )
+
+
+def secrets_of(parameters: EndpointParameters, place: str, key: str | None = None) -> tuple[str | None, dict[str, str]]:
+    """The key of an API, and the secret parameters of its address.
+
+    Args:
+        parameters: name the environment variables that hold them.
+        place: of the parameters, for errors.
+        key: in place of the one that ``api_key_env`` names.
+
+    Raises:
+        ConfigError: an environment variable that should hold one is not set on this machine.
+    """
+    if key is None and parameters.api_key_env is not None:
+        key = _secret(f"{place}.api_key_env", parameters.api_key_env)
+    variables = parameters.query_env or {}
+    return key, {field: _secret(f"{place}.query_env.{field}", variable) for field, variable in variables.items()}
+
+
+def _secret(place: str, variable: str) -> str:
+    if not os.environ.get(variable):
+        raise ConfigError(
+            f"{place} = {variable!r}: the environment variable is not set on {socket.gethostname()}; set it on every "
+            "machine that queries, before it starts"
+        )
+    return os.environ[variable]

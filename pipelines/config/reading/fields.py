@@ -9,7 +9,8 @@ from dataclasses import fields
 from typing import Any
 
 from mi_core.attacks import ATTACKS
-from pipelines.config.names import shortened
+from pipelines.config.paths import shortened
+from pipelines.config.run_config import check_shape
 from pipelines.config.sections.attacks import (
     ATTACK_CONFIGS,
     SHADOWS,
@@ -20,7 +21,6 @@ from pipelines.config.sections.attacks import (
     trusted_class,
 )
 from pipelines.config.sections.defenses import DefenseConfig, each_defense
-from pipelines.config.shape import check_shape
 from pipelines.errors import UserError
 
 

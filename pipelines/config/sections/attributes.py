@@ -20,7 +20,7 @@ from typing import Any
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
-from pipelines.config.names import shortened
+from pipelines.config.paths import shortened
 from pipelines.config.sections.section import Section
 
 _Text = str | int | float

@@ -10,7 +10,7 @@ from pydantic import Field, field_validator, model_validator
 from mi_core.captions import ClassWords
 from mi_core.checks import check_choice
 from mi_core.images import Decoder
-from pipelines.config.names import LONGEST, shortened
+from pipelines.config.paths import LONGEST, shortened
 from pipelines.config.roles import CANARY_ROLE, COINS
 from pipelines.config.sections.attributes import AttributeConfig, GroupConfig
 from pipelines.config.sections.section import Section

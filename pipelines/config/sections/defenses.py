@@ -16,13 +16,12 @@ from pydantic import Field, ValidationError, field_validator
 
 from mi_core.checks import check_choice
 from pipelines.config.mistakes import first_mistake
-from pipelines.config.names import shortened
+from pipelines.config.paths import shortened
 from pipelines.config.roles import CANDIDATE_ROLES, TARGET_ROLES, are_members, nonmembers_beside
 from pipelines.config.sections.attacks import SHADOW, each_attack, each_inference
 from pipelines.config.sections.encoders import TrainedConfig, kind_of
 from pipelines.config.sections.parameters import MOST, combinations
-from pipelines.config.sections.section import Section
-from pipelines.config.sections.shorthands import spell_out
+from pipelines.config.sections.section import Section, spell_out
 
 AUDITED = (TARGET_ROLES[1], CANDIDATE_ROLES[1])  # a defense that has seen them would be judged on them
 

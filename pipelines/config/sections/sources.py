@@ -13,8 +13,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, field_validator, mode
 
 from mi_core import plugins
 from mi_core.checks import check_choice, check_range
-from pipelines.config.names import shortened
-from pipelines.config.paths import check_braces
+from pipelines.config.paths import check_braces, shortened
 from pipelines.config.sections.parameters import build
 from pipelines.config.sections.section import Section
 

@@ -25,9 +25,8 @@ import pyarrow.compute as pc
 
 from pipelines.config.roles import CANARY_ROLE
 from pipelines.config.sections.data import DataConfig
-from pipelines.data.database import database, memory_for
-from pipelines.data.draw.duplicates import ORDER, check_distinct, drop_copies, drop_near_copies, keeping
-from pipelines.data.draw.listed import find_listed
+from pipelines.data.database import database, memory_for, one_by_one, parts
+from pipelines.data.draw.duplicates import ORDER, check_distinct, drop_copies, drop_near_copies, find_listed, keeping
 from pipelines.data.draw.ranks import Numbered, rank
 from pipelines.data.draw.rules import NO_CLASS, Rules, Taker
 from pipelines.data.draw.splits import NEAR, Splits
@@ -37,7 +36,6 @@ from pipelines.data.read.key_lists import ListedKeys
 from pipelines.data.read.sources import Source
 from pipelines.data.scan.near_pairs import NearPairs
 from pipelines.data.scan.scan import Scan
-from pipelines.data.tasks import one_by_one, parts
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.run.parts import TaskMap

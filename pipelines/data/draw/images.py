@@ -1,19 +1,25 @@
-"""Read and decode the images of some roles, with labels and captions."""
+"""Read and decode the images of some roles, with labels and captions.
+
+The images of a shard as their roles have them: blended canaries are mixed with noise.
+
+Training and queries read samples through here, so that both see the same pixels.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
+from mi_core.hashing import digest64
 from mi_core.image_files import ImageError
-from mi_core.images import Pixels, decode
+from mi_core.images import Decoder, Pixels, blended, decode
+from pipelines.config.roles import CANARY_ROLE
 from pipelines.config.sections.data import DataConfig
-from pipelines.data.draw.blended import blend_of
 from pipelines.data.draw.splits import Splits
-from pipelines.data.read.captions import caption_of
+from pipelines.data.read.attributes import caption_of
 from pipelines.data.read.samples import Sample
 from pipelines.data.read.sources import Source
 from pipelines.errors import UserError
@@ -107,3 +113,28 @@ def read_samples(
                 ) from error
     if missing:
         raise UserError(f"{min(missing)} is gone; the data changed since the roles were drawn")
+
+
+Blend = Callable[[Sample], Sample]
+"""From a sample of a shard to the same sample, with another image if it is a blended canary."""
+
+
+def blend_of(splits: Splits, source: str, item: str, decoder: Decoder) -> Blend:
+    """The change of the images of one shard before they are decoded.
+
+    The noise of a canary is a function of seed, source and key. A file that cannot be decoded stays as it is, for the
+    caller to judge.
+    """
+    rules = splits.rules
+    canaries = set() if rules is None or rules.noise is None else set(splits.keys(source, item, [CANARY_ROLE]))
+
+    def blend(sample: Sample) -> Sample:
+        if sample.key not in canaries or rules is None or rules.noise is None:
+            return sample
+        noise = digest64(rules.seed, "canary-noise", source, sample.key)
+        try:
+            return replace(sample, image=blended(sample.image, decoder, noise, rules.noise))
+        except ImageError:
+            return sample
+
+    return blend

@@ -8,10 +8,16 @@ rules of a seed, so that no sample is read, however many there are.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pyarrow as pa
+
+from mi_core.records import BoolArray
 from pipelines.config.sections.data import DataConfig
 from pipelines.data.draw.rules import HIGHEST, Taker
 from pipelines.data.draw.splits import Splits
+from pipelines.data.draw.sums import SUMS, Sums, sums_of
 from pipelines.run.folder import SeedFolder
 
 
@@ -86,3 +92,33 @@ def _range(takers: Sequence[Taker], role: str) -> float:
 def _covers(some: tuple[int, ...] | None, others: tuple[int, ...] | None) -> bool:
     """Tell whether all of other classes are among some; None: all classes."""
     return some is None or (others is not None and set(others) <= set(some))
+
+
+if TYPE_CHECKING:  # readers of shards evaluate roles without PyTorch, which the config of an encoder imports
+    from pipelines.config.sections.encoders import EncoderConfig, TrainedConfig
+
+
+def members_of(splits: Splits, config: TrainedConfig, seed: int, nonce: str | None) -> Splits:
+    """The splits, narrowed to a half where an encoder is trained on a half of its roles; ``nonce``: of the queries."""
+    return splits if config.half is None else splits.half(config.train_on, config.half, seed, nonce)
+
+
+def seen_by(splits: Splits, config: EncoderConfig, seed: int, nonce: str | None, ids: Sequence[str]) -> BoolArray:
+    """Mark the samples among N that an encoder was trained on, where that was on a half of them: (N,) bool."""
+    half: TrainedConfig | None = config if getattr(config, "half", None) is not None else None  # type: ignore[assignment]
+    if half is None:
+        return np.zeros(len(ids), dtype=bool)
+    return members_of(splits, half, seed, nonce).among(ids, half.train_on)
+
+
+def recounted(splits: Splits) -> dict[str, dict[str, Any]]:
+    """Number (``n``) and digest (``sha256``) of every role and part, from the samples of every shard.
+
+    Raises:
+        UserError: the samples of a shard are gone or changed, as `Splits.shard`.
+    """
+    fresh = splits.at(splits.sums.shards)  # it remembers no shard that was read before
+    shards = [sums_of(fresh.shard(*place), *place) for place in splits.sums.shards]
+    sums = Sums(pa.concat_tables([SUMS.empty_table(), *shards]))
+    rows = {role: sums.rows([role]) for role in splits.roles}
+    return {role: {"n": sums.count(mine), "sha256": sums.digest(mine)} for role, mine in rows.items()}

@@ -9,7 +9,9 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
+from mi_core.captions import templated_caption
 from pipelines.config.sections.attributes import CLASS, JSON, KEY, AttributeConfig, GroupConfig
+from pipelines.config.sections.data import DataConfig
 from pipelines.data.read.samples import Sample
 from pipelines.errors import UserError
 from pipelines.files import storage
@@ -154,3 +156,35 @@ def _rows(path: str, column: str | int, _written: str) -> dict[str, str]:
             raise UserError(f"{path}, row {number + 1} ({row[0]!r}) has no column {column}")
         texts[row[0].strip("/")] = row[int(place)]
     return texts
+
+
+SUFFIXES = ("txt", "caption")
+
+
+def caption_of(
+    config: DataConfig, source: str, key: str, others: Mapping[str, bytes], label: int | None
+) -> tuple[str, bool]:
+    """The caption of a sample, and whether it was made from the class."""
+    own = own_caption(others)
+    made = "" if own else made_caption(config, source, key, label)
+    return own or made, bool(made)
+
+
+def made_caption(config: DataConfig, source: str, key: str, label: int | None) -> str:
+    """A caption made from the class of a sample; empty if ``data.captions`` has no entry for the class."""
+    if label not in config.captions:
+        return ""
+    return templated_caption(config.captions[label].words(), source, key)
+
+
+def own_caption(others: Mapping[str, bytes]) -> str:
+    """The caption that a shard holds beside an image; empty if there is none."""
+    for suffix in SUFFIXES:
+        if suffix in others:
+            return others[suffix].decode(errors="replace").strip()
+    try:
+        content = json_beside(others)
+    except ValueError:
+        return ""
+    caption = content.get("caption", "") if isinstance(content, dict) else ""
+    return caption.strip() if isinstance(caption, str) else ""

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipelines.config.names import shortened
+from pipelines.config.paths import shortened
 from pipelines.console import count_of
 from pipelines.data.read.parquet_columns import KEYS, key_column
 from pipelines.errors import UserError

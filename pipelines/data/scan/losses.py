@@ -12,13 +12,18 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import PurePosixPath
 
+import numpy as np
+import pyarrow as pa
+
 from pipelines.config.sections.sources import SourceConfig
 from pipelines.console import count_of
+from pipelines.data.database import database
 from pipelines.data.read.samples import IMAGES, Damage, Item, Note, Problem
 from pipelines.data.read.shard_paths import covered
 from pipelines.data.read.sources import Source
 from pipelines.errors import UserError
 from pipelines.files import storage
+from pipelines.files.many import streamed
 
 MANIFEST = "manifest.json"
 COUNTED, BY_MANIFEST, BY_BYTES, BY_OTHERS, UNKNOWN = "counted", "manifest", "bytes", "other shards", "unknown"
@@ -271,3 +276,44 @@ class Tally:
                     f"{blind} of {count} shards of {name} are unreadable or short, more than {option}, and no "
                     f"shard is undamaged, so the loss cannot be estimated: {named}"
                 )
+
+
+_READ = pa.schema([("shard", pa.uint32()), ("row", pa.uint32()), ("key", pa.string())])
+
+
+def repeated_keys(paths: Sequence[str], rows: int) -> pa.Table:
+    """The samples whose key an earlier file has.
+
+    Args:
+        paths: of Parquet files with a column ``key``; none holds a key twice.
+        rows: of all files.
+
+    Returns:
+        shard (number of the file), row, key, and earlier (number of the file that has the key first), in order.
+    """
+    with database(rows) as connection:
+        connection.register("every", storage.data_set(paths))
+        connection.execute("CREATE TABLE again AS SELECT hash(key) AS h FROM every GROUP BY h HAVING count(*) > 1")
+        if not connection.execute("SELECT count(*) FROM again").fetchall()[0][0]:
+            return pa.table({name: pa.array([], pa.uint32()) for name in ("shard", "row", "key", "earlier")})
+        connection.register("read", pa.RecordBatchReader.from_batches(_READ, _batches(paths)))
+        connection.execute(
+            "CREATE TABLE suspects AS SELECT shard, row, key FROM read WHERE hash(key) IN (SELECT h FROM again)"
+        )
+        return connection.sql(
+            """
+            SELECT shard, row, key, earlier FROM (
+                SELECT *, first_value(shard) OVER (PARTITION BY key ORDER BY shard) AS earlier FROM suspects
+            ) WHERE shard <> earlier ORDER BY shard, row
+            """
+        ).to_arrow_table()
+
+
+def _keys(path: str) -> pa.Array:
+    return storage.read_table(path, ["key"])["key"].combine_chunks()
+
+
+def _batches(paths: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    for number, keys in enumerate(streamed(_keys, paths)):
+        columns = [np.full(len(keys), number, np.uint32), np.arange(len(keys), dtype=np.uint32), keys]
+        yield pa.record_batch([pa.array(column) for column in columns], schema=_READ)

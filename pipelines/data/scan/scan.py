@@ -22,15 +22,13 @@ from pipelines.config.sections.data import DataConfig
 from pipelines.config.sections.sources import SHARDED, SourceConfig
 from pipelines.console import count_of, say
 from pipelines.data.columns import ATTRIBUTE, DESCRIPTOR, GROUP, PHASH
-from pipelines.data.database import memory_for
+from pipelines.data.database import memory_for, one_by_one
 from pipelines.data.read.attributes import Attributes, group_of
 from pipelines.data.read.samples import FILES, IMAGES, Damage, Item, Note, Problem, Sample
-from pipelines.data.read.shard_sample import sampled
+from pipelines.data.read.shard_paths import sampled
 from pipelines.data.read.sources import Source
 from pipelines.data.scan.glimpses import Keeping, glimpses_path, most_of_shard
-from pipelines.data.scan.losses import Reading, Rejection, Tally, rejections
-from pipelines.data.scan.repeated import repeated_keys
-from pipelines.data.tasks import one_by_one
+from pipelines.data.scan.losses import Reading, Rejection, Tally, rejections, repeated_keys
 from pipelines.errors import Unavailable
 from pipelines.files import storage
 from pipelines.files.digest import digest

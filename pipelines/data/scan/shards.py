@@ -26,13 +26,13 @@ from mi_core.images import Decoder
 from pipelines.config.mistakes import first_mistake
 from pipelines.config.sections.sources import KINDS, ON_FILES, SETTINGS, SHARDED, TORCHVISION, SourceConfig
 from pipelines.console import bars, say
+from pipelines.data.database import one_by_one
 from pipelines.data.read.samples import Item, Note, Problem, Sample
 from pipelines.data.read.shard_paths import PARQUET, TARS, expand
 from pipelines.data.read.sources import Source
 from pipelines.data.read.tar_shards import is_image
 from pipelines.data.scan.losses import MANIFEST, Reading, Rejection, Tally, rejections
 from pipelines.data.scan.scan import repeated, usable
-from pipelines.data.tasks import one_by_one
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.run.parts import TaskMap

@@ -20,8 +20,8 @@ from mi_core.encoders.averaging import averaged
 from mi_core.encoders.checkpoint import Encoder
 from mi_core.image_files import ImageError
 from mi_core.images import Decoder, Pixels, decode
-from mi_core.querying.answers import Answers, Seconds
 from mi_core.querying.extractor import Extractor
+from mi_core.querying.forward import Answers, Seconds
 from mi_core.querying.plan import QueryPlan
 from mi_core.streams import pixel_streams
 from pipelines.extract.actor.attempts import Attempt

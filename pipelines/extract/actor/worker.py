@@ -18,8 +18,8 @@ import pyarrow as pa
 import torch
 
 from mi_core.checks import AnswerError, ConfigError, NumericError, ShapeError
+from mi_core.encoders.batch_norm import for_queries
 from mi_core.encoders.checkpoint import Encoder
-from mi_core.encoders.folding import for_queries
 from mi_core.encoders.remembering import Memory, remembering
 from mi_core.images import Decoder
 from mi_core.runtime import keep_freed_memory, prepare_cuda

@@ -15,7 +15,7 @@ from mi_core.images import Decoder
 from pipelines.config.sections.data import DataConfig
 from pipelines.config.sections.sources import SourceConfig
 from pipelines.data.columns import known_label
-from pipelines.data.read.captions import made_caption, own_caption
+from pipelines.data.read.attributes import made_caption, own_caption
 from pipelines.data.read.samples import Item, Sample
 from pipelines.data.read.sources import Source
 from pipelines.errors import UserError

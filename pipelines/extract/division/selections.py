@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from mi_core.images import Decoder
-from pipelines.data.draw.blended import Blend, blend_of
+from pipelines.data.draw.images import Blend, blend_of
 from pipelines.data.draw.splits import Splits
 from pipelines.data.read.samples import Sample
 from pipelines.files.digest import digest

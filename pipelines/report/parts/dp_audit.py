@@ -16,7 +16,7 @@ from pipelines.attack.answers.canaries import guessed, wealth_against
 from pipelines.attack.results import Task, result_of
 from pipelines.config.roles import CANARY_IN, CANARY_ROLE
 from pipelines.config.run_config import RunConfig
-from pipelines.config.sections.dp_audit import APPROXIMATE, GAUSSIAN
+from pipelines.config.sections.attacks import APPROXIMATE, GAUSSIAN
 from pipelines.config.sections.encoders import DefendedConfig
 from pipelines.data.draw.splits import Splits
 from pipelines.encoders.stored import describe

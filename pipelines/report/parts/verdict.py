@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from mi_core.images import thumbnail
-from mi_core.metrics.by_class import ClassResult, by_class
 from mi_core.metrics.delong import design_effect
+from mi_core.metrics.membership import ClassResult, by_class
 from mi_core.querying.sanity import fault_in_words
 from mi_core.registration import attempts, is_after_looking
 from mi_core.report import build

@@ -252,7 +252,7 @@ def test_weights_of_another_side_are_told_timm_s_own_name(file: str, load: str, 
     ],
 )
 def test_the_activation_of_timm_s_clip_is_noted_as_open_clip_s_is(name: str, note: str) -> None:
-    from mi_core.adoption.clip_weights import timm_activation_note
+    from mi_core.adoption.builders import timm_activation_note
 
     pytest.importorskip("timm")
     assert re.search(note, timm_activation_note(name))

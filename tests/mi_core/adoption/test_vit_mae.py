@@ -9,7 +9,7 @@ import safetensors.torch
 import torch
 
 from mi_core.adoption.foreign import adopt
-from mi_core.adoption.layouts.vit_mae import released_names
+from mi_core.adoption.layouts.names import released_names
 from mi_core.attacks.white_box import WhiteBoxParameters
 from mi_core.checks import ConfigError
 from mi_core.features.loss_gradient import MaskedGradient

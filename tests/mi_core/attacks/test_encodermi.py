@@ -12,9 +12,9 @@ from mi_core.attacks.encodermi import (
     EncoderMIThreshold,
     EncoderMIVector,
     NetworkParameters,
+    PairwiseParameters,
     clouds,
 )
-from mi_core.attacks.pairwise import PairwiseParameters
 from mi_core.checks import ConfigError
 from mi_core.features.pairwise_similarity import PairwiseSimilarity
 from mi_core.metrics.delong import auc

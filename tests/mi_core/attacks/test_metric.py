@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mi_core.attacks import ATTACKS
-from mi_core.attacks.classifier import posteriors, revealed
-from mi_core.attacks.metric import best_balanced_threshold
+from mi_core.attacks.metric import best_balanced_threshold, posteriors, revealed
 from mi_core.records import Features, LabelledFeatures
 
 LOGITS = np.random.default_rng(0).normal(0, 3, (40, 5)).astype(np.float32)

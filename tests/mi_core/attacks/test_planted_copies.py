@@ -18,7 +18,7 @@ from sklearn.datasets import load_digits
 
 from mi_core.attacks.memorisation import CLIPMem, MemorisationAttack, SSLMem
 from mi_core.attacks.shadows import shadow_row
-from mi_core.augmentations.clip import CLIPAugmentation
+from mi_core.augmentations.frameworks import CLIPAugmentation
 from mi_core.augmentations.simclr import SimCLRAugmentation
 from mi_core.augmentations.views import make_views
 from mi_core.encoders.checkpoint import Encoder

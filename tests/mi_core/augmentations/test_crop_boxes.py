@@ -10,8 +10,7 @@ import torch
 from scipy.stats import ks_2samp
 from torchvision.transforms import RandomResizedCrop
 
-from mi_core.augmentations.crop_boxes import TRIES, crop_boxes
-from mi_core.augmentations.simclr import SimCLRAugmentation
+from mi_core.augmentations.simclr import TRIES, SimCLRAugmentation, crop_boxes
 from mi_core.streams import stream_keys, uniforms
 
 RATIO = (3 / 4, 4 / 3)

@@ -14,7 +14,7 @@ from PIL import Image, ImageFilter, ImageOps
 from scipy.stats import ks_2samp
 
 from mi_core.augmentations import AUGMENTATIONS, operations
-from mi_core.augmentations.moco import MoCoV1Augmentation
+from mi_core.augmentations.frameworks import MoCoV1Augmentation
 from mi_core.streams import stream_keys
 
 SIZE, COUNT = 40, 1500

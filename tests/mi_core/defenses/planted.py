@@ -12,8 +12,7 @@ import torch
 from torch import nn
 
 from mi_core.attacks.attribute_inference import AttributeInferenceParameters, infer
-from mi_core.defenses.base import ProviderData
-from mi_core.defenses.defended import answers
+from mi_core.defenses.base import ProviderData, answers
 from mi_core.encoders.checkpoint import Encoder, channelwise
 from mi_core.metrics.utility import classifier_accuracy
 

@@ -11,12 +11,11 @@ from torch import nn
 
 from mi_core.checks import ConfigError, ShapeError
 from mi_core.defenses import DEFENSES
-from mi_core.defenses.base import Defense, ProviderData, numbers
-from mi_core.defenses.defended import answers, query_streams
+from mi_core.defenses.base import Defense, ProviderData, answers, numbers, query_streams
 from mi_core.encoders import build_backbone
 from mi_core.encoders.averaging import averaged
+from mi_core.encoders.batch_norm import for_queries
 from mi_core.encoders.checkpoint import Encoder, channelwise, fingerprint
-from mi_core.encoders.folding import for_queries
 from tests.mi_core.defenses.planted import (
     Sharper,
     attribute_images,

@@ -16,8 +16,7 @@ from torch import nn
 from mi_core import mlp
 from mi_core.checks import ConfigError, NumericError
 from mi_core.defenses.attriguard import AttriGuard, AttriGuardParameters, smallest_changes, value_distribution
-from mi_core.defenses.base import ProviderData
-from mi_core.defenses.defended import answers
+from mi_core.defenses.base import ProviderData, answers
 from mi_core.encoders.checkpoint import Encoder
 from mi_core.objectives.gradient_reversal import Adversary
 from tests.mi_core.defenses.planted import attribute_images, classifier, encoder_of, task_accuracy, told

@@ -12,8 +12,7 @@ from torch import nn
 from mi_core import mlp
 from mi_core.attacks import ATTACKS
 from mi_core.checks import ConfigError, NumericError
-from mi_core.defenses.base import numbers
-from mi_core.defenses.defended import answers
+from mi_core.defenses.base import answers, numbers
 from mi_core.defenses.memguard import MemGuard, MemGuardParameters, carried_over, noise_chance
 from mi_core.encoders.checkpoint import Encoder
 from mi_core.metrics.delong import auc, auc_difference

@@ -13,8 +13,7 @@ from torch import nn
 
 from mi_core.augmentations.simclr import SimCLRAugmentation
 from mi_core.checks import ConfigError, NumericError
-from mi_core.defenses.base import numbers
-from mi_core.defenses.defended import answers
+from mi_core.defenses.base import answers, numbers
 from mi_core.defenses.output_noise import OutputNoise, OutputNoiseParameters, standard_noise
 from mi_core.encoders.averaging import ask_anew, averaged
 from mi_core.encoders.checkpoint import Encoder

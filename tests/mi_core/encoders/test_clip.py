@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from mi_core.adoption.clip_weights import activation_note, convert_open_clip
+from mi_core.adoption.builders import activation_note, convert_open_clip
 from mi_core.checks import ConfigError
 from mi_core.encoders.clip import CLIPBackbone, SplitTower, split_tower, take_projection
 

@@ -9,7 +9,7 @@ from mi_core.adoption.layouts.names import torchvision_vit_key
 from mi_core.checks import ConfigError
 from mi_core.encoders import ENCODERS, Architecture, build_backbone
 from mi_core.encoders.checkpoint import Encoder, channelwise, fingerprint, load_weights, seeded, weights_bytes
-from mi_core.encoders.projection import projection_head
+from mi_core.encoders.heads import projection_head
 
 
 def normalisation(mean: float, std: float, channels: int = 1) -> tuple[torch.Tensor, torch.Tensor]:

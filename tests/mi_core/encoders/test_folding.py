@@ -9,9 +9,8 @@ import torch
 from torch import nn
 
 from mi_core.encoders import build_backbone
-from mi_core.encoders.batch_norm import split_batch_norm
+from mi_core.encoders.batch_norm import fold_batch_norm, for_queries, split_batch_norm
 from mi_core.encoders.checkpoint import Encoder, channelwise, seeded
-from mi_core.encoders.folding import fold_batch_norm, for_queries
 from mi_core.querying.gradients import layer_groups
 
 NETWORKS = {

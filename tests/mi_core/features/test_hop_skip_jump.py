@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from mi_core.checks import ConfigError
-from mi_core.features.hop_skip_jump import hop_skip_jump
+from mi_core.features.boundary_distance import hop_skip_jump
 
 SHAPE = (3, 12, 12)
 WIDTH = math.prod(SHAPE)

@@ -8,9 +8,8 @@ import torch
 from scipy.special import softmax
 from scipy.stats import entropy
 
-from mi_core.augmentations.parts import global_and_parts
 from mi_core.checks import ShapeError
-from mi_core.features.part_energy import _bumps, part_energies
+from mi_core.features.part_energy import _bumps, global_and_parts, part_energies
 from mi_core.streams import stream_keys
 
 STREAMS = stream_keys(0, "train", "pool", ["a", "b", "c"])

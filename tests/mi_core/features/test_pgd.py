@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from mi_core.checks import ConfigError, ShapeError
-from mi_core.features.pgd import targeted_pgd
+from mi_core.features.adversarial import targeted_pgd
 
 
 def test_it_reaches_the_corner_that_a_linear_classifier_wants() -> None:

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from mi_core.checks import ShapeError
-from mi_core.metrics.by_class import by_class
 from mi_core.metrics.delong import auc
 from mi_core.metrics.intervals import rate
+from mi_core.metrics.membership import by_class
 
 
 def test_every_class_by_itself() -> None:

@@ -10,7 +10,7 @@ from torch import nn
 
 from mi_core.checks import ConfigError, ShapeError
 from mi_core.encoders import build_backbone
-from mi_core.encoders.prototypes import Prototypes
+from mi_core.encoders.heads import Prototypes
 from mi_core.objectives.dino import DINO, DINOParameters, dino_loss
 
 SMALL = {"projection_hidden": 32, "projection_width": 8, "prototypes": 24}

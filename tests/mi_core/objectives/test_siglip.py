@@ -9,7 +9,7 @@ import torch
 
 from mi_core.checks import ShapeError
 from mi_core.encoders import build_backbone
-from mi_core.objectives.siglip import SigLIP, SigLIPParameters, sigmoid_loss
+from mi_core.objectives.clip import SigLIP, SigLIPParameters, sigmoid_loss
 
 
 def test_the_loss_equals_the_paper() -> None:

@@ -21,12 +21,11 @@ from mi_core.objectives import OBJECTIVES
 from mi_core.objectives.barlow_twins import BarlowTwinsParameters
 from mi_core.objectives.base import Objective
 from mi_core.objectives.byol import BYOLParameters
-from mi_core.objectives.clip import CLIPParameters
+from mi_core.objectives.clip import CLIPParameters, SigLIPParameters
 from mi_core.objectives.dino import DINOParameters
 from mi_core.objectives.i_jepa import IJEPAParameters
 from mi_core.objectives.mae import MAEParameters
 from mi_core.objectives.moco import MoCoV1Parameters, MoCoV2Parameters, MoCoV3Parameters
-from mi_core.objectives.siglip import SigLIPParameters
 from mi_core.objectives.simclr import SimCLRParameters
 from mi_core.objectives.supervised import SupervisedParameters
 from mi_core.objectives.talos import TalosParameters

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from mi_core.querying.batch_size import best_batch
+from mi_core.querying.extractor import best_batch
 
 
 def trial(

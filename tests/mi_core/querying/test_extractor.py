@@ -9,25 +9,22 @@ import pytest
 import torch
 from torch import nn
 
-from mi_core.augmentations.parts import global_and_parts
 from mi_core.augmentations.simclr import SimCLRAugmentation
 from mi_core.augmentations.views import make_views
 from mi_core.checks import ConfigError, NumericError, ShapeError
 from mi_core.encoders import build_backbone
 from mi_core.encoders.checkpoint import Encoder, channelwise, seeded
-from mi_core.encoders.projection import projection_head
+from mi_core.encoders.heads import projection_head
 from mi_core.encoders.tokens import feature_map
 from mi_core.features import Measure
-from mi_core.features.adversarial import AdversarialLogits
-from mi_core.features.boundary_distance import BoundaryDistance
+from mi_core.features.adversarial import AdversarialLogits, targeted_pgd
+from mi_core.features.boundary_distance import BoundaryDistance, hop_skip_jump
 from mi_core.features.caption_similarity import CaptionEmbedding, CaptionSimilarity
 from mi_core.features.embedding import Embedding, ViewEmbeddings
-from mi_core.features.hop_skip_jump import hop_skip_jump
 from mi_core.features.lp_norm import LpNorm
 from mi_core.features.pairwise_similarity import PairwiseSimilarity
-from mi_core.features.part_energy import PartEnergies, part_energies
+from mi_core.features.part_energy import PartEnergies, global_and_parts, part_energies
 from mi_core.features.patch_similarity import CenterSimilarity, center_similarity, patches
-from mi_core.features.pgd import targeted_pgd
 from mi_core.querying.extractor import Extractor
 from mi_core.querying.plan import QueryPlan
 from mi_core.streams import stream_keys

@@ -10,7 +10,7 @@ import torch
 from scipy import stats
 from torch import nn
 
-from mi_core.augmentations.clip import CLIPAugmentation
+from mi_core.augmentations.frameworks import CLIPAugmentation
 from mi_core.augmentations.simclr import SimCLRAugmentation
 from mi_core.checks import ConfigError, ShapeError
 from mi_core.encoders.checkpoint import Encoder, channelwise

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from mi_core.checks import ConfigError
-from mi_core.validity.multiple_testing import cauchy_combination, holm
+from mi_core.validity.verdict import cauchy_combination, holm
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=8))

@@ -10,7 +10,7 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from mi_core.checks import ConfigError, NumericError, ShapeError
-from mi_core.validity.posterior import FOLDS, posterior
+from mi_core.validity.candidates import FOLDS, posterior
 
 SCORES = st.lists(st.integers(-4, 4), min_size=6, max_size=25)
 

@@ -23,7 +23,7 @@ from pipelines.attack.fit import Scored
 from pipelines.attack.results import Task, tasks
 from pipelines.audit import run as audit
 from pipelines.config.run_config import RunConfig
-from pipelines.data import tasks as data_tasks
+from pipelines.data import database as data_tasks
 from pipelines.data.draw.draw import draw
 from pipelines.data.draw.splits import Splits
 from pipelines.data.plans import plan_of

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from mi_core.encoders.folding import for_queries
+from mi_core.encoders.batch_norm import for_queries
 from mi_core.features.neighbour_density import neighbour_density
 from pipelines.data.draw.images import load_images
 from pipelines.data.draw.splits import Splits

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pipelines.audit import precision
+from pipelines.audit import run as precision
 from pipelines.audit.run import run
 from pipelines.plan.load import parse
 from tests.conftest import small_config

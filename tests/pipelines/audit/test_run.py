@@ -21,14 +21,13 @@ from mi_core.records import Estimate
 from mi_core.registration import faults_of, is_after_looking
 from mi_core.report.contents import schema
 from pipelines.audit import run as audit
-from pipelines.audit.precision import with_settled_precision
+from pipelines.audit.run import is_finished, with_settled_precision
 from pipelines.data.draw.splits import Splits
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.plan.load import parse
 from pipelines.pretrain import run as pretrain
 from pipelines.report import index
-from pipelines.run.finished import is_finished
 from pipelines.run.folder import RunFolder
 from pipelines.run.registration import lines_of
 from tests.conftest import small_config
@@ -153,7 +152,7 @@ def test_a_run_that_changed_is_not_finished(
     elif change == "setting":
         config["resources"] = config.get("resources", {}) | {"encoder_actors": 1, "object_store_mb": 99}
     else:
-        monkeypatch.setattr("pipelines.run.finished.code_digest", dict)
+        monkeypatch.setattr("pipelines.run.folder.code_digest", dict)
     place = RunFolder(str(folder))
     assert not is_finished(with_settled_precision(parse(config, "small.yaml"), place), place)
 

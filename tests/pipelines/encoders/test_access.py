@@ -22,10 +22,10 @@ import yaml
 
 from cluster.serve_encoder import Reply
 from mi_core.augmentations import AUGMENTATIONS
-from mi_core.encoders.folding import for_queries
+from mi_core.encoders.batch_norm import for_queries
+from mi_core.encoders.remote.encoder import png_bytes
 from mi_core.encoders.remote.meter import Limits, Meter
 from mi_core.encoders.remote.parameters import IDENTITY, EndpointParameters
-from mi_core.encoders.remote.png import png_bytes
 from mi_core.features.lp_norm import LpNorm
 from mi_core.features.pairwise_similarity import PairwiseSimilarity
 from mi_core.querying.extractor import Extractor
@@ -43,8 +43,7 @@ from pipelines.encoders.access import Access
 from pipelines.encoders.adopt import CHECKED, REPEATED, try_out
 from pipelines.encoders.stored import describe
 from pipelines.errors import UserError, fault_of_user
-from pipelines.estimate.run import estimate
-from pipelines.estimate.view import lines
+from pipelines.estimate.run import estimate, lines
 from pipelines.plan.load import parse
 from pipelines.run.folder import FREE, RunFolder
 from tests.conftest import small_config

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipelines.encoders.answer_cache import AnswerCache
+from pipelines.encoders.access import AnswerCache
 
 OUTPUTS = ("backbone", "projection")
 

@@ -14,7 +14,7 @@ from pipelines.config.sections.data import DataConfig
 from pipelines.config.sections.encoders import LoadedConfig
 from pipelines.data.draw.splits import Splits
 from pipelines.encoders.adopt import Adoption, compare_preprocessing
-from pipelines.encoders.preprocessing import COMPARED, as_published, compared, in_words
+from pipelines.encoders.probes import COMPARED, as_published, compared, in_words
 from pipelines.errors import UserError
 from pipelines.plan.load import parse
 from pipelines.run.folder import RunFolder

@@ -19,9 +19,9 @@ import pytest
 import torch
 import yaml
 
+from mi_core.encoders.remote.encoder import png_bytes
 from mi_core.encoders.remote.meter import Limits, Spent
 from mi_core.encoders.remote.parameters import EndpointParameters
-from mi_core.encoders.remote.png import png_bytes
 from pipelines.audit import run as audit
 from pipelines.encoders.access import Access, Meters, access_to, certain, spent, tell_of_a_kill
 from pipelines.encoders.adopt import CHECKED

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.config.reading.shipped import config_file
+from pipelines.config.reading.yaml_text import config_file
 from pipelines.errors import UserError
 from pipelines.plan.load import load
 from tests.pipelines.mistakes import QUICKSTART, ROOT

@@ -25,8 +25,7 @@ from mi_core.report.contents import schema
 from pipelines.audit import run as audit
 from pipelines.config.run_config import RunConfig
 from pipelines.data.plans import plan_of
-from pipelines.encoders.record import EncoderRecord
-from pipelines.encoders.stored import describe
+from pipelines.encoders.stored import EncoderRecord, describe
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.plan.load import parse

@@ -27,10 +27,10 @@ from pipelines.config.sections.encoders import DefendedConfig, EndpointConfig, L
 from pipelines.data.draw.draw import draw
 from pipelines.data.plans import plan_of
 from pipelines.data.scan.scan import scan
-from pipelines.encoders.record import EncoderRecord
 from pipelines.encoders.stored import (
     ANSWERS,
     DEFENSE,
+    EncoderRecord,
     defended_fingerprint,
     defense_seed,
     describe,

@@ -15,7 +15,7 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from pipelines.config.sections.report import ReportConfig
+from pipelines.config.sections.limits import ReportConfig
 from pipelines.errors import UserError
 from pipelines.report.after import hand_over
 from pipelines.run.folder import RunFolder

@@ -29,8 +29,8 @@ from torch import nn
 from mi_core.augmentations.simclr import SimCLRAugmentation
 from mi_core.checks import ConfigError, check_choice
 from mi_core.encoders import build_backbone
+from mi_core.encoders.batch_norm import for_queries
 from mi_core.encoders.checkpoint import Encoder, channelwise, seeded
-from mi_core.encoders.folding import for_queries
 from mi_core.features.pairwise_similarity import PairwiseSimilarity
 from mi_core.image_files import load_image
 from mi_core.images import Decoder, decode

@@ -21,10 +21,9 @@ from mi_core.augmentations.simclr import SimCLRAugmentation
 from mi_core.checks import AnswerError, ConfigError, ShapeError
 from mi_core.encoders.remote.adapters import ADAPTERS
 from mi_core.encoders.remote.client import MOST_RETRY_AFTER_SECONDS, Client, retry_after
-from mi_core.encoders.remote.encoder import Endpoint
+from mi_core.encoders.remote.encoder import Endpoint, png_bytes
 from mi_core.encoders.remote.meter import Limits, Meter, Spent
 from mi_core.encoders.remote.parameters import EndpointParameters
-from mi_core.encoders.remote.png import png_bytes
 from mi_core.features.lp_norm import LpNorm
 from mi_core.features.pairwise_similarity import PairwiseSimilarity
 from mi_core.querying.extractor import Extractor

@@ -15,12 +15,11 @@ import pytest
 import torch
 
 from mi_core.checks import AnswerError, ConfigError, ShapeError
-from mi_core.encoders.remote.adapters import ADAPTERS
-from mi_core.encoders.remote.answers import most_bytes
+from mi_core.encoders.remote.adapters import ADAPTERS, most_bytes
 from mi_core.encoders.remote.client import Client
+from mi_core.encoders.remote.encoder import png_bytes
 from mi_core.encoders.remote.meter import Meter, Spent
 from mi_core.encoders.remote.parameters import EndpointParameters
-from mi_core.encoders.remote.png import png_bytes
 from tests.endpoints import RawServer, raw
 
 IMAGES = png_bytes(torch.rand(2, 1, 4, 4, generator=torch.Generator().manual_seed(0)))

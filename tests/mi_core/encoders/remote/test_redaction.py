@@ -16,10 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mi_core.checks import AnswerError, ConfigError, ShapeError
-from mi_core.encoders.remote.client import Client
+from mi_core.encoders.remote.client import HIDDEN, Client, Redaction
 from mi_core.encoders.remote.meter import Meter
 from mi_core.encoders.remote.parameters import EndpointParameters
-from mi_core.encoders.remote.redaction import HIDDEN, Redaction
 from tests.endpoints import raw
 
 KEY = "k3y+of/mine&0123456789="

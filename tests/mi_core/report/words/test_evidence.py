@@ -24,9 +24,9 @@ from mi_core.report.words.evidence import (
 )
 from mi_core.report.words.numbers import small
 from mi_core.report.words.sides import sides_by
-from mi_core.validity.multiple_testing import cauchy_combination, holm
 from mi_core.validity.sets.dataset import DatasetTest, dataset_test
 from mi_core.validity.sets.share import LeastShare
+from mi_core.validity.verdict import cauchy_combination, holm
 from tests.mi_core.report.conftest import make_asked
 from tests.mi_core.report.words.test_wording import said
 

@@ -14,9 +14,8 @@ from mi_core.objectives import OBJECTIVES
 from mi_core.objectives.supervised import SupervisedParameters
 from mi_core.streams import stream_keys
 from pipelines.config.sections.data import DataConfig
-from pipelines.data.draw.blended import blend_of
 from pipelines.data.draw.draw import draw
-from pipelines.data.draw.images import load_images
+from pipelines.data.draw.images import blend_of, load_images
 from pipelines.data.draw.splits import ROLES, Splits
 from pipelines.data.read.samples import Sample
 from pipelines.data.read.sources import Source

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipelines.config.sections.data import DataConfig
-from pipelines.data import tasks
+from pipelines.data import database as tasks
 from pipelines.data.database import database
 from pipelines.data.draw import draw as drawing
 from pipelines.data.draw.draw import draw

@@ -12,8 +12,7 @@ from pydantic import ValidationError
 from pipelines.config.sections.attributes import AttributeConfig
 from pipelines.config.sections.data import DataConfig
 from pipelines.data.draw.draw import draw
-from pipelines.data.read.attributes import Attributes, read_table
-from pipelines.data.read.captions import own_caption
+from pipelines.data.read.attributes import Attributes, own_caption, read_table
 from pipelines.data.read.samples import Sample
 from pipelines.data.scan.scan import scan
 from pipelines.errors import UserError

@@ -14,7 +14,7 @@ import pytest
 from pydantic import ValidationError
 
 from pipelines.config.sections.data import DataConfig
-from pipelines.data import tasks
+from pipelines.data import database
 from pipelines.data.draw.draw import draw
 from pipelines.data.draw.splits import Splits
 from pipelines.data.look import Look
@@ -56,7 +56,7 @@ def test_roles_are_those_of_the_slow_draw(
     block: int, near: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With lists among counts, fractions, classes, whole sources, parts, groups, exact and near-copies."""
-    monkeypatch.setattr(tasks, "AT_ONCE", 50)  # several tasks
+    monkeypatch.setattr(database, "AT_ONCE", 50)  # several tasks
     monkeypatch.setattr(key_lists, "BATCH", 2)  # several parts
     drawn = told = grouped = parted = 0
     for number in range(20):

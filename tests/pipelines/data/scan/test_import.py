@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from pipelines.data.database import one_by_one
 from pipelines.data.scan import shards
-from pipelines.data.tasks import one_by_one
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.run.parts import TaskMap

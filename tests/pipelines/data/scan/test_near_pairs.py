@@ -9,10 +9,9 @@ import pyarrow as pa
 import pytest
 
 from mi_core.validity.near_duplicates import near_pairs as all_pairs
-from pipelines.data.database import database
+from pipelines.data.database import database, one_by_one
 from pipelines.data.scan import near_pairs
 from pipelines.data.scan.near_pairs import NearPairs
-from pipelines.data.tasks import one_by_one
 
 SAMPLES = 900
 

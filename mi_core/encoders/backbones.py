@@ -1,21 +1,44 @@
-"""Convolutional backbones: torchvision's networks without their classifiers, and small ones for CPUs.
+"""The backbones that are built here: small convolutional networks, those of torchvision, vision transformers.
+
+Convolutional backbones: torchvision's networks without their classifiers, and small ones for CPUs.
 
 Residual networks (He et al., CVPR 2016), VGG with batch norm (Simonyan and Zisserman, ICLR 2015) and MobileNetV2
 (Sandler et al., CVPR 2018). The CIFAR stem keeps the resolution: stride 1 and no max-pooling, as in the MoCo CIFAR
 recipe that EncoderMI uses. The ImageNet stem is torchvision's own. B images, C channels, H height, W width, D width of
 the embedding.
+
+torchvision's vision transformer without its class token, as that of I-JEPA (Assran et al., CVPR 2023).
+
+Vision transformers (Dosovitskiy et al., ICLR 2021; the small one of Touvron et al., ICML 2021): torchvision's.
+
+The embedding is the class token after the last norm; of a network without one, as I-JEPA's (Assran et al., CVPR 2023),
+it is the mean of the patches. Patch and image size are free. Two networks are called ViT-S: that of MoCo v3 (Chen et
+al., ICCV 2021) has 12 attention heads, that of DeiT, timm, DINO and DINOv2 has 6. Registers (Darcet et al., ICLR 2024)
+are further class tokens, whose positions stay 0.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
+from torchvision.models import VisionTransformer
 
 from mi_core.checks import ConfigError
-from mi_core.encoders.input import ImageShape
+
+
+@dataclass(frozen=True)
+class ImageShape:
+    """C colour channels, side of the image and, for transformers, of its patches in pixels."""
+
+    channels: int
+    size: int
+    patch: int = 0
+
 
 # torchvision's models are imported where they are built: they take a second that other encoders need not wait for
 
@@ -172,3 +195,51 @@ def resnet(images: ImageShape, name: str, *, cifar_stem: bool) -> nn.Module:
     elif images.channels != 3:
         network.conv1 = nn.Conv2d(images.channels, 64, 7, stride=2, padding=3, bias=False)
     return network
+
+
+class PatchMean(VisionTransformer):  # type: ignore[misc]
+    """Images (B, C, S, S) to the mean (B, D) of their patches after the last norm. Arguments as torchvision's."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        del self.class_token
+        self.register_buffer("class_token", torch.empty(1, 0, self.hidden_dim), persistent=False)  # there are none
+        self.encoder.pos_embedding = nn.Parameter(self.encoder.pos_embedding.detach()[:, 1:].clone())
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """The mean of the patches."""
+        states: torch.Tensor = self.encoder(self._process_input(images))
+        return states.mean(dim=1)
+
+
+def vision_transformer(
+    images: ImageShape, *, width: int, layers: int, heads: int, registers: int = 0, class_token: bool = True
+) -> nn.Module:
+    """A ViT without its classifier: (B, C, S, S) to (B, width); the hidden layers are four times as wide."""
+    from torchvision.models import VisionTransformer
+
+    from mi_core.encoders.backbones import PatchMean
+
+    network: nn.Module = (VisionTransformer if class_token else PatchMean)(
+        image_size=images.size,
+        patch_size=images.patch,
+        num_layers=layers,
+        num_heads=heads,
+        hidden_dim=width,
+        mlp_dim=4 * width,
+    )
+    network.heads = nn.Identity()
+    if images.channels != 3:
+        network.conv_proj = nn.Conv2d(images.channels, width, images.patch, stride=images.patch)
+    if registers:
+        _add_registers(network, registers)
+    network.width = width  # type: ignore[assignment]
+    return network
+
+
+def _add_registers(network: Any, count: int) -> None:
+    token, positions = network.class_token.detach(), network.encoder.pos_embedding.detach()
+    registers = torch.empty(1, count, token.shape[2]).normal_(std=1e-6)
+    network.class_token = nn.Parameter(torch.cat([token, registers], dim=1))
+    none = torch.zeros_like(registers)
+    network.encoder.pos_embedding = nn.Parameter(torch.cat([positions[:, :1], none, positions[:, 1:]], dim=1))
