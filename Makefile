@@ -26,7 +26,7 @@ docs-serve:
 	$(PYTHON) -m mkdocs serve
 
 notebooks:
-	$(PYTHON) tests/notebooks.py
+	$(PYTHON) -m tests.studies.notebooks
 
 gallery:
-	$(PYTHON) tests/gallery.py
+	$(PYTHON) -m tests.studies.gallery

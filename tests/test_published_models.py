@@ -23,8 +23,9 @@ from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.encoders import LoadedConfig
 from pipelines.plan.load import load
 from pipelines.plan.rules.controls import groups_by
+from tests.mi_core import vit_mae
 from tests.mi_core.adoption.folders import save_open_clip
-from tests.mi_core.adoption.test_vit_mae import SIDE, older
+from tests.mi_core.adoption.test_vit_mae import older
 from tests.mi_core.adoption.test_vit_mae import saved as saved_vit_mae
 from tests.pipelines.hub import COMMIT, ask_there, hub_at
 from tests.pipelines.tars import image_bytes, tar_bytes
@@ -37,8 +38,6 @@ PAIRS = 16  # of a shard
 SCALED = {
     "data.roles.known-member.count": 24,
     "data.roles.known-nonmember.count": 24,
-    "data.roles.anchor.count": 8,
-    "data.roles.unlabelled.count": 60,
     **{f"encoders.{name}.load": f"open_clip:hf-hub:{MODELS}" for name in ("target", "target-40m", "target-4m")},
     **{f"encoders.{name}.weights": "null" for name in ("target", "target-40m", "target-4m")},
     "data.image_size": 32,
@@ -47,8 +46,7 @@ SCALED = {
     "encoders.reference.epochs": 1,
     "encoders.reference.batch_size": 16,
     "queries.views": 2,
-    **{f"attacks.{number}.bank": 8 for number in (4, 5)},
-    **{f"attacks.{number}.grid": "3x1" for number in (6, 7)},
+    **{f"attacks.{number}.grid": "3x1" for number in (3, 4)},
     "resources": "{encoder_actors: 1, actor_cpus: 1, gpus_per_actor: 0}",
 }
 
@@ -211,10 +209,10 @@ def test_dov4mm_ends_with_a_row_of_every_attack(tmp_path: Path) -> None:
         **{f"data.roles.target-{side}.count": 30 for side in ("member", "nonmember")},
         **{f"data.roles.known-{side}.count": 24 for side in ("member", "nonmember")},
         **{f"encoders.{name}.load": "checkpoint:vit-tiny/4" for name in ("target", "target-large")},
-        "data.image_size": SIDE,
+        "data.image_size": vit_mae.SIDE,
         "data.resize": 14,
         "encoders.reference.backbone": "vit-tiny/4",
-        "encoders.reference.size": SIDE,
+        "encoders.reference.size": vit_mae.SIDE,
         "encoders.reference.epochs": 1,
         "encoders.reference.batch_size": 16,
         "queries.views": 2,

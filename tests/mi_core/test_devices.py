@@ -29,13 +29,11 @@ from mi_core.encoders.averaging import averaged
 from mi_core.encoders.batch_norm import for_queries
 from mi_core.encoders.checkpoint import Encoder, channelwise
 from mi_core.encoders.heads import Prototypes, projection_head
-from mi_core.encoders.masked import PatchDecoder
 from mi_core.features import MEASURES, Measure, boundary_distance
 from mi_core.features.adversarial import AdversarialLogits
 from mi_core.features.boundary_distance import BoundaryDistance
 from mi_core.features.caption_similarity import CaptionEmbedding, CaptionSimilarity
 from mi_core.features.embedding import Embedding, ViewEmbeddings
-from mi_core.features.loss_gradient import CaptionGradient, MaskedGradient, PredictionGradient, ViewsGradient
 from mi_core.features.lp_norm import LpNorm
 from mi_core.features.neighbour_density import NeighbourDensity
 from mi_core.features.pairwise_similarity import METRICS, PairwiseSimilarity
@@ -43,9 +41,7 @@ from mi_core.features.part_energy import PartEnergies
 from mi_core.features.patch_similarity import CenterSimilarity
 from mi_core.features.sequential import SequentialSimilarity, StoppingRule
 from mi_core.objectives import OBJECTIVES
-from mi_core.objectives.image_losses import CAPTION_LOSSES, VIEW_LOSSES
 from mi_core.objectives.text import CaptionEncoder, TextTransformer, byte_tokens
-from mi_core.querying.bank import Bank
 from mi_core.querying.extractor import Extractor
 from mi_core.querying.plan import QueryPlan
 from mi_core.training.data import ResidentImages
@@ -72,29 +68,17 @@ NEEDS: dict[str, tuple[Measure, ...]] = {  # per kind of measure, its settings
     "boundary": (BoundaryDistance(1, 300),),
     "adversarial": (AdversarialLogits(0.03, 2, CLASSES),),
     "neighbours": (NeighbourDensity(2, 4),),
-    "gradient": (
-        *(ViewsGradient(0.5, 2, 4, 3, loss) for loss in VIEW_LOSSES),
-        ViewsGradient(0.5, 2, 4, 3, momentum=True),
-    ),
-    "caption-gradient": (
-        *(CaptionGradient(0.07, 1, 4, 3, loss) for loss in CAPTION_LOSSES),
-        CaptionGradient(0.07, 1, 4, 3, both=True),
-    ),
-    "masked-gradient": (MaskedGradient(0.75, 2, 3),),
-    "prediction-gradient": (PredictionGradient(2, 3), PredictionGradient(2, 3, momentum=True)),
 }
-READING = ("sequential", "boundary", "prediction-gradient")
-"""Needs for which the host waits for numbers: whether to go on, and how large the hidden blocks are."""
-DECODING = {"masked-gradient": "vit-tiny", "prediction-gradient": "vit-tiny-gap"}
-"""Encoders that have the decoder that a need takes."""
+READING = ("sequential", "boundary")
+"""Needs for which the host waits for numbers: whether to go on."""
 RECIPES: dict[str, dict[str, Any]] = {name: {} for name in AUGMENTATIONS} | {
     "all of SimCLR": {"rotation": 10.0, "blur": 0.5, "solarize": 0.2},
 }
 WAITS = {"clip": (0, 10), "supervised": (0, 10)}
 """Per batch: numbers that the host waits for (sizes of parts of the batch, which a jitter and a blur have), and tensors
 that it sends (images, streams, and constants of a few numbers). A new one means a way over the host."""
-STEP_WAITS = {"clip": (1, 0), "siglip": (1, 0), "i-jepa": (4, 2), "moco-v2": (0, 1)}
-"""The same per training step: of captions their longest, of I-JEPA its blocks, of MoCo with parts its order of keys."""
+STEP_WAITS = {"clip": (1, 0), "siglip": (1, 0), "moco-v2": (0, 1)}
+"""The same per training step: of captions their longest, of MoCo with parts its order of keys."""
 
 
 def recipe(name: str) -> SimCLRAugmentation:
@@ -111,11 +95,6 @@ def encoder(name: str, device: torch.device = CUDA) -> Encoder:
         "prototypes": Prototypes(16, 8),
         "logits": nn.Linear(8, CLASSES),
     }
-    decoder, width = None, int(backbone.width)  # type: ignore[arg-type]
-    if type(backbone).__name__ == "VisionTransformer" and "reg" not in name:
-        decoder = PatchDecoder(width, side // patch, "pixels", 3 * patch**2, decoder_width=16, layers=1, heads=2)
-    elif name.endswith("-gap"):
-        decoder = PatchDecoder(width, side // patch, "states", width, decoder_width=16, layers=1, heads=2)
     tower = TextTransformer(32, 16, layers=1, heads=2, length=16)
     made = Encoder(
         backbone,
@@ -124,7 +103,6 @@ def encoder(name: str, device: torch.device = CUDA) -> Encoder:
         channelwise((0.2, 0.3, 0.4), 3),
         size=side,
         text=CaptionEncoder(tower, lambda texts: byte_tokens(texts, 16)),
-        decoder=decoder,
     )
     return for_queries(made, device)
 
@@ -149,7 +127,7 @@ def ask(
 ) -> dict[str, Any]:
     """Features of a few images by the extractor's own way, before the host waits for them."""
     plan = query_plan(needs, precision, outputs)
-    bank = Bank(torch.zeros(IMAGES, 3, side, side, dtype=torch.uint8), torch.arange(IMAGES), ("a picture",) * IMAGES)
+    bank = torch.zeros(IMAGES, 3, side, side, dtype=torch.uint8)
     extractor = Extractor({"e": asked}, plan, augmentation, CUDA, crafter=asked, bank=bank)
     answers = extractor.begin(
         torch.zeros(IMAGES, 3, side, side, dtype=torch.uint8),
@@ -235,20 +213,11 @@ def test_every_recipe_draws_on_the_device(name: str, precision: str) -> None:
 @pytest.mark.parametrize("name", mostly(["resnet8"], ["resnet8", "vit-tiny"]))
 def test_every_need_is_computed_on_the_device(name: str, feature: str) -> None:
     with fake_cuda() as numbers:
-        asked = encoder(DECODING.get(feature, name))
-        asked.momentum = encoder(DECODING.get(feature, name))
+        asked = encoder(name)
         for need in NEEDS[feature]:
             numbers.read = 0
             check(ask(asked, recipe("supervised"), (need,)), (need,))
             assert not numbers.read or feature in READING
-
-
-@pytest.mark.parametrize("feature", ["gradient", "caption-gradient"])
-def test_views_whose_gradients_are_taken_are_drawn_in_single_precision(feature: str) -> None:
-    """Autocast on a GPU gives halves to some steps of a jitter and not to others, which then do not fit."""
-    with fake_cuda():
-        need, *_ = NEEDS[feature]
-        check(ask(encoder("resnet8"), recipe("simclr"), (need,)), (need,))
 
 
 @pytest.mark.slow
@@ -256,13 +225,10 @@ def test_views_whose_gradients_are_taken_are_drawn_in_single_precision(feature: 
 def test_every_encoder_with_every_recipe_and_need(name: str) -> None:
     with fake_cuda():
         asked = encoder(name)
-        asked.momentum = encoder(name)
         for drawn in RECIPES:
             for feature, needs in NEEDS.items():
                 if feature == "parts" and name == "keras-conv4":
                     continue  # it has no feature map
-                if any(need.rebuilds not in ("", asked.rebuilds) for need in needs):
-                    continue
                 for need in needs:
                     check(ask(asked, recipe(drawn), (need,)), (need,))
 
@@ -288,8 +254,6 @@ STEPS = {
     "clip": Step({"text_layers": 1}),
     "siglip": Step({"text_layers": 1}),
     "dino": Step({"projection_hidden": 32, "projection_width": 16, "prototypes": 8}),
-    "i-jepa": Step({"predictor_width": 16, "predictor_layers": 1, "predictor_heads": 2}, "vit-tiny-gap/4"),
-    "mae": Step({"decoder_width": 16, "decoder_layers": 1, "decoder_heads": 2}, "vit-tiny/8"),
     "supervised": Step({"classes": CLASSES}),
     "talos": Step({"values": 2}, epochs=2),
 }

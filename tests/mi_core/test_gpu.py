@@ -19,14 +19,12 @@ from mi_core.encoders.batch_norm import for_queries
 from mi_core.encoders.checkpoint import seeded
 from mi_core.features import Measure
 from mi_core.features.pairwise_similarity import PairwiseSimilarity
-from mi_core.querying.bank import Bank
 from mi_core.querying.extractor import Extractor
 from mi_core.querying.plan import QueryPlan
 from mi_core.training.loop import Pretrainer
 from mi_core.training.optimizers import OPTIMIZERS
 from tests.mi_core.test_devices import (
     CLASSES,
-    DECODING,
     NEEDS,
     RECIPES,
     STEPS,
@@ -65,12 +63,7 @@ def pictures(count: int = IMAGES, side: int = SIDE) -> torch.Tensor:
 def seeded_encoder(name: str, device: torch.device) -> Any:
     """The same weights on either device."""
 
-    def both() -> Any:
-        made = encoder(name, device)
-        made.momentum = encoder(name, device)
-        return made
-
-    return seeded(3, both)
+    return seeded(3, lambda: encoder(name, device))
 
 
 def features(name: str, needs: tuple[Measure, ...], device: torch.device, **settings: Any) -> dict[str, np.ndarray]:
@@ -80,9 +73,8 @@ def features(name: str, needs: tuple[Measure, ...], device: torch.device, **sett
         asked = for_queries(asked, device, compile=True)
     plan = query_plan(needs, settings.pop("precision", "float32"))
     images, keys = pictures(), torch.arange(IMAGES)
-    bank = Bank(pictures(8), torch.arange(8), ("a picture",) * 8)
     drawn = recipe(settings.pop("recipe", "simclr"))
-    extractor = Extractor({"e": asked}, plan, drawn, device, crafter=asked, bank=bank)
+    extractor = Extractor({"e": asked}, plan, drawn, device, crafter=asked, bank=pictures(8))
     several = settings.pop("batches", 1)
     begun = []
     for rows in torch.arange(IMAGES).chunk(several):
@@ -121,9 +113,8 @@ def test_embeddings_are_those_of_the_cpu(name: str) -> None:
 
 @pytest.mark.parametrize("feature", NEEDS)
 def test_every_need_is_that_of_the_cpu(feature: str) -> None:
-    name = DECODING.get(feature, "resnet8")
     for need in NEEDS[feature]:
-        ours, theirs = (features(name, (need,), place) for place in (CPU, GPU))
+        ours, theirs = (features("resnet8", (need,), place) for place in (CPU, GPU))
         assert all(np.isfinite(rows).all() for rows in theirs.values())
         if feature not in RANDOM:
             assert largest_difference(ours, theirs) < 1e-2, need

@@ -30,6 +30,7 @@ from mi_core.image_files import (
 )
 from mi_core.images import Decoder, decode, decode_and_hash, encode_jpeg
 from mi_core.validity.file_features import file_features
+from tests.raising import refused
 
 ROOT = Path(__file__).parents[2]
 PICTURE = Image.fromarray(np.random.default_rng(0).integers(0, 256, (12, 16, 3), dtype=np.uint8))
@@ -74,8 +75,7 @@ def test_postscript_is_refused_and_starts_no_process(
     opening: Callable[[bytes], object], error: type[Exception], ghostscript: Path
 ) -> None:
     postscript = saved("EPS")
-    with pytest.raises(error, match="no image of a format that is read"):
-        opening(postscript)
+    refused(error, "no image of a format that is read", opening, postscript)
     assert not ghostscript.exists()
     with pytest.raises(Exception, match=r"."):  # left to itself Pillow does start it
         Image.open(io.BytesIO(postscript)).load()
@@ -84,8 +84,7 @@ def test_postscript_is_refused_and_starts_no_process(
 
 def test_packages_that_open_files_themselves_can_be_kept_from_ghostscript(ghostscript: Path) -> None:
     image_files.never_start_ghostscript()
-    with pytest.raises(OSError, match="Ghostscript"):
-        Image.open(io.BytesIO(saved("EPS"))).load()
+    refused(OSError, "Ghostscript", Image.open(io.BytesIO(saved("EPS"))).load)
     assert not ghostscript.exists()
 
 
@@ -108,8 +107,7 @@ def test_images_are_opened_in_one_place() -> None:
 
 @pytest.mark.parametrize("kind", ["TGA", "PCX", "ICO", "SGI", "DDS", "EPS", "PDF"])
 def test_other_formats_that_pillow_knows_are_refused(kind: str) -> None:
-    with pytest.raises(ImageError, match="no image of a format that is read"):
-        load_image(saved(kind))
+    refused(ImageError, "no image of a format that is read", load_image, saved(kind))
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF", "MPO"])
@@ -142,8 +140,7 @@ def test_a_missing_package_is_named(data: bytes, remedy: str, monkeypatch: pytes
         monkeypatch.setitem(sys.modules, module, None)
     readable.cache_clear()
     try:
-        with pytest.raises(ImageError, match=remedy):
-            load_image(data)
+        refused(ImageError, remedy, load_image, data)
     finally:
         readable.cache_clear()
 
@@ -161,8 +158,7 @@ def test_what_a_jpeg_xl_claims_is_read_before_its_package_decodes_it(head: str, 
     data = bytes.fromhex(head) + bytes(40)
     assert image_files._jxl_size(data) == size
     if size[0] * size[1] > image_files.MOST_PIXELS:
-        with pytest.raises(ImageError, match="4096 x 1073741824 pixels, more than 100000000"):
-            open_image(data)
+        refused(ImageError, "4096 x 1073741824 pixels, more than 100000000", open_image, data)
 
 
 def test_a_file_of_98_million_pixels_is_read_and_one_of_101_million_is_not() -> None:
@@ -175,8 +171,7 @@ def test_a_file_of_98_million_pixels_is_read_and_one_of_101_million_is_not() -> 
     assert load_image(bits(9_900)).image.size == (9_900, 9_900)
     assert open_image(bits(9_900)).width == 9_900
     for read in (load_image, open_image):
-        with pytest.raises(ImageError, match="10050 x 10050 pixels, more than 100000000"):
-            read(bits(10_050))
+        refused(ImageError, "10050 x 10050 pixels, more than 100000000", read, bits(10_050))
 
 
 def png_of(side: int, rows: bytes) -> bytes:
@@ -220,7 +215,6 @@ def test_what_the_server_takes_and_refuses() -> None:
         assert len(server.answer([sent])["backbone"][0]) == 3 * 12 * 16
         for data, reason in ((b"junk", "image 1 is no image file"), (sent[:80], "image 1 is no image file"),
                              (saved("GIF"), "image 1 has the mode P, allowed: L")):  # fmt: skip
-            with pytest.raises(ValueError, match=reason):
-                server.answer([sent, data])
+            refused(ValueError, reason, server.answer, [sent, data])
         reply = server.respond("/json", {}, b"[" * 100_000)
         assert (reply.status, reply.content) == (400, {"error": "the body is no JSON"})

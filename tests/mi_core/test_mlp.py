@@ -10,6 +10,7 @@ import torch
 
 from mi_core import mlp
 from mi_core.checks import ConfigError, NumericError
+from tests.raising import refused
 
 
 def data(seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -45,12 +46,9 @@ def test_layers_end_without_relu() -> None:
 
 
 def test_bad_settings() -> None:
-    with pytest.raises(ConfigError, match="learning_rate = 0"):
-        training(learning_rate=0)
-    with pytest.raises(ConfigError, match="epochs = 0"):
-        training(epochs=0)
-    with pytest.raises(ConfigError, match="optimizer = 'lion', allowed: adam, sgd"):
-        training(optimizer="lion")
+    refused(ConfigError, "learning_rate = 0", training, learning_rate=0)
+    refused(ConfigError, "epochs = 0", training, epochs=0)
+    refused(ConfigError, "optimizer = 'lion', allowed: adam, sgd", training, optimizer="lion")
     inputs, targets = data()
     with pytest.raises(NumericError, match="lower its learning_rate"):
         mlp.fit(lambda: mlp.layers(2, 1), np.full_like(inputs, np.inf), targets, training(), seed=0)

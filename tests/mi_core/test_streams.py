@@ -20,6 +20,7 @@ from mi_core.streams import (
     stream_keys,
     uniforms,
 )
+from tests.raising import refused
 
 SHOWN = torch.randint(256, (5, 3, 4, 4), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
 
@@ -109,20 +110,13 @@ def test_digest64_separates_parts_and_types() -> None:
 
 
 def test_bad_input_is_refused() -> None:
-    with pytest.raises(ConfigError, match="purpose = 'query', allowed: defense, train"):
-        stream_keys(0, "query", "pool", ["x"])
-    with pytest.raises(ConfigError, match="purpose = 'train', allowed: probe, query"):
-        pixel_streams("", 0, "train", SHOWN)
-    with pytest.raises(ShapeError, match="images"):
-        pixel_streams("", 0, "query", SHOWN[0])
-    with pytest.raises(ConfigError, match="int64"):
-        uniforms(torch.zeros(3), epoch=0, view=0, count=1)
-    with pytest.raises(ConfigError, match="epoch = -1"):
-        uniforms(torch.zeros(3, dtype=torch.int64), epoch=-1, view=0, count=1)
-    with pytest.raises(ConfigError, match="count = 0"):
-        uniforms(torch.zeros(3, dtype=torch.int64), epoch=0, view=0, count=0)
-    with pytest.raises(ConfigError, match="view = -1"):
-        uniforms(torch.zeros(3, dtype=torch.int64), epoch=0, view=-1, count=1)
+    refused(ConfigError, "purpose = 'query', allowed: defense, train", stream_keys, 0, "query", "pool", ["x"])
+    refused(ConfigError, "purpose = 'train', allowed: probe, query", pixel_streams, "", 0, "train", SHOWN)
+    refused(ShapeError, "images", pixel_streams, "", 0, "query", SHOWN[0])
+    refused(ConfigError, "int64", uniforms, torch.zeros(3), epoch=0, view=0, count=1)
+    refused(ConfigError, "epoch = -1", uniforms, torch.zeros(3, dtype=torch.int64), epoch=-1, view=0, count=1)
+    refused(ConfigError, "count = 0", uniforms, torch.zeros(3, dtype=torch.int64), epoch=0, view=0, count=0)
+    refused(ConfigError, "view = -1", uniforms, torch.zeros(3, dtype=torch.int64), epoch=0, view=-1, count=1)
 
 
 @pytest.mark.parametrize("used", [False, True])

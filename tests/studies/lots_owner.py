@@ -1,6 +1,6 @@
 """How often an owner who bends a claim gets USED of an encoder that saw nothing: before, and as claims are asked now.
 
-``python tests/studies/lots_owner.py RESULT.json`` takes CIFAR-10's test images of ``shared``, a network of random
+``python -m tests.studies.lots_owner RESULT.json`` takes CIFAR-10's test images of ``shared``, a network of random
 weights, and lots of two releases of 240 images, decided by a beacon. Each of 1,000 lots is drawn once. The owner then
 tries what was open to him before (60 nonces, 60 seeds of the redraws, either release alone), and what is open now:
 deleting the claim and asking again, and copying the vault before the second release. At a true rate of .5 % more than
@@ -16,7 +16,6 @@ import json
 import shutil
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -26,39 +25,34 @@ import numpy.typing as npt
 import torch
 from PIL import Image
 
-ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT))
-
-from mi_core.auditing.models import device_of, model_of  # noqa: E402
-from mi_core.auditing.questions import ViewSimilarity  # noqa: E402
-from mi_core.encoders import build_backbone  # noqa: E402
-from mi_core.encoders.checkpoint import seeded  # noqa: E402
-from mi_core.hashing import digest64  # noqa: E402
-from mi_core.lots.chain import Question, nonce_of  # noqa: E402
-from mi_core.lots.commitment import Header, text_digest  # noqa: E402
-from mi_core.lots.designs import held_back_p_value  # noqa: E402
-from mi_core.lots.draw import HELD_BACK, Design, draw  # noqa: E402
-from mi_core.lots.drawn import Drawn, asking_order, joined_draws, waves_of  # noqa: E402
-from mi_core.lots.verdict import judge_claim, level_of  # noqa: E402
-from mi_core.metrics.intervals import clopper_pearson  # noqa: E402
-from pipelines.config.sections.sources import SourceConfig  # noqa: E402
-from pipelines.errors import UserError  # noqa: E402
-from pipelines.files import storage  # noqa: E402
-from pipelines.lots.captions import Wanted  # noqa: E402
-from pipelines.lots.claim import claim  # noqa: E402
-from pipelines.lots.commit import commit  # noqa: E402
-from pipelines.lots.publish import publish  # noqa: E402
-from pipelines.lots.question import plan_of, way_of, whole  # noqa: E402
-from pipelines.lots.vault import VAULT, Lot  # noqa: E402
-from pipelines.lots.verify import verify_claim  # noqa: E402
-from pipelines.run.parts import on_parts  # noqa: E402
-from tests.encoder_works import cifar10  # noqa: E402
+from mi_core.auditing.models import device_of, model_of
+from mi_core.auditing.questions import ViewSimilarity
+from mi_core.encoders import build_backbone
+from mi_core.encoders.checkpoint import seeded
+from mi_core.hashing import digest64
+from mi_core.lots.chain import Question, nonce_of
+from mi_core.lots.commitment import Header, text_digest
+from mi_core.lots.designs import held_back_p_value
+from mi_core.lots.draw import HELD_BACK, Design, draw
+from mi_core.lots.drawn import Drawn, asking_order, joined_draws, waves_of
+from mi_core.lots.verdict import judge_claim, level_of
+from pipelines.config.sections.sources import SourceConfig
+from pipelines.errors import UserError
+from pipelines.files import storage
+from pipelines.lots.captions import Wanted
+from pipelines.lots.claim import claim
+from pipelines.lots.commit import commit
+from pipelines.lots.publish import publish
+from pipelines.lots.question import plan_of, way_of, whole
+from pipelines.lots.vault import VAULT, Lot
+from pipelines.lots.verify import verify_claim
+from pipelines.run.parts import on_parts
+from tests.studies.shared import Result, Scores, cifar10, counted
 
 LOTS, NONCES, SEEDS, WHOLE = 1000, 60, 60, 20
 RELEASE, DRAWS = 240, 1999
 SIDE = 16  # of the views, small enough for 1,000 nonces
 LOAD = "checkpoint:resnet8-narrow"
-Scores = npt.NDArray[np.float64]
 
 
 class Owner:
@@ -177,45 +171,34 @@ def in_files(owner: Owner, number: int, place: Path) -> dict[str, Any]:
     except UserError:
         seeded_anew = False
     same = found[0].result == found[1].result
-    return {
-        "same": same,
-        "fails": honest,
-        "forgeries that pass": sum(passed) + seeded_anew,
-        "p": found[1].result.p_value,
-    }
+    forged = sum(passed) + seeded_anew
+    return {"same": same, "fails": honest, "forgeries that pass": forged, "p": found[1].result.p_value}
 
 
-def main(path: str) -> None:
+def main(path: str, lots: int = LOTS) -> None:
     torch.set_num_threads(1)
-    began = time.perf_counter()
+    result, whole = Result(path, images=2 * RELEASE), min(WHOLE, lots)
     with tempfile.TemporaryDirectory() as folder:
         owner = Owner(Path(folder))
         by_nonce = [owner.scores(f"nonce {number}") for number in range(NONCES)]
-        found = [tried(owner, number, by_nonce) for number in range(LOTS)]
-        files = [in_files(owner, number, Path(folder) / f"lot-{number}") for number in range(WHOLE)]
-    rows = []
+        found = [tried(owner, number, by_nonce) for number in range(lots)]
+        files = [in_files(owner, number, Path(folder) / f"lot-{number}") for number in range(whole)]
     for name in found[0]:
         values = np.array([one[name] for one in found])
-        row: dict[str, Any] = {"owner": name, "lots": LOTS}
+        row: dict[str, Any] = {"owner": name, "lots": lots}
         for key, level in (("p_at_most_.01", 0.01), ("used", level_of(1))):
             count = int((values <= level).sum())
-            row[key] = {"share": count / LOTS, "ci95": [round(end, 4) for end in clopper_pearson(count, LOTS)]}
-        rows.append(row)
-        print(row)  # noqa: T201
-    told = {
-        "seconds": round(time.perf_counter() - began),
-        "images": 2 * RELEASE,
-        "rows": rows,
-        "in_files": {
-            "lots": WHOLE,
-            "same_answer_after_deletion": sum(one["same"] for one in files),
-            "honest_statements_that_fail": sum(one["fails"] for one in files),
-            "forgeries_that_pass": sum(one["forgeries that pass"] for one in files),
-            "forgeries": 3 * WHOLE,
-        },
-    }
-    Path(path).write_text(json.dumps(told, indent=1) + "\n")
+            row[key] = {"share": count / lots, "ci95": counted(count, lots)}
+        result.keep(row)
+    told = {"lots": whole, "forgeries": 3 * whole}
+    for key, what in (
+        ("same_answer_after_deletion", "same"),
+        ("honest_statements_that_fail", "fails"),
+        ("forgeries_that_pass", "forgeries that pass"),
+    ):
+        told[key] = sum(one[what] for one in files)
+    result.write(in_files=told)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(sys.argv[1], *map(int, sys.argv[2:]))

@@ -17,6 +17,7 @@ from torchvision import models, transforms
 from mi_core.adoption.foreign import Adopted, adopt, rebuild, saved_mark
 from mi_core.checks import ConfigError, ShapeError
 from mi_core.encoders.checkpoint import fingerprint, weights_bytes
+from tests.raising import refused
 
 SHAPE: Any = {"channels": 3, "image_size": 32}
 
@@ -188,10 +189,8 @@ def test_torchscript() -> None:
         ConfigError, match=r"are a TorchScript file, which is code \(OpenAI publishes CLIP so\); .*torch.save\("
     ):
         adopt("torchvision:shufflenet_v2_x0_5", buffer.getvalue(), channels=3, image_size=32)
-    with pytest.raises(ConfigError, match="not a TorchScript file"):
-        adopt("torchscript", b"nothing", channels=3, image_size=32)
-    with pytest.raises(ConfigError, match="needs weights"):
-        adopt("torchscript", None, channels=3, image_size=32)
+    refused(ConfigError, "not a TorchScript file", adopt, "torchscript", b"nothing", channels=3, image_size=32)
+    refused(ConfigError, "needs weights", adopt, "torchscript", None, channels=3, image_size=32)
 
 
 def test_python_callables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,16 +208,14 @@ def test_python_callables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.delitem(sys.modules, "foreign_encoder")
     changed = adopt("python:foreign_encoder:encode", None, channels=3, image_size=32)
     assert changed.fingerprint != adopted.fingerprint
-    with pytest.raises(ShapeError, match="returned a str"):
-        adopt("python:foreign_encoder:broken", None, channels=3, image_size=32)
+    refused(ShapeError, "returned a str", adopt, "python:foreign_encoder:broken", None, channels=3, image_size=32)
     for name, message in (
         ("foreign_encoder", "write python:module:function"),
         ("no_such_module:encode", "No module named 'no_such_module'; the module must be importable on every node"),
         ("foreign_encoder:absent", "has no attribute 'absent'"),
         ("foreign_encoder:number", "is a int, not callable"),
     ):
-        with pytest.raises(ConfigError, match=message):
-            adopt(f"python:{name}", None, channels=3, image_size=32)
+        refused(ConfigError, message, adopt, f"python:{name}", None, channels=3, image_size=32)
 
 
 @pytest.mark.parametrize(
@@ -231,8 +228,7 @@ def test_python_callables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 )
 def test_weights_of_another_side_are_told_timm_s_own_name(file: str, load: str, told: str) -> None:
     timm = pytest.importorskip("timm")
-    with pytest.raises(ConfigError, match=told):
-        adopt(load, saved(timm.create_model(file, pretrained=False).state_dict()), **SHAPE)
+    refused(ConfigError, told, adopt, load, saved(timm.create_model(file, pretrained=False).state_dict()), **SHAPE)
 
 
 @pytest.mark.parametrize(

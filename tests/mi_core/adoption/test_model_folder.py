@@ -25,6 +25,7 @@ from mi_core.adoption.weight_sources import on_hub, read_local, read_weights_of
 from mi_core.checks import ConfigError
 from mi_core.encoders.checkpoint import weights_bytes
 from tests.mi_core.adoption.folders import save_open_clip, save_timm
+from tests.raising import refused
 
 STATE = {"a.weight": torch.arange(6.0).reshape(2, 3), "b.bias": torch.ones(4)}
 
@@ -66,19 +67,16 @@ def test_weights_in_parts_are_joined() -> None:
     assert sorted(loaded) == sorted(STATE)
     assert all(torch.equal(value, STATE[name]) for name, value in loaded.items())
     del files["part-2.bin"]
-    with pytest.raises(ConfigError, match=r"no part-2\.bin"):
-        packed("transformers", reader(files))
+    refused(ConfigError, r"no part-2\.bin", packed, "transformers", reader(files))
 
 
 def test_what_is_missing_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"no config\.json"):
-        packed("timm", reader({}))
+    refused(ConfigError, r"no config\.json", packed, "timm", reader({}))
     with pytest.raises(ConfigError, match=r"none of open_clip_model\.safetensors, open_clip_pytorch_model\.bin"):
         packed("open_clip", reader({"open_clip_config.json": b"{}"}))
     with pytest.raises(ConfigError, match=f"{tmp_path} is no folder of transformers"):
         read_weights_of("transformers:x", str(tmp_path), read_local)
-    with pytest.raises(ConfigError, match="is no file"):
-        read_weights_of("timm:resnet18", str(tmp_path), read_local)
+    refused(ConfigError, "is no file", read_weights_of, "timm:resnet18", str(tmp_path), read_local)
 
 
 @pytest.mark.parametrize(
@@ -100,8 +98,7 @@ def test_names_of_repositories(load: str, kind: str, place: Repository) -> None:
 
 @pytest.mark.parametrize("load", ["transformers", "transformers:name", "open_clip:hf-hub:", "timm:hf_hub:a/b/c"])
 def test_what_names_no_repository(load: str) -> None:
-    with pytest.raises(ConfigError, match="names no repository of the Hub; write .*:org/name"):
-        repository(load)
+    refused(ConfigError, "names no repository of the Hub; write .*:org/name", repository, load)
 
 
 def test_names_of_architectures_are_no_folders() -> None:
@@ -151,5 +148,4 @@ def test_timm_is_that_of_the_package(tmp_path: Path) -> None:
 def test_a_file_is_no_folder(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="published as a folder"):
         adopt("transformers:org/name", safetensors.torch.save(STATE), channels=3, image_size=32)
-    with pytest.raises(ConfigError, match="colour"):
-        adopt("timm:hf_hub:org/name", None, channels=1, image_size=32, fresh=0)
+    refused(ConfigError, "colour", adopt, "timm:hf_hub:org/name", None, channels=1, image_size=32, fresh=0)

@@ -8,22 +8,20 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 
 from mi_core.attacks.clip import (
     CaptionCosine,
     ConformalParameters,
     PairLoss,
     PairLossParameters,
-    WeakSupervision,
-    WeakSupervisionParameters,
     bank_losses,
 )
 from mi_core.checks import ConfigError, NumericError
 from mi_core.metrics.delong import auc, auc_difference
-from mi_core.objectives.image_losses import caption_info_nce
 from mi_core.records import Features, LabelledFeatures
-from tests.pair_losses import SETTINGS, trained
-from tests.pair_losses import pairs as digits_with_captions
+from tests.studies.pair_losses import SETTINGS, directions
+from tests.studies.pair_losses import pairs as digits_with_captions
 
 
 def pairs(count: int, leak: float, seed: int) -> Features:
@@ -58,38 +56,25 @@ def test_at_a_rate_of_one_every_pair_is_called_a_member() -> None:
     assert (attack.score(pairs(200, 0.0, 1)) >= attack.threshold).all()
 
 
-def test_pairs_above_the_line_are_taken_for_members() -> None:
-    """The unlabelled pool is half members; weak labels alone let the network find the direction that they share."""
-    pool, _ = joined(pairs(150, 1.0, 3), pairs(150, 0.0, 4))
-    reference, member = joined(pool, pairs(300, 0.0, 5))
-    attack = WeakSupervision(WeakSupervisionParameters(deviations=1.0))
-    attack.fit(LabelledFeatures(reference, member))
-    known = reference.values["caption:cosine"][~member]
-    line = known.mean() + known.std()
-    assert attack.state()["pseudo_members"] == (pool.values["caption:cosine"] >= line).sum()
-    features, truth = joined(pairs(200, 1.0, 6), pairs(200, 0.0, 7))
-    assert auc(attack.score(features), truth).value > 0.9
-
-
-def test_nothing_above_the_line() -> None:
-    reference, member = joined(pairs(20, 0.0, 8), pairs(20, 0.0, 9))
-    with pytest.raises(NumericError, match="none of 20 unlabelled pairs reaches"):
-        WeakSupervision(WeakSupervisionParameters(deviations=9.0)).fit(LabelledFeatures(reference, member))
-
-
 def directions_of(count: int, seed: int) -> np.ndarray:
     rows = np.random.default_rng(seed).normal(size=(count, 5))
     return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
 def test_losses_are_those_of_clip_pair_by_pair() -> None:
-    """Against the loss of `white-box`. A pair that stands in the bank is left out there, and the others count more."""
+    """Against cross-entropies of torch. A pair that stands in the bank is left out there, and the others count more."""
     images, texts, bank, words = (directions_of(count, seed) for seed, count in enumerate((6, 6, 4, 4)))
     images[4], texts[4] = bank[1], words[1]
     found = bank_losses(images, texts, bank, words, 0.3, np.array([-1, -1, -1, -1, 1, -1]))
     for row in (0, 1, 2, 3, 5):
-        of_torch = (torch.from_numpy(one) for one in (images[row : row + 1], texts[row], bank, words))
-        assert found[row] == pytest.approx(float(caption_info_nce(*of_torch, 0.3)), rel=1e-5)
+        image, text, all_images, all_texts = map(torch.from_numpy, (images[row], texts[row], bank, words))
+        of_image, of_text = (
+            torch.stack([image @ text, *(other @ one for one in others)]) / 0.3
+            for other, others in ((image, all_texts), (text, all_images))
+        )
+        first = torch.zeros((), dtype=torch.int64)
+        expected = (F.cross_entropy(of_image, first) + F.cross_entropy(of_text, first)) / 2
+        assert found[row] == pytest.approx(float(expected), rel=1e-5)
     others, own = [0, 2, 3], math.exp(images[4] @ texts[4] / 0.3)
     of_image = sum(math.exp(images[4] @ words[row] / 0.3) for row in others) * 4 / 3
     of_text = sum(math.exp(texts[4] @ bank[row] / 0.3) for row in others) * 4 / 3
@@ -154,7 +139,7 @@ def test_the_loss_finds_more_members_of_a_small_clip_than_the_cosine_and_none_of
     member = np.arange(2 * count) < count
     found = {}
     for name, first in (("member", 0), ("neither", 2 * count)):
-        sides = trained(drawn, np.arange(first, first + count), how, 13)[30]
+        sides = directions(drawn, np.arange(first, first + count), how, 13)[30]
         scores = {}
         for attack in (PairLoss(), CaptionCosine()):
             nonmembers = caption_features(sides, known)

@@ -22,6 +22,7 @@ from mi_core.folds import FOLDS, stratified_folds
 from mi_core.metrics.delong import auc
 from mi_core.records import Features, LabelledFeatures
 from mi_core.validity.sets.dataset import dataset_test
+from tests.raising import refused
 
 PAIRS = 10
 PLAIN = CombinedParameters(grid="")
@@ -172,8 +173,7 @@ def test_a_strange_sample_is_refused() -> None:
     attack = Combined(PLAIN)
     attack.fit(LabelledFeatures(features, member, audited=True))
     strange = Features(np.array(["pool/x"]), {need: values[:1] for need, values in features.values.items()})
-    with pytest.raises(ConfigError, match="pool/x is none of the audited samples"):
-        attack.score(strange)
+    refused(ConfigError, "pool/x is none of the audited samples", attack.score, strange)
 
 
 def test_lengths_that_are_all_one_weigh_nothing() -> None:
@@ -189,8 +189,7 @@ def test_lengths_that_are_all_one_weigh_nothing() -> None:
 def test_embeddings_that_are_all_alike_are_not_applicable() -> None:
     same = {"pairwise:cosine": np.ones((8, PAIRS)), "norm:1": np.full(8, 2.0), "norm:2": np.ones(8)}
     features = Features(np.array([f"pool/{row}" for row in range(8)]), same)
-    with pytest.raises(NotApplicable, match="leave combined out"):
-        Combined(PLAIN).fit(LabelledFeatures(features, np.arange(8) % 2 == 0))
+    refused(NotApplicable, "leave combined out", Combined(PLAIN).fit, LabelledFeatures(features, np.arange(8) % 2 == 0))
 
 
 def test_parameters() -> None:
@@ -198,10 +197,8 @@ def test_parameters() -> None:
     assert Combined().queries_per_sample(10) == 20
     assert Combined(CombinedParameters(grid="", parts="32")).needs[-1] == PartEnergies(32, 2)
     assert Combined(CombinedParameters(grid="", caption=True)).needs[-1] == CaptionSimilarity()
-    with pytest.raises(ConfigError, match="ask for one of them"):
-        CombinedParameters(parts="32", caption=True)
-    with pytest.raises(ConfigError, match="penalty"):
-        CombinedParameters(penalty=0)
+    refused(ConfigError, "ask for one of them", CombinedParameters, parts="32", caption=True)
+    refused(ConfigError, "penalty", CombinedParameters, penalty=0)
     assert CombinedParameters(parts="32/4", neighbours="2/5").measures()[-2:] == (
         PartEnergies(32, 4),
         NeighbourDensity(2, 5),
@@ -225,5 +222,4 @@ def test_parameters() -> None:
     ],
 )
 def test_what_is_written_in_a_config(field: str, text: str, expected: str) -> None:
-    with pytest.raises(ConfigError, match=expected):
-        CombinedParameters(**{field: text})
+    refused(ConfigError, expected, CombinedParameters, **{field: text})

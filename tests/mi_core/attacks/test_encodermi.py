@@ -19,6 +19,7 @@ from mi_core.checks import ConfigError
 from mi_core.features.pairwise_similarity import PairwiseSimilarity
 from mi_core.metrics.delong import auc
 from mi_core.records import Features, LabelledFeatures
+from tests.raising import refused
 
 QUICK = NetworkParameters(hidden=32, learning_rate=1e-3, epochs=20, batch_size=32)
 
@@ -91,10 +92,8 @@ def test_metrics_and_settings() -> None:
     assert EncoderMIVector().queries_per_sample(10) == 10
     training = EncoderMIVector()._training()
     assert (NetworkParameters().hidden, training.learning_rate, training.epochs) == (256, 1e-4, 300)
-    with pytest.raises(ConfigError, match="metric = 'dot'"):
-        PairwiseParameters("dot")
-    with pytest.raises(ConfigError, match="learning_rate = 0"):
-        NetworkParameters(learning_rate=0)
+    refused(ConfigError, "metric = 'dot'", PairwiseParameters, "dot")
+    refused(ConfigError, "learning_rate = 0", NetworkParameters, learning_rate=0)
 
 
 def test_clouds_by_hand() -> None:
@@ -141,5 +140,4 @@ def test_what_the_released_scripts_train_with() -> None:
     assert (vector._training().learning_rate, vector._training().weight_decay) == (1e-4, 1e-6)
     training = cloud._training()
     assert (training.learning_rate, training.weight_decay, training.epsilon, training.clip) == (1e-3, 1e-7, 1e-3, 5.0)
-    with pytest.raises(ConfigError, match="variant = 'mine', allowed: paper, released"):
-        NetworkParameters(variant="mine")
+    refused(ConfigError, "variant = 'mine', allowed: paper, released", NetworkParameters, variant="mine")

@@ -11,6 +11,7 @@ from mi_core.attacks.lpla import LpLA, LpLAParameters
 from mi_core.checks import ConfigError, NumericError
 from mi_core.features.lp_norm import LpNorm
 from mi_core.records import Features, LabelledFeatures
+from tests.raising import refused
 
 
 def features(norms: np.ndarray, need: str = "norm:2") -> Features:
@@ -46,12 +47,10 @@ def test_a_group_in_the_middle_is_found() -> None:
 def test_what_it_refuses() -> None:
     member = np.arange(8) % 2 == 0
     unit = 1 + np.arange(8) * 1e-8
-    with pytest.raises(NumericError, match="seem to be normalised"):
-        LpLA().fit(LabelledFeatures(features(unit), member))
+    refused(NumericError, "seem to be normalised", LpLA().fit, LabelledFeatures(features(unit), member))
     with pytest.raises(NumericError, match="needs 2 known members"):
         LpLA().fit(LabelledFeatures(features(np.arange(8.0)), np.arange(8) == 0))
-    with pytest.raises(ConfigError, match="p = -1"):
-        LpLAParameters(p=-1)
+    refused(ConfigError, "p = -1", LpLAParameters, p=-1)
     assert LpLA(LpLAParameters(p=1)).needs == (LpNorm(1),)
     assert LpLA().queries_per_sample(10) == 1
 
@@ -66,13 +65,11 @@ def test_the_plain_threshold_is_halfway_between_the_means(higher: str) -> None:
     middle = (norms[member].mean() + norms[~member].mean()) / 2
     called = attack.score(features(norms)) >= attack.threshold
     np.testing.assert_array_equal(called, norms >= middle if higher == "members" else norms <= middle)
-    with pytest.raises(ConfigError, match="decision = 'guess'"):
-        LpLAParameters(decision="guess")
+    refused(ConfigError, "decision = 'guess'", LpLAParameters, decision="guess")
 
 
 def test_normalised_embeddings_are_not_applicable() -> None:
-    with pytest.raises(NotApplicable, match="leave lpla out"):
-        LpLA().fit(LabelledFeatures(features(np.ones(8)), np.arange(8) % 2 == 0))
+    refused(NotApplicable, "leave lpla out", LpLA().fit, LabelledFeatures(features(np.ones(8)), np.arange(8) % 2 == 0))
     rounded = 1 + np.random.default_rng(0).uniform(-5e-4, 5e-4, 80)  # normalised, then in half precision
     with pytest.raises(NotApplicable, match="1 within 0.001: the embeddings seem to be normalised"):
         LpLA().fit(LabelledFeatures(features(rounded), np.arange(80) % 2 == 0))

@@ -10,6 +10,7 @@ from mi_core.attacks.lpla import LpLA
 from mi_core.attacks.mean_cosine import MeanCosine, MeanCosineParameters
 from mi_core.checks import ConfigError, NumericError, ShapeError
 from mi_core.records import Features, LabelledFeatures
+from tests.raising import refused
 
 
 def features(scores: np.ndarray) -> Features:
@@ -64,15 +65,11 @@ def test_the_score_is_that_of_encodermi_t() -> None:
 
 
 def test_mistakes() -> None:
-    with pytest.raises(NumericError, match="at fpr = 0.05 needs 19 known non-members, got 18"):
-        fitted(np.linspace(0, 1, 18), 0.05)
+    refused(NumericError, "at fpr = 0.05 needs 19 known non-members, got 18", fitted, np.linspace(0, 1, 18), 0.05)
     fitted(np.linspace(0, 1, 19), 0.05)
-    with pytest.raises(ConfigError, match="fpr = 0"):
-        MeanCosineParameters(fpr=0)
-    with pytest.raises(ConfigError, match="metric = 'dot'"):
-        MeanCosineParameters(metric="dot")
+    refused(ConfigError, "fpr = 0", MeanCosineParameters, fpr=0)
+    refused(ConfigError, "metric = 'dot'", MeanCosineParameters, metric="dot")
     norms = Features(np.array(["a", "b", "c"]), {"norm:2": np.arange(3.0)})
     with pytest.raises(ShapeError, match="lpla needs members too, the reference has 3 non-members"):
         LpLA().fit(LabelledFeatures(norms, np.zeros(3, dtype=bool)))
-    with pytest.raises(ShapeError, match="needs non-members, all of its 3"):
-        LabelledFeatures(norms, np.ones(3, dtype=bool))
+    refused(ShapeError, "needs non-members, all of its 3", LabelledFeatures, norms, np.ones(3, dtype=bool))

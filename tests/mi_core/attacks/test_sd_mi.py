@@ -13,6 +13,7 @@ from mi_core.attacks.base import NotApplicable
 from mi_core.attacks.sd_mi import SDMI, SDMIParameters, anchor_distances, inputs_of
 from mi_core.checks import ConfigError, ShapeError
 from mi_core.records import Features, LabelledFeatures
+from tests.raising import refused
 
 
 def features(count: int = 40, anchors: int = 6, seed: int = 0) -> tuple[Features, np.ndarray]:
@@ -54,8 +55,7 @@ def test_schedules(settings: dict[str, Any], expected: mlp.Training) -> None:
 
 
 def test_no_epochs_are_not_those_of_the_variant() -> None:
-    with pytest.raises(ConfigError, match="epochs"):
-        SDMIParameters(epochs=0)
+    refused(ConfigError, "epochs", SDMIParameters, epochs=0)
 
 
 def test_the_released_variant_squares_and_scores() -> None:
@@ -82,8 +82,7 @@ def test_fewer_anchors_than_asked() -> None:
     assert few.state()["low"].shape == (3,)
     with pytest.raises(ConfigError, match="anchors = 7, but 6 are given; lower it, or enlarge the anchor role"):
         SDMI(SDMIParameters(anchors=7)).fit(LabelledFeatures(given, member))
-    with pytest.raises(ShapeError, match="anchors are empty"):
-        Features(given.ids, given.values, np.zeros((0, 4)))
+    refused(ShapeError, "anchors are empty", Features, given.ids, given.values, np.zeros((0, 4)))
 
 
 def test_embeddings_of_another_width_do_not_apply() -> None:
@@ -91,5 +90,4 @@ def test_embeddings_of_another_width_do_not_apply() -> None:
     attack = SDMI(SDMIParameters(epochs=1))
     attack.fit(LabelledFeatures(given, member))
     wider = Features(given.ids, {"embedding": np.zeros((40, 5))}, np.zeros((6, 5)))
-    with pytest.raises(NotApplicable, match="sd-mi was fitted on embeddings of 4 numbers, these have 5"):
-        attack.score(wider)
+    refused(NotApplicable, "sd-mi was fitted on embeddings of 4 numbers, these have 5", attack.score, wider)

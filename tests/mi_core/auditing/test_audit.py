@@ -265,7 +265,6 @@ def test_scores_of_an_own_attack_are_those_of_the_judged_images() -> None:
         ("lira", r"attacks = 'lira'; give a list, such as \['lira'\]"),
         (["lpla"], "lpla is fitted on known or shadow, which this audit does not have; run it from a config"),
         (["lira"], "lira is fitted on shadows, which this audit does not have; leave quick out"),
-        (["white-box"], "white-box takes gradients of weights; leave it out here, and run it from a config"),
         (["clip-loss"], "clip-loss reads projection, not backbone|clip-loss reads captions"),
         (["nope"], "attacks = 'nope', allowed: baseline-a"),
         ([3], "attacks: 3 is no attack; give a name, a class of Attack, or a dictionary"),
@@ -541,8 +540,6 @@ def test_an_encoder_behind_an_api_answers_like_the_network_itself() -> None:
     queries = remote.report["queries"]["entries"]
     assert asked == sum(one["queries"] for one in queries if one["encoder"] == "target")
     assert f"{server.url}/json" in remote.config()
-    assert "white-box" in local.report["not_tested"][0] and "white-box" not in remote.report["not_tested"][0]
-    assert "white-box: the weights of the encoder are not at hand" in remote.report["not_applying"]
 
 
 def test_an_api_is_not_paid_for_an_audit_that_cannot_be_made() -> None:

@@ -7,59 +7,11 @@ import math
 import numpy as np
 import pytest
 import torch
-from scipy.stats import ks_2samp
 from torchvision.transforms import RandomResizedCrop
 
-from mi_core.augmentations.simclr import TRIES, SimCLRAugmentation, crop_boxes
-from mi_core.streams import stream_keys, uniforms
+from mi_core.augmentations.simclr import TRIES, crop_boxes
 
 RATIO = (3 / 4, 4 / 3)
-COUNT = 100_000
-# a distance of two samples of this size that one in 100,000 pairs of the same distribution exceeds
-CRITICAL = math.sqrt(-math.log(1e-5 / 2) / COUNT)
-
-
-def drawn(count: int, scale: tuple[float, float], height: int, width: int) -> torch.Tensor:
-    """Boxes of the recipe, for streams of samples."""
-    numbers = uniforms(stream_keys(0, "train", "pool", list(map(str, range(count)))), epoch=0, view=0, count=34)
-    return SimCLRAugmentation(crop_scale=scale).boxes(numbers, height, width)
-
-
-def torchvisions(count: int, scale: tuple[float, float], height: int, width: int) -> torch.Tensor:
-    image = torch.empty(1, height, width)
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        boxes = [RandomResizedCrop.get_params(image, list(scale), list(RATIO)) for _ in range(count)]
-    return torch.tensor(boxes).float()
-
-
-@pytest.mark.parametrize(
-    ("scale", "height", "width"),
-    [
-        ((0.08, 1.0), 32, 32),
-        pytest.param((0.2, 1.0), 224, 224, marks=pytest.mark.slow),
-        pytest.param((0.9, 1.0), 224, 224, marks=pytest.mark.slow),
-        pytest.param((0.2, 0.9), 24, 40, marks=pytest.mark.slow),
-        pytest.param((0.75, 1.0), 8, 8, marks=pytest.mark.slow),
-    ],
-)
-def test_boxes_have_the_distribution_of_torchvisions(scale: tuple[float, float], height: int, width: int) -> None:
-    ours, theirs = drawn(COUNT, scale, height, width), torchvisions(COUNT, scale, height, width)
-    for name, one, other in (
-        (name, measure(ours).numpy(), measure(theirs).numpy())
-        for name, measure in {
-            "area": lambda box: box[:, 2] * box[:, 3],
-            "ratio": lambda box: box[:, 3] / box[:, 2],
-            "top": lambda box: box[:, 0],
-            "left": lambda box: box[:, 1],
-            "height": lambda box: box[:, 2],
-            "width": lambda box: box[:, 3],
-            "bottom": lambda box: box[:, 0] + box[:, 2],
-            "right": lambda box: box[:, 1] + box[:, 3],
-        }.items()
-    ):
-        assert ks_2samp(one, other).statistic < CRITICAL, name
-    assert torch.equal(ours, ours.round())
 
 
 def looped(numbers: torch.Tensor, scale: tuple[float, float], height: int, width: int) -> list[int]:

@@ -25,6 +25,7 @@ from tests.mi_core.defenses.planted import (
     same_answers,
     through_a_file,
 )
+from tests.raising import refused
 
 MEMBERS, OUTSIDE = attribute_images(90, 0), attribute_images(40, 1)
 SEEN, UNSEEN = membership_images(60, 0, member=True), membership_images(40, 1, member=False)
@@ -139,8 +140,7 @@ def test_changed_embeddings_come_without_a_feature_map_but_with_batch_norm_folde
     members = ProviderData(images, MEMBERS.labels, MEMBERS.attributes)
     served = made(name).defended(encoder, made(name).fit(encoder, members))
     before = answers(served, members.images, "backbone")
-    with pytest.raises(ConfigError, match="feature map"):
-        served.feature_map(members.images.float() / 255)
+    refused(ConfigError, "feature map", served.feature_map, members.images.float() / 255)
     folded = for_queries(served, "cpu")
     assert not any(isinstance(part, nn.BatchNorm2d) for part in folded.modules())
     torch.testing.assert_close(answers(folded, members.images, "backbone"), before, rtol=1e-3, atol=1e-3)
@@ -153,14 +153,12 @@ def test_defenses_of_answers_are_not_put_on_top_of_each_other() -> None:
     for name in ("attriguard", "memguard", "output-noise", "olympus"):
         state = made(name).fit(encoder, MEMBERS, OUTSIDE)
         for changed in (served, averaged(served, 2)):
-            with pytest.raises(ConfigError, match="defend it as it was trained"):
-                made(name).defended(changed, state)
+            refused(ConfigError, "defend it as it was trained", made(name).defended, changed, state)
 
 
 def test_who_has_no_images_is_told() -> None:
     nothing = ProviderData(torch.empty(0, 1, 4, 4, dtype=torch.uint8))
-    with pytest.raises(ShapeError, match="gives no images"):
-        made("output-noise").fit(classifier(), nothing)
+    refused(ShapeError, "gives no images", made("output-noise").fit, classifier(), nothing)
 
 
 def test_a_query_is_its_eight_bit_pixels() -> None:

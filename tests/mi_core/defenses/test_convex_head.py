@@ -12,6 +12,7 @@ from sklearn.linear_model import LogisticRegression
 
 from mi_core.checks import ConfigError, NumericError
 from mi_core.defenses.convex_head import TOLERANCE, UnitLinear, sensitivity_bound, solve_head
+from tests.raising import refused
 
 
 def data(count: int = 60, width: int = 8, classes: int = 4, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -110,10 +111,7 @@ def test_lengths_do_not_count() -> None:
 
 def test_mistakes_are_named() -> None:
     embeddings, labels = data()
-    with pytest.raises(ConfigError, match="penalty"):
-        solve_head(embeddings, labels, classes=4, penalty=0)
-    with pytest.raises(ConfigError, match="label 3 is not within 0 to 2"):
-        solve_head(embeddings, labels, classes=3, penalty=1)
+    refused(ConfigError, "penalty", solve_head, embeddings, labels, classes=4, penalty=0)
+    refused(ConfigError, "label 3 is not within 0 to 2", solve_head, embeddings, labels, classes=3, penalty=1)
     embeddings[5] = 0
-    with pytest.raises(NumericError, match="embedding 5 has no direction"):
-        solve_head(embeddings, labels, classes=4, penalty=1)
+    refused(NumericError, "embedding 5 has no direction", solve_head, embeddings, labels, classes=4, penalty=1)

@@ -23,6 +23,7 @@ from mi_core.querying.extractor import Extractor
 from mi_core.querying.plan import QueryPlan
 from mi_core.streams import uniforms
 from tests.mi_core.defenses.planted import attribute_images, classifier, encoder_of, membership_images, task_accuracy
+from tests.raising import refused
 
 COUNT = 400
 GROUPS = [membership_images(COUNT, seed, member=seed == 0) for seed in (0, 1)]
@@ -167,18 +168,14 @@ def test_one_query_is_no_average_and_text_and_heads_stay() -> None:
     once = averaged(served, 1)
     assert torch.equal(answers(once, IMAGES, "logits"), answers(served, IMAGES, "logits"))
     assert once.outputs == ("backbone", "logits")
-    with pytest.raises(ConfigError, match="queries"):
-        averaged(served, 0)
-    with pytest.raises(ConfigError, match="feature map"):
-        once.feature_map(IMAGES[:2].float())
+    refused(ConfigError, "queries", averaged, served, 0)
+    refused(ConfigError, "feature map", once.feature_map, IMAGES[:2].float())
 
 
 def test_mistakes() -> None:
     for settings in ({"scale": -1}, {"relative_to": "x"}, {"distribution": "x"}, {"mode": "x"}):
-        with pytest.raises(ConfigError, match=next(iter(settings))):
-            OutputNoiseParameters(**settings)
+        refused(ConfigError, next(iter(settings)), OutputNoiseParameters, **settings)
     encoder = leaky()
     with torch.no_grad():
         encoder.backbone[1].bias.fill_(torch.nan)  # type: ignore[index]
-    with pytest.raises(NumericError, match="embedding of the provider's images"):
-        OutputNoise().fit(encoder, GROUPS[0])
+    refused(NumericError, "embedding of the provider's images", OutputNoise().fit, encoder, GROUPS[0])

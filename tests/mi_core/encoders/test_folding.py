@@ -11,7 +11,6 @@ from torch import nn
 from mi_core.encoders import build_backbone
 from mi_core.encoders.batch_norm import fold_batch_norm, for_queries, split_batch_norm
 from mi_core.encoders.checkpoint import Encoder, channelwise, seeded
-from mi_core.querying.gradients import layer_groups
 
 NETWORKS = {
     "conv4": 4,
@@ -134,4 +133,3 @@ def test_batch_norm_over_parts_is_folded_like_any_other_so_layers_are_the_same()
     assert torch.allclose(ready(images)["backbone"], before, rtol=1e-4, atol=1e-4 * float(before.abs().max()))
     assert torch.equal(ready(images)["backbone"], plain(images)["backbone"])
     assert not any(isinstance(part, nn.BatchNorm2d) for part in ready.modules())
-    assert layer_groups(ready, "backbone", 6) == layer_groups(plain, "backbone", 6)

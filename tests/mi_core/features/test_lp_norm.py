@@ -8,6 +8,7 @@ import torch
 
 from mi_core.checks import ConfigError, ShapeError
 from mi_core.features.lp_norm import LpNorm, lp_norm
+from tests.raising import refused
 
 
 @pytest.mark.parametrize("order", [0, 0.5, 1, 2, 3, 5, float("inf")])
@@ -25,11 +26,7 @@ def test_equals_the_formula(order: float) -> None:
 
 
 def test_bad_input() -> None:
-    with pytest.raises(ConfigError, match="norm order = -1"):
-        lp_norm(torch.zeros(2, 3), -1)
-    with pytest.raises(ConfigError, match="norm order = -1"):
-        LpNorm(-1)
-    with pytest.raises(ConfigError, match="norm order = nan"):
-        LpNorm(float("nan"))
-    with pytest.raises(ShapeError, match="embeddings has shape"):
-        lp_norm(torch.zeros(2, 3, 4), 2)
+    refused(ConfigError, "norm order = -1", lp_norm, torch.zeros(2, 3), -1)
+    refused(ConfigError, "norm order = -1", LpNorm, -1)
+    refused(ConfigError, "norm order = nan", LpNorm, float("nan"))
+    refused(ShapeError, "embeddings has shape", lp_norm, torch.zeros(2, 3, 4), 2)

@@ -14,9 +14,9 @@ from mi_core.encoders.checkpoint import Encoder, channelwise, seeded
 from mi_core.encoders.heads import projection_head
 from mi_core.features.lp_norm import LpNorm
 from mi_core.features.neighbour_density import NeighbourDensity, neighbour_density
-from mi_core.querying.bank import Bank
 from mi_core.querying.extractor import Extractor
 from mi_core.querying.plan import QueryPlan
+from tests.raising import refused
 
 NEED = NeighbourDensity(neighbours=2, bank=5)
 
@@ -49,7 +49,7 @@ def test_the_extractor_asks_for_images_as_they_are_and_once_for_the_bank() -> No
     asked_for: list[int] = []
     model.register_forward_pre_hook(lambda _, given: asked_for.append(len(given[0])))
     images = torch.randint(0, 256, (14, 3, 12, 12), dtype=torch.uint8, generator=generator(11))
-    bank = Bank(images[8:], torch.arange(6))  # asked for whole, of which the first 5 count
+    bank = images[8:]  # asked for whole, of which the first 5 count
     extractor = Extractor(
         {"e": model},
         QueryPlan((NEED, LpNorm()), outputs, batch_views=6),
@@ -73,11 +73,8 @@ def test_it_is_a_set_of_queries_of_its_own_with_a_bank() -> None:
 
 
 def test_mistakes_are_named() -> None:
-    with pytest.raises(ConfigError, match="neighbours = 6"):
-        NeighbourDensity(6, 5)
-    with pytest.raises(ConfigError, match="bank = 0"):
-        NeighbourDensity(1, 0)
+    refused(ConfigError, "neighbours = 6", NeighbourDensity, 6, 5)
+    refused(ConfigError, "bank = 0", NeighbourDensity, 1, 0)
     with pytest.raises(ShapeError):
         neighbour_density(torch.ones(2, 3), torch.ones(4, 2), 1)
-    with pytest.raises(ConfigError, match="nearest = 5"):
-        neighbour_density(torch.ones(2, 3), torch.ones(4, 3), 5)
+    refused(ConfigError, "nearest = 5", neighbour_density, torch.ones(2, 3), torch.ones(4, 3), 5)

@@ -12,6 +12,7 @@ from sklearn.metrics import roc_auc_score
 
 from mi_core.checks import ConfigError, NumericError, ShapeError
 from mi_core.metrics.delong import auc, auc_difference, placements, split_scores
+from tests.raising import refused
 
 
 def gaussian(n: int, gap: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -52,20 +53,6 @@ def test_auc_and_variance_equal_the_loops(cases: list[tuple[int, bool]]) -> None
     assert v10.var(ddof=1) / len(v10) + v01.var(ddof=1) / len(v01) == pytest.approx(variance)
 
 
-def test_interval_agrees_with_the_bootstrap() -> None:
-    scores, member = gaussian(150, 0.8, 0)
-    generator = np.random.default_rng(1)
-    inside, outside = scores[member], scores[~member]
-    drawn = [
-        np.searchsorted(np.sort(generator.choice(outside, 150)), generator.choice(inside, 150)).mean() / 150
-        for _ in range(2000)
-    ]
-    estimate = auc(scores, member)
-    low, high = np.quantile(drawn, [0.025, 0.975])
-    assert estimate.low == pytest.approx(low, abs=0.01)
-    assert estimate.high == pytest.approx(high, abs=0.01)
-
-
 @pytest.mark.parametrize("gap", [0.0, 1.5, 3.0])
 def test_interval_covers_the_truth_as_often_as_it_says(gap: float) -> None:
     from scipy.stats import norm
@@ -92,16 +79,6 @@ def test_difference_is_paired() -> None:
     )  # moderate AUC: the plain paired interval
     alone = np.hypot(auc(first, member).high - a, b - auc(second, member).low)
     assert half < 0.8 * alone  # ignoring the pairing would be wider
-
-
-def test_difference_covers_zero_under_no_difference() -> None:
-    covered = 0
-    for seed in range(400):
-        base, member = gaussian(80, 1.0, seed)
-        noise = np.random.default_rng(10_000 + seed).standard_normal((2, len(member)))
-        estimate = auc_difference(base + noise[0], base + noise[1], member)
-        covered += estimate.low <= 0 <= estimate.high
-    assert 0.92 <= covered / 400 <= 0.985
 
 
 def test_extremes_keep_an_honest_interval() -> None:
@@ -203,15 +180,9 @@ def test_bad_input() -> None:
     scores, member = gaussian(5, 1, 0)
     with pytest.raises(ShapeError, match="needs 2 groups of each class, the members are of 1"):
         auc(scores, member, np.maximum(np.arange(10), 4))
-    with pytest.raises(ShapeError, match="groups has shape"):
-        auc_difference(scores, scores, member, np.arange(9))
-    with pytest.raises(ShapeError, match="member has shape"):
-        auc(scores, member[:-1])
-    with pytest.raises(ConfigError, match="allowed: bool"):
-        auc(scores, member.astype(int))
-    with pytest.raises(NumericError, match="row 3"):
-        auc(np.where(np.arange(10) == 3, np.nan, scores), member)
-    with pytest.raises(ShapeError, match="both classes"):
-        split_scores(scores, np.ones(10, dtype=bool))
-    with pytest.raises(ShapeError, match="2 samples of each class"):
-        auc(scores, np.arange(10) < 1)
+    refused(ShapeError, "groups has shape", auc_difference, scores, scores, member, np.arange(9))
+    refused(ShapeError, "member has shape", auc, scores, member[:-1])
+    refused(ConfigError, "allowed: bool", auc, scores, member.astype(int))
+    refused(NumericError, "row 3", auc, np.where(np.arange(10) == 3, np.nan, scores), member)
+    refused(ShapeError, "both classes", split_scores, scores, np.ones(10, dtype=bool))
+    refused(ShapeError, "2 samples of each class", auc, scores, np.arange(10) < 1)

@@ -8,6 +8,7 @@ from scipy.stats import binomtest, t
 
 from mi_core.checks import ConfigError, ShapeError
 from mi_core.metrics.intervals import Groups, clopper_pearson, clustered_rate, rate, student_quantile, worth_of
+from tests.raising import refused
 
 
 @pytest.mark.parametrize(("successes", "n"), [(0, 7), (7, 7), (3, 7), (1, 1000), (999, 1000), (440, 880)])
@@ -23,8 +24,7 @@ def test_rate_carries_n() -> None:
 
 @pytest.mark.parametrize(("arguments", "expected"), [((0, 0), "n = 0"), ((5, 4), "successes = 5"), ((-1, 4), "= -1")])
 def test_bad_counts(arguments: tuple[int, int], expected: str) -> None:
-    with pytest.raises(ConfigError, match=expected):
-        clopper_pearson(*arguments)
+    refused(ConfigError, expected, clopper_pearson, *arguments)
 
 
 def pairs_of(count: int) -> Groups:
@@ -87,14 +87,9 @@ def test_the_quantile_is_that_of_t() -> None:
 
 def test_bad_groups() -> None:
     member = np.arange(6) < 3
-    with pytest.raises(ShapeError, match="groups has shape"):
-        Groups.from_codes(np.arange(5), member)
-    with pytest.raises(ConfigError, match="dtype float64, allowed: integers"):
-        Groups.from_codes(np.zeros(6), member)
-    with pytest.raises(ShapeError, match="the non-members are of 1"):
-        Groups.from_codes(np.array([0, 1, 2, 3, 3, 3]), member)
+    refused(ShapeError, "groups has shape", Groups.from_codes, np.arange(5), member)
+    refused(ConfigError, "dtype float64, allowed: integers", Groups.from_codes, np.zeros(6), member)
+    refused(ShapeError, "the non-members are of 1", Groups.from_codes, np.array([0, 1, 2, 3, 3, 3]), member)
     nothing = np.zeros(80, dtype=bool)
-    with pytest.raises(ConfigError, match="n = 0"):
-        clustered_rate(nothing, nothing, pairs_of(40))
-    with pytest.raises(ConfigError, match="successes = 80"):
-        clustered_rate(~nothing, np.arange(80) < 9, pairs_of(40))
+    refused(ConfigError, "n = 0", clustered_rate, nothing, nothing, pairs_of(40))
+    refused(ConfigError, "successes = 80", clustered_rate, ~nothing, np.arange(80) < 9, pairs_of(40))

@@ -10,7 +10,7 @@ from scipy.stats import t as student
 
 from mi_core.checks import NumericError, ShapeError
 from mi_core.metrics.memorisation import Memorisation, memorisation, moderated, pairs_of
-from mi_core.validity.conformal import benjamini_hochberg
+from tests.raising import refused
 
 
 def halves(pairs: int, images: int, generator: np.random.Generator) -> np.ndarray:
@@ -127,43 +127,11 @@ def test_intervals_hold_the_truth(pairs: int, correlation: float, spread: str) -
     assert 0.935 <= np.mean(held) <= 0.965
 
 
-@pytest.mark.parametrize("pairs", [2, 4, 8])
-def test_the_interval_of_the_mean_holds_the_truth(pairs: int) -> None:
-    """1,000 sets of shadows for the same images: a standard error of .007."""
-    generator = np.random.default_rng(5)
-    truth, deviation = generator.normal(0.02, 0.1, 40), np.full(40, 0.1)
-    held = 0
-    for _ in range(1000):
-        mean = simulated(truth, deviation, pairs, generator).mean
-        held += mean.low <= truth.mean() <= mean.high
-    assert 0.93 <= held / 1000 <= 0.97
-
-
-def test_false_discoveries_stay_below_the_rate() -> None:
-    """Half of the images are memorised; encoders differ in level by 20 deviations, which all images share."""
-    generator = np.random.default_rng(6)
-    truth = np.where(np.arange(300) % 2 == 0, 0.2, 0.0)
-    wrong, right, any_of_none = [], [], 0
-    for _ in range(200):
-        found = simulated(truth, np.full(300, 0.1), 4, generator)
-        flagged = benjamini_hochberg(found.p_value, 0.1)
-        wrong.append((flagged & (truth == 0)).sum() / max(flagged.sum(), 1))
-        right.append(flagged[truth > 0].mean())
-        none = simulated(np.zeros(300), np.full(300, 0.1), 4, generator)
-        any_of_none += benjamini_hochberg(none.p_value, 0.1).any()
-    assert np.mean(wrong) < 0.065  # half of the images are none: 5 % are expected
-    assert np.mean(right) > 0.5
-    assert any_of_none / 200 < 0.15
-
-
 def test_what_it_refuses_and_what_is_constant() -> None:
     inside = halves(2, 6, np.random.default_rng(7))
-    with pytest.raises(ShapeError, match="inside"):
-        memorisation(np.zeros((4, 6)), inside[:, :5])
-    with pytest.raises(NumericError, match="memorisation needs 2 pairs of shadows .* got 1"):
-        memorisation(np.zeros((2, 6)), inside[:2])
-    with pytest.raises(NumericError, match="alignment"):
-        memorisation(np.full((4, 6), np.nan), inside)
+    refused(ShapeError, "inside", memorisation, np.zeros((4, 6)), inside[:, :5])
+    refused(NumericError, "memorisation needs 2 pairs of shadows .* got 1", memorisation, np.zeros((2, 6)), inside[:2])
+    refused(NumericError, "alignment", memorisation, np.full((4, 6), np.nan), inside)
     flat = memorisation(np.full((4, 6), 0.3), inside)
     np.testing.assert_allclose((flat.value, flat.low, flat.high), 0, atol=1e-9)
     np.testing.assert_allclose(flat.p_value, 0.5)

@@ -10,6 +10,7 @@ from hypothesis.extra.numpy import arrays
 
 from mi_core.checks import ConfigError, NumericError, ShapeError
 from mi_core.metrics.pareto import least_within, pareto_front, weighted
+from tests.raising import refused
 
 COSTS = st.integers(1, 12).flatmap(lambda n: arrays(np.float64, (n, 2), elements=st.integers(0, 4).map(float)))
 
@@ -39,14 +40,11 @@ def test_what_is_chosen_is_on_the_front_and_within_the_bound_if_anything_is(cost
 
 def test_both_in_one_number() -> None:
     assert weighted(0.25, 0.5, 2.0) == 1.25
-    with pytest.raises(ConfigError, match="weight"):
-        weighted(0.1, 0.1, -1)
+    refused(ConfigError, "weight", weighted, 0.1, 0.1, -1)
 
 
 def test_what_is_no_cost_is_refused() -> None:
-    with pytest.raises(NumericError, match="not a number"):
-        pareto_front(np.array([[0.0, np.nan]]))
+    refused(NumericError, "not a number", pareto_front, np.array([[0.0, np.nan]]))
     with pytest.raises(ShapeError):
         pareto_front(np.zeros(3))
-    with pytest.raises(ShapeError, match="0 losses"):
-        least_within([], [], 0.5)
+    refused(ShapeError, "0 losses", least_within, [], [], 0.5)

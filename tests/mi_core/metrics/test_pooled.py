@@ -7,20 +7,8 @@ import pytest
 
 from mi_core.checks import ConfigError, ShapeError
 from mi_core.metrics.delong import auc
-from mi_core.metrics.intervals import rate
 from mi_core.metrics.pooled import difference, pool, pooled_count
 from mi_core.records import Estimate
-
-
-def test_interval_of_the_mean_covers() -> None:
-    generator = np.random.default_rng(0)
-    truth = [0.6, 0.7, 0.8]
-    covered = 0
-    for _ in range(500):
-        pooled = pool([rate(int(generator.binomial(200, p)), 200) for p in truth])
-        covered += pooled.low <= 0.7 <= pooled.high
-    assert covered / 500 >= 0.93  # Clopper-Pearson is a little wide
-    assert pooled.high - pooled.low < 0.65 * (rate(140, 200).high - rate(140, 200).low)
 
 
 def test_counts_add_up_and_marks_stay() -> None:
@@ -57,18 +45,6 @@ def test_a_difference_reaches_as_far_as_the_root_of_the_summed_squares() -> None
     lopsided = difference(Estimate(0.6, 0.5, 0.61, 100), Estimate(0.8, 0.79, 0.95, 50))
     assert lopsided.low == pytest.approx(0.2 - (0.01**2 + 0.01**2) ** 0.5)  # what lies between the two
     assert lopsided.high == pytest.approx(0.2 + (0.15**2 + 0.1**2) ** 0.5)
-
-
-def test_a_difference_of_independent_runs_covers() -> None:
-    generator = np.random.default_rng(0)
-    member = np.arange(120) < 60
-
-    def run(shift: float) -> Estimate:
-        return auc(generator.standard_normal(120) + shift * member, member)
-
-    truth = 0.8413447 - 0.5  # Phi(sqrt(2) / sqrt(2)) for a shift of sqrt(2)
-    covered = sum(found.low <= truth <= found.high for found in (difference(run(0), run(2**0.5)) for _ in range(600)))
-    assert 0.925 <= covered / 600 <= 0.98
 
 
 def drawn(generator: np.random.Generator, pools: tuple[int, int], size: int, swap: bool) -> list[Estimate]:

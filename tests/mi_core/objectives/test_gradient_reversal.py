@@ -8,6 +8,7 @@ from torch import nn
 
 from mi_core.checks import ConfigError, ShapeError
 from mi_core.objectives.gradient_reversal import Adversary, attribute_shares, reverse
+from tests.raising import refused
 
 
 @pytest.mark.parametrize("factor", [0.0, 0.5, 3.0])
@@ -28,8 +29,7 @@ def test_values_stay_and_gradients_turn_round(factor: float) -> None:
 
 def test_a_factor_that_would_not_reverse() -> None:
     for factor in (-1.0, float("nan")):
-        with pytest.raises(ConfigError, match="factor"):
-            reverse(torch.ones(1), factor)
+        refused(ConfigError, "factor", reverse, torch.ones(1), factor)
 
 
 def test_the_adversary_has_two_hidden_passes_of_64() -> None:
@@ -39,10 +39,8 @@ def test_the_adversary_has_two_hidden_passes_of_64() -> None:
     inputs = torch.randn(200, 10)
     assert (adversary(inputs) < 0).any()
     assert (Adversary(10, 5, "released")(inputs) >= 0).all()
-    with pytest.raises(ConfigError, match="variant"):
-        Adversary(10, 5, "draft")
-    with pytest.raises(ConfigError, match="values of the attribute"):
-        Adversary(10, 1)
+    refused(ConfigError, "variant", Adversary, 10, 5, "draft")
+    refused(ConfigError, "values of the attribute", Adversary, 10, 1)
 
 
 def test_shares_of_values() -> None:
@@ -50,5 +48,4 @@ def test_shares_of_values() -> None:
     for values in ([0, 2], [0, 0], [-1, 0, 1], []):
         with pytest.raises(ConfigError, match="number at least two from 0 on"):
             attribute_shares(torch.tensor(values, dtype=torch.int64), len(values))
-    with pytest.raises(ShapeError, match="attribute of the training images"):
-        attribute_shares(torch.tensor([0, 1]), 3)
+    refused(ShapeError, "attribute of the training images", attribute_shares, torch.tensor([0, 1]), 3)

@@ -25,6 +25,7 @@ from mi_core.objectives.moco import (
     queue_info_nce,
     share_of_own_keys,
 )
+from tests.raising import refused
 
 
 def rows(count: int, width: int, seed: int) -> torch.Tensor:
@@ -71,14 +72,10 @@ def test_keys_get_no_gradient() -> None:
 
 
 def test_bad_input() -> None:
-    with pytest.raises(ShapeError, match="keys has shape"):
-        queue_info_nce(units(2, 3, 0), units(3, 3, 0), units(4, 3, 0), 0.1)
-    with pytest.raises(ShapeError, match="queue has shape"):
-        queue_info_nce(units(2, 3, 0), units(2, 3, 0), units(4, 5, 0), 0.1)
-    with pytest.raises(ConfigError, match="temperature = 0"):
-        in_batch_info_nce(units(2, 3, 0), units(2, 3, 0), 0)
-    with pytest.raises(ShapeError, match="keys has shape"):
-        in_batch_info_nce(units(2, 3, 0), units(2, 4, 0), 1)
+    refused(ShapeError, "keys has shape", queue_info_nce, units(2, 3, 0), units(3, 3, 0), units(4, 3, 0), 0.1)
+    refused(ShapeError, "queue has shape", queue_info_nce, units(2, 3, 0), units(2, 3, 0), units(4, 5, 0), 0.1)
+    refused(ConfigError, "temperature = 0", in_batch_info_nce, units(2, 3, 0), units(2, 3, 0), 0)
+    refused(ShapeError, "keys has shape", in_batch_info_nce, units(2, 3, 0), units(2, 4, 0), 1)
 
 
 def moco(**changes: object) -> MoCoV2:
@@ -179,8 +176,7 @@ def test_heads_are_those_of_the_papers() -> None:
     assert sum(isinstance(layer, nn.Linear) for layer in vit.projection) == 3
     assert isinstance(vit.prediction[-1], nn.BatchNorm1d)
     assert not vit.backbone.conv_proj.weight.requires_grad  # type: ignore[union-attr]
-    with pytest.raises(ConfigError, match="use it with a ViT"):
-        MoCoV3(backbone, MoCoV3Parameters(freeze_patches=True))
+    refused(ConfigError, "use it with a ViT", MoCoV3, backbone, MoCoV3Parameters(freeze_patches=True))
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from mi_core.encoders import build_backbone
 from mi_core.objectives.barlow_twins import BarlowTwins, BarlowTwinsParameters, barlow_twins_loss
 from mi_core.objectives.byol import BYOL, BYOLParameters, byol_loss
 from mi_core.objectives.vicreg import VICReg, VICRegParameters, vicreg_loss
+from tests.raising import refused
 
 Rows = list[list[float]]
 
@@ -156,13 +157,8 @@ def test_the_target_network_of_byol_follows_and_slows_down() -> None:
 def test_bad_input_is_refused() -> None:
     first, second = drawn(4)
     for loss in (byol_loss, lambda a, b: barlow_twins_loss(a, b, 1), lambda a, b: vicreg_loss(a, b, 1, 1, 1)):
-        with pytest.raises(ShapeError, match="second has shape|targets has shape"):
-            loss(first, second[:3])
-    with pytest.raises(ShapeError, match="a variance needs 2 images"):
-        vicreg_loss(first[:1], second[:1], 1, 1, 1)
-    with pytest.raises(ConfigError, match="redundancy = -1"):
-        BarlowTwinsParameters(redundancy=-1)
-    with pytest.raises(ConfigError, match="variance = -1"):
-        VICRegParameters(variance=-1)
-    with pytest.raises(ConfigError, match="momentum = 2"):
-        BYOLParameters(momentum=2)
+        refused(ShapeError, "second has shape|targets has shape", loss, first, second[:3])
+    refused(ShapeError, "a variance needs 2 images", vicreg_loss, first[:1], second[:1], 1, 1, 1)
+    refused(ConfigError, "redundancy = -1", BarlowTwinsParameters, redundancy=-1)
+    refused(ConfigError, "variance = -1", VICRegParameters, variance=-1)
+    refused(ConfigError, "momentum = 2", BYOLParameters, momentum=2)

@@ -16,15 +16,12 @@ import torch.multiprocessing as mp
 from torch import nn
 
 from mi_core.encoders import build_backbone
-from mi_core.encoders.hidden_blocks import mask_numbers
 from mi_core.objectives import OBJECTIVES
 from mi_core.objectives.barlow_twins import BarlowTwinsParameters
 from mi_core.objectives.base import Objective
 from mi_core.objectives.byol import BYOLParameters
 from mi_core.objectives.clip import CLIPParameters, SigLIPParameters
 from mi_core.objectives.dino import DINOParameters
-from mi_core.objectives.i_jepa import IJEPAParameters
-from mi_core.objectives.mae import MAEParameters
 from mi_core.objectives.moco import MoCoV1Parameters, MoCoV2Parameters, MoCoV3Parameters
 from mi_core.objectives.simclr import SimCLRParameters
 from mi_core.objectives.supervised import SupervisedParameters
@@ -42,8 +39,6 @@ PARAMETERS: dict[str, Any] = {
     "siglip": SigLIPParameters(projection_width=4, text_width=8, text_heads=2, text_layers=1, text_length=6),
     "clip": CLIPParameters(projection_width=4, text_width=8, text_heads=2, text_layers=1, text_length=6),
     "dino": DINOParameters(projection_hidden=7, projection_width=4, prototypes=5, momentum=0.5),
-    "i-jepa": IJEPAParameters(predictor_width=8, predictor_layers=1, predictor_heads=2, momentum=0.5),
-    "mae": MAEParameters(decoder_width=8, decoder_layers=1, decoder_heads=2),
     "supervised": SupervisedParameters(classes=3),
     "talos": TalosParameters(projection_hidden=7, projection_width=4, projection_batch_norm=False, values=3),
 }
@@ -52,9 +47,7 @@ PARAMETERS: dict[str, Any] = {
 def network(name: str) -> Objective:
     torch.manual_seed(3)
     made: Any = OBJECTIVES[name]
-    module: Objective = made(
-        build_backbone("vit-tiny-gap/4" if name == "i-jepa" else "vit-tiny/4", 3, 8), PARAMETERS[name]
-    )
+    module: Objective = made(build_backbone("vit-tiny/4", 3, 8), PARAMETERS[name])
     for head in (
         getattr(module, part) for part in ("projection", "prediction", "key_projection") if hasattr(module, part)
     ):
@@ -68,10 +61,6 @@ def batch(name: str, step: int) -> tuple[torch.Tensor, torch.Tensor | None]:
     generator = torch.Generator().manual_seed(step)
     views = torch.randn(6, OBJECTIVES[name].views, 3, 8, 8, generator=generator)
     captions = [f"n {row + step}" for row in range(6)]
-    if OBJECTIVES[name].rebuilds:
-        return views, torch.rand(
-            6, {"pixels": 4, "states": mask_numbers(2)}[OBJECTIVES[name].rebuilds], generator=generator
-        )
     return views, OBJECTIVES[name].encode_targets(PARAMETERS[name], [0, 1, 2, 0, 1, 2], captions)
 
 

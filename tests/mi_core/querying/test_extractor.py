@@ -28,6 +28,7 @@ from mi_core.features.patch_similarity import CenterSimilarity, center_similarit
 from mi_core.querying.extractor import Extractor
 from mi_core.querying.plan import QueryPlan
 from mi_core.streams import stream_keys
+from tests.raising import refused
 
 AUGMENTATION = SimCLRAugmentation(crop_scale=(0.3, 1.0), rotation=10)
 NEEDS = (PairwiseSimilarity(), LpNorm(), Embedding())
@@ -151,16 +152,13 @@ def test_a_faulty_encoder_is_stopped_naming_the_sample(fault: str, error: type[E
     images[:, :, 0, 0] = 0
     images[23, :, 0, 0] = 255
     made = extractor(_Faulty(fault), needs=(LpNorm(),), outputs=("backbone",), batch_views=1)
-    with pytest.raises(error, match="pool/023"):
-        made(images, streams, ids)
+    refused(error, "pool/023", made, images, streams, ids)
 
 
 def test_an_output_that_is_not_there_is_named() -> None:
     images, streams, ids = inputs()
-    with pytest.raises(ShapeError, match="no output 'projection'; it has backbone"):
-        extractor(_Faulty("none"))(images, streams, ids)
-    with pytest.raises(ConfigError, match="views = 0"):
-        QueryPlan((LpNorm(),), ("backbone",), views=0)
+    refused(ShapeError, "no output 'projection'; it has backbone", extractor(_Faulty("none")), images, streams, ids)
+    refused(ConfigError, "views = 0", QueryPlan, (LpNorm(),), ("backbone",), views=0)
 
 
 def test_patches_parts_and_captions_in_one_pass() -> None:
@@ -258,12 +256,10 @@ def test_distances_and_crafted_images_of_a_classifier() -> None:
 def test_what_attacks_on_classifiers_lack_is_named() -> None:
     images, streams, ids = inputs()
     asks = {"needs": (AdversarialLogits(0.05, 3, 3),), "outputs": ("logits",)}
-    with pytest.raises(ConfigError, match="give a shadow with the output logits"):
-        extractor(classifier(1), **asks)(images, streams, ids)
+    refused(ConfigError, "give a shadow with the output logits", extractor(classifier(1), **asks), images, streams, ids)
     made = extractor(classifier(1, classes=5), **asks)
     made.crafter = classifier(2)
-    with pytest.raises(ConfigError, match="encoder e tells 5 classes; set classes of baseline-c to that"):
-        made(images, streams, ids)
+    refused(ConfigError, "encoder e tells 5 classes; set classes of baseline-c to that", made, images, streams, ids)
     with pytest.raises(ShapeError, match="encoder e has no output 'logits'"):
         extractor(needs=(BoundaryDistance(1, 200),), outputs=("logits",))(images, streams, ids, labels=[0] * 30)
 
@@ -272,11 +268,9 @@ def test_captions_that_are_missing() -> None:
     images, streams, ids = inputs()
     model = encoder()
     asks = {"needs": (CaptionSimilarity(),), "outputs": ("projection",)}
-    with pytest.raises(ConfigError, match="the encoder e has no text tower"):
-        extractor(model, **asks)(images, streams, ids, ["x"] * 30)
+    refused(ConfigError, "the encoder e has no text tower", extractor(model, **asks), images, streams, ids, ["x"] * 30)
     model.text = Lengths()
-    with pytest.raises(ConfigError, match="pool/000 has no caption"):
-        extractor(model, **asks)(images, streams, ids)
+    refused(ConfigError, "pool/000 has no caption", extractor(model, **asks), images, streams, ids)
     with pytest.raises(ConfigError, match="pool/003 has no caption; give data.captions, or shards with .txt"):
         extractor(model, **asks)(images, streams, ids, ["x"] * 3 + [""] + ["x"] * 26)
 

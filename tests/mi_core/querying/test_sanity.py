@@ -28,7 +28,8 @@ from mi_core.querying.sanity import (
     view_consistency,
 )
 from mi_core.streams import pixel_streams
-from tests.encoder_works import SHARED, cifar10, published, scrambled, untrained
+from tests.raising import refused
+from tests.studies.shared import SHARED, cifar10, published, scrambled, untrained
 
 COUNT = 100
 IMAGES = torch.randint(0, 256, (COUNT, 3, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
@@ -240,18 +241,12 @@ def test_a_published_classifier_works_and_its_scrambled_weights_do_not() -> None
 
 
 def test_bad_input() -> None:
-    with pytest.raises(ShapeError, match="streams has shape"):
-        similarities(None, IMAGES, STREAMS[:3], MILD)
-    with pytest.raises(ConfigError, match="images = 2"):
-        similarities(None, IMAGES[:2], STREAMS[:2], MILD)
-    with pytest.raises(ConfigError, match="views = 1"):
-        similarities(None, IMAGES, STREAMS, MILD, views=1)
-    with pytest.raises(ShapeError, match="similar has shape"):
-        ranks(torch.zeros(2, 3, 4))
-    with pytest.raises(ShapeError, match="values has shape"):
-        mean_of(torch.zeros(2, 2))
-    with pytest.raises(ConfigError, match="values = 1"):
-        mean_of(torch.zeros(1))
+    refused(ShapeError, "streams has shape", similarities, None, IMAGES, STREAMS[:3], MILD)
+    refused(ConfigError, "images = 2", similarities, None, IMAGES[:2], STREAMS[:2], MILD)
+    refused(ConfigError, "views = 1", similarities, None, IMAGES, STREAMS, MILD, views=1)
+    refused(ShapeError, "similar has shape", ranks, torch.zeros(2, 3, 4))
+    refused(ShapeError, "values has shape", mean_of, torch.zeros(2, 2))
+    refused(ConfigError, "values = 1", mean_of, torch.zeros(1))
 
 
 def test_two_ways_of_decoding_are_compared() -> None:
@@ -260,5 +255,4 @@ def test_two_ways_of_decoding_are_compared() -> None:
     brighter = (IMAGES.int() + 40).clamp(0, 255).to(torch.uint8)
     apart = agreement(encoder("pixels"), IMAGES, brighter)
     assert apart.centred < apart.cosine < 0.999
-    with pytest.raises(ShapeError, match="second"):
-        agreement(encoder("pixels"), IMAGES, IMAGES[1:])
+    refused(ShapeError, "second", agreement, encoder("pixels"), IMAGES, IMAGES[1:])

@@ -18,6 +18,7 @@ from mi_core.features.sequential import SequentialSimilarity, StoppingRule, by_v
 from mi_core.querying.extractor import Extractor
 from mi_core.querying.plan import QueryPlan
 from mi_core.streams import stream_keys
+from tests.raising import refused
 
 VIEWS, COUNT = 7, 50
 AUGMENTATION = SimCLRAugmentation(crop_scale=(0.3, 1.0), rotation=10)
@@ -123,10 +124,8 @@ def test_other_needs_of_a_plan_are_answered_too(rule: StoppingRule) -> None:
 
 
 def test_what_is_missing_is_said(rule: StoppingRule) -> None:
-    with pytest.raises(ConfigError, match="not 1 and no rule for 7 views"):
-        extractor(Counting(), None)(*inputs())
-    with pytest.raises(ConfigError, match="not 1 and 7 for 6 views"):
-        extractor(Counting(), rule, views=6)(*inputs())
+    refused(ConfigError, "not 1 and no rule for 7 views", extractor(Counting(), None), *inputs())
+    refused(ConfigError, "not 1 and 7 for 6 views", extractor(Counting(), rule, views=6), *inputs())
     with pytest.raises(ConfigError, match="not 2 and 7 for 7 views"):
         extractor(Counting(), rule, outputs=("backbone", "projection"))(*inputs())
 
@@ -140,5 +139,4 @@ def test_a_faulty_answer_names_the_undecided_sample() -> None:
     images, streams, ids = inputs()
     always = StoppingRule((-1.0,) * (VIEWS - 2), (10.0,) * (VIEWS - 2))
     made = extractor(Faulty(), always)
-    with pytest.raises(NumericError, match="embedding is NaN or infinite for 50 samples, first pool/000"):
-        made(images, streams, ids)
+    refused(NumericError, "embedding is NaN or infinite for 50 samples, first pool/000", made, images, streams, ids)

@@ -13,6 +13,7 @@ from mi_core.images import encode_png
 from mi_core.metrics.delong import auc
 from mi_core.validity.blind import blind_scores, telling
 from mi_core.validity.file_features import FILE_FEATURES, file_features, pixel_features, pixel_names, shrunken
+from tests.raising import refused
 
 NAMES = (*FILE_FEATURES, *pixel_names(1))
 
@@ -97,12 +98,9 @@ def test_the_seed_decides() -> None:
 
 def test_mistakes_are_told() -> None:
     images, _ = digits(0, 20)
-    with pytest.raises(ShapeError, match="needs 5 samples of each class, got 4"):
-        score(images, np.arange(20) < 4, seed=0)
-    with pytest.raises(ShapeError, match="member has shape"):
-        score(images, np.zeros(19, dtype=bool), seed=0)
-    with pytest.raises(ShapeError, match="image has shape"):
-        shrunken(images)
+    refused(ShapeError, "needs 5 samples of each class, got 4", score, images, np.arange(20) < 4, seed=0)
+    refused(ShapeError, "member has shape", score, images, np.zeros(19, dtype=bool), seed=0)
+    refused(ShapeError, "image has shape", shrunken, images)
     with pytest.raises(NumericError, match="summary of an image is not finite for 1 of 20 samples: row 3"):
         wrong = summaries(images)
         wrong[3, 0] = np.nan

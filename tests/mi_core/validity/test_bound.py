@@ -18,6 +18,7 @@ from mi_core.checks import ConfigError, ShapeError
 from mi_core.metrics.delong import auc, placements
 from mi_core.validity.bound import CANNOT_TELL, MET, NOT_MET, auc_limits, outcome
 from tests.mi_core.validity.bounded import AT, PLANTED, SETTINGS, drawn, outcomes
+from tests.raising import refused
 
 DRAWS = 1000
 MOST = binom.ppf(0.999, DRAWS, 0.05)  # errors of 1,000 draws that chance explains: 73
@@ -94,9 +95,6 @@ def test_the_outcome_at_the_edges(limits: list[tuple[float, float]], found: str)
 
 def test_impossible_bounds_are_refused() -> None:
     for bound in (0.5, 1.01, float("nan")):
-        with pytest.raises(ConfigError, match="bound = "):
-            outcome([(0.4, 0.6)], bound)
-    with pytest.raises(ShapeError, match="0 attacks"):
-        outcome([], AT)
-    with pytest.raises(ShapeError, match="needs 2 samples"):
-        auc_limits(np.zeros(3), np.array([True, False, False]))
+        refused(ConfigError, "bound = ", outcome, [(0.4, 0.6)], bound)
+    refused(ShapeError, "0 attacks", outcome, [], AT)
+    refused(ShapeError, "needs 2 samples", auc_limits, np.zeros(3), np.array([True, False, False]))

@@ -25,7 +25,6 @@ from tests.mi_core.validity.coverage import (
     Case,
     Population,
     Sample,
-    Triple,
     count,
     count_blind,
     every_cell,
@@ -121,27 +120,6 @@ def test_a_wrong_interval_is_found_out() -> None:
     assert count(grouped, 500, seed=0)["coverage"] >= 0.93
 
 
-def test_a_known_coverage_is_found() -> None:
-    def coin(run: Sample) -> Estimate | None:
-        if run.seed % 10 == 9:
-            return None  # left out
-        return Estimate(0.8, 0.7, 0.9, 200) if run.seed % 10 < 6 else Estimate(0.9, 0.85, 0.95, 200, supported=False)
-
-    cell = count(Case("auc", 5, Population("normal", 0.8)), 1000, seed=0, interval=coin)
-    assert 850 < cell["simulations"] < 950
-    assert cell["coverage"] == pytest.approx(2 / 3, abs=0.06)
-    assert cell["ci95"][0] < 2 / 3 < cell["ci95"][1]
-    assert cell["mean_width"] == pytest.approx(0.2 * cell["coverage"] + 0.1 * (1 - cell["coverage"]))
-    assert cell["supported"] is False
-
-
-def test_pooled_runs_are_drawn_one_by_one() -> None:
-    population = Population("ten levels", 0.8)
-    alone, pooled = (count(Case("auc", 100, population, runs=runs), 100, seed=0) for runs in (1, 3))
-    assert pooled["mean_width"] == pytest.approx(alone["mean_width"] / np.sqrt(3), rel=0.05)
-    assert pooled["setting"]["runs"] == 3
-
-
 USUAL = Population("normal", 0.8)
 FEW = (
     *(Case(name, 100, USUAL) for name in SIMPLE),
@@ -172,21 +150,3 @@ def test_only_a_shift_that_no_check_sees_passes_for_a_leak() -> None:
     assert seen["above_both"] > 50 and seen["leak"] <= 5
     unseen = next(triple for triple in TRIPLES if triple.name == "shift seen by the attack alone")
     assert false_leaks(unseen, 1000, 20, seed=0)["leak"] > 15
-
-
-def test_the_seed_decides() -> None:
-    case = Case("auc", 20, Population("heavy-tailed", 0.8))
-    assert count(case, 50, seed=1) == count(case, 50, seed=1) != count(case, 50, seed=2)
-    assert count_blind(20, 2, seed=1) == count_blind(20, 2, seed=1)
-    triple = Triple("mine", (0.85, 0.5, 0.5))
-    assert not triple.exchangeable
-    assert false_leaks(triple, 100, 20, seed=3) == false_leaks(triple, 100, 20, seed=3)
-    assert false_leaks(triple, 100, 20, seed=3)["leak"] > 10
-
-
-@pytest.mark.parametrize("groups", GROUPS[1:])
-def test_the_blind_classifier_by_groups(groups: str) -> None:
-    cell = count_blind(60, 10, seed=0, groups=groups)
-    assert cell["setting"] == {"groups": groups, "correlation": 0.5}
-    assert cell["coverage"] >= 0.6
-    assert cell["mean_width"] > count_blind(60, 10, seed=0)["mean_width"]

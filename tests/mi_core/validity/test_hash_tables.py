@@ -10,6 +10,7 @@ from mi_core.validity import hash_tables
 from mi_core.validity.hash_tables import distinct_hashes, near_tables, union_of_pairs
 from mi_core.validity.near_duplicates import near_pairs
 from tests.mi_core.validity.hashes import all_pairs, spoilt
+from tests.raising import refused
 
 
 @pytest.mark.parametrize(
@@ -112,15 +113,10 @@ def test_bad_input() -> None:
     hashes = np.ones(2, dtype=np.uint64)
     (table, *_) = near_tables(2, 3)
     for function in (distinct_hashes, lambda given: table.part_of(given, 2)):
-        with pytest.raises(ShapeError, match="hashes has shape"):
-            function(hashes[None])
-        with pytest.raises(ConfigError, match="dtype int64, allowed: uint64"):
-            function(hashes.astype(np.int64))
+        refused(ShapeError, "hashes has shape", function, hashes[None])
+        refused(ConfigError, "dtype int64, allowed: uint64", function, hashes.astype(np.int64))
     for parts in (0, 2**16 + 1):
-        with pytest.raises(ConfigError, match=f"parts = {parts}"):
-            table.part_of(hashes, parts)
-    with pytest.raises(ConfigError, match="distance = 9"):
-        near_tables(2, 9)
-    with pytest.raises(ConfigError, match="count = -1"):
-        near_tables(-1, 3)
+        refused(ConfigError, f"parts = {parts}", table.part_of, hashes, parts)
+    refused(ConfigError, "distance = 9", near_tables, 2, 9)
+    refused(ConfigError, "count = -1", near_tables, -1, 3)
     assert near_tables(10**6, 0) == []

@@ -12,6 +12,7 @@ from scipy import stats
 
 from mi_core.checks import ConfigError
 from mi_core.validity.verdict import cauchy_combination, holm
+from tests.raising import refused
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
@@ -56,9 +57,6 @@ def test_cauchy_at_the_ends() -> None:
 
 def test_p_values_are_checked() -> None:
     for combine in (holm, cauchy_combination):
-        with pytest.raises(ConfigError, match="0 p-values"):
-            combine([])
-        with pytest.raises(ConfigError, match=r"p-value = 1.1, allowed: \[0.0, 1.0\]"):
-            combine([0.1, 1.1])
-        with pytest.raises(ConfigError, match="p-value = nan"):
-            combine([math.nan])
+        refused(ConfigError, "0 p-values", combine, [])
+        refused(ConfigError, r"p-value = 1.1, allowed: \[0.0, 1.0\]", combine, [0.1, 1.1])
+        refused(ConfigError, "p-value = nan", combine, [math.nan])

@@ -22,6 +22,7 @@ from mi_core.validity.near_duplicates import (
     perceptual_hash,
 )
 from tests.mi_core.validity.hashes import all_pairs, differing
+from tests.raising import refused
 
 
 def area_means(grey: np.ndarray, side: int) -> np.ndarray:
@@ -187,35 +188,20 @@ def test_confirmation_is_correlation(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_bad_input() -> None:
     images = np.zeros((2, 3, 8, 8), dtype=np.uint8)
     for function in (perceptual_hash, descriptors):
-        with pytest.raises(ShapeError, match="images has shape"):
-            function(images[0])
-        with pytest.raises(ShapeError, match="allowed: 1 or 3 channels"):
-            function(images[:, :2])
-        with pytest.raises(ShapeError, match="at least 1 x 1 pixels"):
-            function(images[:, :, :0])
-        with pytest.raises(ConfigError, match="dtype float64, allowed: uint8"):
-            function(images / 255)
+        refused(ShapeError, "images has shape", function, images[0])
+        refused(ShapeError, "allowed: 1 or 3 channels", function, images[:, :2])
+        refused(ShapeError, "at least 1 x 1 pixels", function, images[:, :, :0])
+        refused(ConfigError, "dtype float64, allowed: uint8", function, images / 255)
     hashes = np.zeros(2, dtype=np.uint64)
-    with pytest.raises(ShapeError, match="hashes has shape"):
-        near_pairs(hashes[None])
-    with pytest.raises(ConfigError, match="dtype int64, allowed: uint64"):
-        near_pairs(hashes.astype(np.int64))
-    with pytest.raises(ConfigError, match="distance = 9"):
-        near_pairs(hashes, distance=9)
+    refused(ShapeError, "hashes has shape", near_pairs, hashes[None])
+    refused(ConfigError, "dtype int64, allowed: uint64", near_pairs, hashes.astype(np.int64))
+    refused(ConfigError, "distance = 9", near_pairs, hashes, distance=9)
     pairs, found = np.array([[0, 1]]), np.zeros((2, 64), dtype=np.uint8)
-    with pytest.raises(ConfigError, match="count = -1"):
-        clusters(-1, pairs)
-    with pytest.raises(ShapeError, match="pairs has shape"):
-        clusters(2, pairs.T)
-    with pytest.raises(ConfigError, match=r"rows 0 to 2, allowed: \[0, 1\]"):
-        clusters(2, 2 * pairs)
-    with pytest.raises(ConfigError, match="dtype float64, allowed: integers"):
-        confirmed(pairs / 1, found)
-    with pytest.raises(ConfigError, match="rows -1 to 0"):
-        confirmed(pairs - 1, found)
-    with pytest.raises(ShapeError, match="descriptors has shape"):
-        confirmed(pairs, found[:, :9])
-    with pytest.raises(ConfigError, match="dtype int8, allowed: uint8"):
-        confirmed(pairs, found.astype(np.int8))
-    with pytest.raises(ConfigError, match="least = 1.5"):
-        confirmed(pairs, found, least=1.5)
+    refused(ConfigError, "count = -1", clusters, -1, pairs)
+    refused(ShapeError, "pairs has shape", clusters, 2, pairs.T)
+    refused(ConfigError, r"rows 0 to 2, allowed: \[0, 1\]", clusters, 2, 2 * pairs)
+    refused(ConfigError, "dtype float64, allowed: integers", confirmed, pairs / 1, found)
+    refused(ConfigError, "rows -1 to 0", confirmed, pairs - 1, found)
+    refused(ShapeError, "descriptors has shape", confirmed, pairs, found[:, :9])
+    refused(ConfigError, "dtype int8, allowed: uint8", confirmed, pairs, found.astype(np.int8))
+    refused(ConfigError, "least = 1.5", confirmed, pairs, found, least=1.5)

@@ -32,6 +32,7 @@ from pipelines.run.folder import RunFolder
 from pipelines.run.registration import lines_of
 from tests.conftest import small_config
 from tests.pipelines.tars import image_bytes, shard_bytes, tar_bytes
+from tests.raising import refused
 
 pytestmark = pytest.mark.ray
 
@@ -202,8 +203,7 @@ def test_a_changed_config_is_refused_and_nothing_lost(finished_run: Path, tmp_pa
     folder = tmp_path / "run"
     shutil.copytree(finished_run, folder)
     before = written(folder)
-    with pytest.raises(UserError, match=r"changed: queries.views\. .*--force extract"):
-        run(folder, queries={"views": 3, "chunk": 32})
+    refused(UserError, r"changed: queries.views\. .*--force extract", run, folder, queries={"views": 3, "chunk": 32})
     assert written(folder) == before
     assert report_of(folder)
 
@@ -216,8 +216,7 @@ def test_a_run_folder_that_is_deleted_is_told_in_one_line(
         pretrain.run(runs, planned)
 
     monkeypatch.setitem(audit.STAGE_RUNS, "pretrain", deleted)
-    with pytest.raises(UserError, match="run was deleted while the run was going on"):
-        run(tmp_path / "run", last="pretrain")
+    refused(UserError, "run was deleted while the run was going on", run, tmp_path / "run", last="pretrain")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -237,8 +236,7 @@ def oversized() -> dict[str, Any]:
 def test_what_cannot_work_is_told_before_anything_starts(
     sections: dict[str, Any], text: str, local_ray: None, tmp_path: Path
 ) -> None:
-    with pytest.raises(UserError, match=text):
-        run(tmp_path / "run", **sections)
+    refused(UserError, text, run, tmp_path / "run", **sections)
     assert not list(tmp_path.rglob("*.parquet"))
 
 

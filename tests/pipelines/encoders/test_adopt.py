@@ -34,6 +34,7 @@ from pipelines.plan.load import parse
 from pipelines.plan.rules.controls import references_of
 from pipelines.run.folder import RunFolder
 from tests.pipelines import staged
+from tests.raising import refused
 
 pytestmark = pytest.mark.ray
 
@@ -268,8 +269,7 @@ def test_it_resumes_without_the_weights_file(audited: Path, folders: dict[str, P
     stored = describe(RunFolder(str(tmp_path / "run")).seed(0), "target")
     fresh = describe(RunFolder(str(tmp_path / "run")).seed(0), "fresh").load(0)
     storage.write_atomic(f"{stored.folder}/epoch-0000.safetensors", weights_bytes(fresh))
-    with pytest.raises(ConfigError, match="the saved weights are damaged; redo with --force pretrain"):
-        stored.load(0)
+    refused(ConfigError, "the saved weights are damaged; redo with --force pretrain", stored.load, 0)
 
 
 @pytest.mark.parametrize(
@@ -378,12 +378,10 @@ def test_check_tries_the_weights(folders: dict[str, Path], tmp_path: Path) -> No
     fault = "this encoder recognises images no better than an untrained one. Wrong weights file or preprocessing?"
     assert f"WARNING: {fault}" in tried(config)["target"]
     config["encoders"]["target"]["weights"] = str(tmp_path)
-    with pytest.raises(UserError, match="encoders.target.weights = .* is no file"):
-        tried(config)
+    refused(UserError, "encoders.target.weights = .* is no file", tried, config)
     config["queries"]["outputs"] = ["prediction"]
     config["encoders"]["target"]["weights"] = str(folders["simclr.pth"])
-    with pytest.raises(UserError, match="asks for 'prediction', but the encoder 'target' has backbone, projection"):
-        tried(config)
+    refused(UserError, "asks for 'prediction', but the encoder 'target' has backbone, projection", tried, config)
 
 
 def test_a_trial_tells_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,6 +32,7 @@ from pipelines.errors import UserError
 from pipelines.plan.load import load
 from pipelines.run.folder import RunFolder
 from tests.mi_core.adoption.folders import save_transformers
+from tests.raising import refused
 
 huggingface_hub = pytest.importorskip("huggingface_hub")
 OLD, NEW = "a" * 40, "b" * 40
@@ -112,8 +113,7 @@ def test_offline_takes_the_cache_and_asks_nothing(served: list[str], monkeypatch
     before = len(served)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     assert hub.read("hf://org/name/sub/model.safetensors").commit == NEW
-    with pytest.raises(ConfigError, match="hf://org/name@v1/sub"):
-        hub.read("hf://org/name@v1/sub/model.safetensors")
+    refused(ConfigError, "hf://org/name@v1/sub", hub.read, "hf://org/name@v1/sub/model.safetensors")
     assert len(served) == before
 
 
@@ -128,8 +128,7 @@ def test_no_such_file_is_one_line(served: list[str], address: str) -> None:
 
 def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(ConfigError, match=r"encoder-audit\[hub\]"):
-        hub.read("hf://org/name/f")
+    refused(ConfigError, r"encoder-audit\[hub\]", hub.read, "hf://org/name/f")
 
 
 def test_the_record_says_the_commit_and_the_encoder_is_that_of_the_file(served: list[str], tmp_path: Path) -> None:
@@ -173,12 +172,9 @@ def test_a_model_is_read_whole_at_one_commit(served: list[str], tmp_path: Path) 
 
 
 def test_a_model_that_is_not_there_is_one_line(served: list[str]) -> None:
-    with pytest.raises(ConfigError, match=r"transformers:org/name@v1: it has no config\.json"):
-        hub.read_model(f"{LOAD}@v1")
-    with pytest.raises(ConfigError, match="transformers:org/other"):
-        hub.read_model("transformers:org/other")
-    with pytest.raises(ConfigError, match="it has no open_clip_config"):
-        hub.read_model("open_clip:hf-hub:org/name")
+    refused(ConfigError, r"transformers:org/name@v1: it has no config\.json", hub.read_model, f"{LOAD}@v1")
+    refused(ConfigError, "transformers:org/other", hub.read_model, "transformers:org/other")
+    refused(ConfigError, "it has no open_clip_config", hub.read_model, "open_clip:hf-hub:org/name")
 
 
 def test_a_cached_model_needs_no_hub(served: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

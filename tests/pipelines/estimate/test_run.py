@@ -98,7 +98,7 @@ def asked_by_outline(runs: list[Run], folder: Path) -> dict[str, float]:
         {"defenses": [{"defense": "early-stopping", "epoch": 1}, {"defense": "output-noise"}]},
         {"queries": {"views": 4, "chunk": 32, "repeats": 3}},
         {"attacks": [{"attack": "encodermi-t"}, {"attack": "encodermi-sequential", "reference": "known"}]},
-        with_anchors({"attack": "encodermi-t"}, {"attack": "white-box", "bank": 10}),
+        with_anchors({"attack": "encodermi-t"}, {"attack": "combined", "neighbours": "5/10"}),
     ],
     ids=["plain", "seeds", "views", "sizes", "known", "halves", "count", "defenses", "repeats", "sequential", "bank"],
 )

@@ -49,6 +49,7 @@ from pipelines.run.points import Run
 from tests.conftest import small_config
 from tests.pipelines import planned
 from tests.pipelines.columns import seed_0
+from tests.raising import refused
 
 pytestmark = pytest.mark.ray
 
@@ -80,8 +81,7 @@ def folder(trained_run: Path, tmp_path: Path) -> Path:
 def test_a_budget_is_never_exceeded(folder: Path, tmp_path: Path) -> None:
     short = config_with(budget={"queries": NEEDED - 1})
     told = f"budget.queries = {NEEDED - 1} is too small: the attacks need {NEEDED} queries of target"
-    with pytest.raises(UserError, match=told):
-        audit.run(short, str(folder), last="extract")
+    refused(UserError, told, audit.run, short, str(folder), last="extract")
     assert not list(folder.rglob("epoch-*/**/*.parquet"))
     assert not recorded_passes(seed_0(folder).store)  # so that fewer views may be tried in the same folder
     shutil.copytree(folder, tmp_path / "swept")
@@ -89,8 +89,7 @@ def test_a_budget_is_never_exceeded(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="the attacks need"):  # points are paid for together
         audit.run(swept, str(tmp_path / "swept"), last="extract")
     config = config_with(budget={"queries": NEEDED})
-    with pytest.raises(UserError, match="--force extract would spend budget.queries = "):
-        audit.run(config, str(folder), force="extract")
+    refused(UserError, "--force extract would spend budget.queries = ", audit.run, config, str(folder), force="extract")
     audit.run(config, str(folder), last="extract")
     asked = asked_of_target(config, folder)
     assert sum(asked.values()) == NEEDED
@@ -215,8 +214,7 @@ def test_a_run_that_lost_a_node_says_what_budget_it_needs(monkeypatch: pytest.Mo
     config = config_with()
     monkeypatch.setattr(extraction, "_looked_through", lambda *_: (Counter(), Counter()))
     told = "in this start; run the same command again, its rest covers" if covered else "raise the budget to 12"
-    with pytest.raises(UserError, match=told):
-        extraction.run([Run(config, RunFolder("nowhere"))], [], lambda *_: None)
+    refused(UserError, told, extraction.run, [Run(config, RunFolder("nowhere"))], [], lambda *_: None)
 
 
 def test_markers_of_one_session_prove_deaths(folder: Path) -> None:

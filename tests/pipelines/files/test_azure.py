@@ -23,6 +23,7 @@ from pipelines.files import azure, conditional, storage, stores
 from pipelines.files.stores import store_of
 from pipelines.files.walk import walk
 from tests.pipelines.files.keys import check_key
+from tests.raising import refused
 
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="  # Azurite's, public
 ODD = ("a b+c%20d=é", "a%2Fb", "%", "%zz", "[x]", "a{1}", "q?r", "h#i", "t~'\"!*()", "x&y;z:@,$^`|", "e\u0301")
@@ -91,8 +92,7 @@ def test_folders_and_what_is_not_there(az: str) -> None:
     time.sleep(1.1)
     storage.write_atomic(f"{az}/m/a.tar", b"abc")
     assert storage.stamp(f"{az}/m/a.tar") != before
-    with pytest.raises(FileNotFoundError, match="az://box: "):
-        storage.read_bytes(f"{az}/m/nothing")
+    refused(FileNotFoundError, "az://box: ", storage.read_bytes, f"{az}/m/nothing")
     assert storage.list_files(f"{az}/nothing") == []
     assert [one.fault for one in walk(f"{az}/nothing", lambda *_: True)] == ["nothing is not there"]
     storage.remove(f"{az}/m")
@@ -192,23 +192,19 @@ def test_a_container_that_is_not_there_is_named_on_writing(refusing: str, monkey
     monkeypatch.setattr(_Answer, "status", 404)
     assert not storage.exists("az://box/x")
     for act in (storage.write_atomic, storage.create):
-        with pytest.raises(UserError, match="az://box: .*make the container first"):
-            act("az://box/x", b"")
+        refused(UserError, "az://box: .*make the container first", act, "az://box/x", b"")
 
 
 def test_without_account_or_with_a_broken_key(monkeypatch: pytest.MonkeyPatch) -> None:
     _account(monkeypatch, "http://127.0.0.1:9")
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", "no key!")
-    with pytest.raises(UserError, match="az://box: Invalid Access Key: .*; set AZURE_STORAGE_ACCOUNT_NAME"):
-        store_of("az://box/x")
+    refused(UserError, "az://box: Invalid Access Key: .*; set AZURE_STORAGE_ACCOUNT_NAME", store_of, "az://box/x")
     for name in ("NAME", "KEY"):
         monkeypatch.delenv(f"AZURE_STORAGE_ACCOUNT_{name}")
-    with pytest.raises(UserError, match="az://box: Account must be specified; set AZURE_STORAGE_ACCOUNT_NAME"):
-        store_of("az://box/x")
+    refused(UserError, "az://box: Account must be specified; set AZURE_STORAGE_ACCOUNT_NAME", store_of, "az://box/x")
 
 
 def test_a_store_that_does_not_answer_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     _account(monkeypatch, "http://127.0.0.1:9")
     monkeypatch.setattr(stores, "ATTEMPTS", 2)
-    with pytest.raises(UserError, match="az://box: .*; check the network, and the credentials"):
-        storage.read_bytes("az://box/x")
+    refused(UserError, "az://box: .*; check the network, and the credentials", storage.read_bytes, "az://box/x")

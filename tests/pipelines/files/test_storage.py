@@ -17,6 +17,7 @@ from pipelines.errors import Unreachable, UserError, fault_of_user, storage_faul
 from pipelines.files import many, storage, stores
 from pipelines.files.lock import lock
 from tests.conftest import S3_REQUESTS
+from tests.raising import refused
 
 
 def test_what_is_written_is_read_back(place: str) -> None:
@@ -37,8 +38,7 @@ def test_what_is_written_is_read_back(place: str) -> None:
     storage.remove(f"{place}/a")
     storage.remove(f"{place}/a")
     assert storage.list_files(place) == [f"{place}/t.parquet"]
-    with pytest.raises(OSError, match="c.bin|not exist|No such"):
-        storage.read_bytes(f"{place}/a/c.bin")
+    refused(OSError, "c.bin|not exist|No such", storage.read_bytes, f"{place}/a/c.bin")
 
 
 def test_a_file_is_created_once_and_removed(place: str) -> None:
@@ -50,8 +50,7 @@ def test_a_file_is_created_once_and_removed(place: str) -> None:
     assert not storage.exists(f"{place}/m/1")
     assert storage.create(f"{place}/m/1", b"third")
     for climbing in (lambda path: many.remove_files([path]), lambda path: storage.create(path, b"")):
-        with pytest.raises(UserError, match="leads out of its folder"):
-            climbing(f"{place}/../m")
+        refused(UserError, "leads out of its folder", climbing, f"{place}/../m")
 
 
 def test_an_object_store_sees_one_request(s3: str) -> None:
@@ -74,8 +73,7 @@ def test_nothing_is_listed_where_nothing_is(place: str) -> None:
 
 def test_json_refuses_nan_before_anything_is_written(place: str) -> None:
     storage.write_json(f"{place}/x.json", [1])
-    with pytest.raises(ValueError, match="JSON compliant"):
-        storage.write_json(f"{place}/x.json", [float("nan")])
+    refused(ValueError, "JSON compliant", storage.write_json, f"{place}/x.json", [float("nan")])
     assert storage.read_json(f"{place}/x.json") == [1]
 
 
@@ -87,8 +85,7 @@ def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path: Path, monkey
         raise OSError("disk full")
 
     monkeypatch.setattr(os, "fsync", broken)
-    with pytest.raises(OSError, match="disk full"):
-        storage.write_atomic(str(path), b"new")
+    refused(OSError, "disk full", storage.write_atomic, str(path), b"new")
     assert path.read_bytes() == b"old"
     assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
 
@@ -130,8 +127,7 @@ def test_paths_that_cannot_be(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="cannot write there"), lock(str(tmp_path / "file" / "below")):
         pass
-    with pytest.raises(UserError, match="nosuch://x"):
-        storage.exists("nosuch://x/y")
+    refused(UserError, "nosuch://x", storage.exists, "nosuch://x/y")
 
 
 def test_absolute_keeps_uris_and_completes_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,8 +208,7 @@ except OSError as error:
 def test_nothing_is_written_or_removed_outside(place: str, name: str) -> None:
     storage.write_atomic(f"{place}/x", b"kept")
     for change in (lambda path: storage.write_atomic(path, b"1"), storage.remove):
-        with pytest.raises(UserError, match=r"leads out of its folder; nothing is written there"):
-            change(f"{place}/run/{name}")
+        refused(UserError, r"leads out of its folder; nothing is written there", change, f"{place}/run/{name}")
     with pytest.raises(UserError, match="leads out"), lock(f"{place}/run/{name}"):
         pass
     assert storage.read_bytes(f"{place}/x") == b"kept"
@@ -225,11 +220,9 @@ def test_what_cannot_be_a_place_is_one_line(tmp_path: Path) -> None:
     long = "x" * 256
     for act in (storage.exists, storage.is_folder, storage.read_bytes, lambda path: storage.write_atomic(path, b"")):
         for path in (f"{tmp_path}/{long}", f"{long}/y", f"ä{'ö' * 127}"):
-            with pytest.raises(UserError, match="can be no name: it has more than 255 bytes"):
-                act(path)
+            refused(UserError, "can be no name: it has more than 255 bytes", act, path)
         for address in ("reference://x", "github://a/b", "nosuch://x/y"):
-            with pytest.raises(UserError, match=f"^{address}: Unrecognized filesystem type"):
-                act(address)
+            refused(UserError, f"^{address}: Unrecognized filesystem type", act, address)
     for path in (f"{tmp_path}/file/below/x", "/proc/nothing/x"):
         with pytest.raises(OSError, match="cannot be made") as caught:
             storage.write_atomic(path, b"")
@@ -257,8 +250,7 @@ def test_users_may_name_places_elsewhere(tmp_path: Path, monkeypatch: pytest.Mon
     assert storage.target("../x/./y") == f"{tmp_path.parent}/x/y"
     assert storage.target("s3://bucket/x/") == "s3://bucket/x"
     for path in ("a\0b", "a" * 5000):
-        with pytest.raises(UserError, match="can be no path"):
-            storage.target(path)
+        refused(UserError, "can be no path", storage.target, path)
 
 
 def test_a_bucket_that_is_not_there_is_named_with_the_variables_to_set(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ from pipelines.files import storage
 from pipelines.lots.claim import Claim, claim
 from pipelines.lots.vault import Lot
 from pipelines.lots.verify import verify_claim
+from tests.raising import refused
 
 SIDE = 8
 PLAIN = {"jitter_probability": 0.0, "grayscale": 0.0, "blur": 0.0}
@@ -190,8 +191,7 @@ def test_missing_and_altered_images_count_against_the_claim(tmp_path: Path) -> N
     for number in known - half:
         path = next((lot / "published").rglob(f"{number:04d}.png"))
         path.unlink() if number % 4 else path.write_bytes(picture(number + 1000))
-    with pytest.raises(UserError, match="files of the lot are missing, such as .*; put them back"):
-        ask(lot, Remembering(half))
+    refused(UserError, "files of the lot are missing, such as .*; put them back", ask, lot, Remembering(half))
     told = ask(lot, Remembering(half), missing_ok=True)
     assert told.lost == len(known - half)
     assert told.result.asked == 300
@@ -212,8 +212,7 @@ def test_what_is_asked_is_fixed_before_the_first_query(tmp_path: Path) -> None:
             raise RuntimeError("the encoder is gone")
         return images.mean(dim=(2, 3)) @ torch.arange(12.0).reshape(3, 4).sin()
 
-    with pytest.raises(RuntimeError, match="is gone"):
-        ask(lot, breaks)
+    refused(RuntimeError, "is gone", ask, lot, breaks)
     (registered,) = Lot.at(str(lot)).questions()
     assert registered.plan["views"] == 4 and registered.plan["counted"] == "all"
     assert set(registered.given) == {"augmentation", "decoder", "encoder", "views"}
@@ -229,14 +228,12 @@ def test_a_lost_vault_is_no_reason_to_draw_anew(tmp_path: Path) -> None:
 
 
 def test_a_claim_needs_a_lot(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="holds no lot"):
-        ask(tmp_path, Remembering(()))
+    refused(UserError, "holds no lot", ask, tmp_path, Remembering(()))
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "a.png").write_bytes(picture(1))
     arguments = ["lot", "commit", str(tmp_path / "photos"), "--out", str(tmp_path / "lot"), "--decided-by", "round 7"]
     assert CliRunner().invoke(app, arguments).exit_code == 0
-    with pytest.raises(UserError, match="no release that is drawn"):
-        ask(tmp_path / "lot", Remembering(()))
+    refused(UserError, "no release that is drawn", ask, tmp_path / "lot", Remembering(()))
     with pytest.raises(UserError, match="colour is no setting of a claim"):
         ask(lot_of(tmp_path / "other", range(60)), Remembering(()), colour=3)
 
@@ -255,8 +252,7 @@ def test_of_two_captions_the_published_one_is_found(tmp_path: Path) -> None:
     imageless = ask(lot, Remembering(published(lot))).result
     assert [design.design for design in imageless.designs] == ["held-back"] and imageless.verdict == "used"
     only = lot_of(tmp_path / "only", range(60), options=("--share", "0", "--captions"), captions=True)
-    with pytest.raises(UserError, match="reads no texts: nothing can be shown"):
-        ask(only, Remembering(()))
+    refused(UserError, "reads no texts: nothing can be shown", ask, only, Remembering(()))
 
 
 def test_units_are_asked_in_an_order_that_no_coin_settles(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from pipelines.files import storage
 from pipelines.lots.verify import verify_claim
 from pipelines.report.bindings import file_digest
 from tests.pipelines.lots.test_claim import Remembering, ask, lot_of, picture, published
+from tests.raising import refused
 
 BEACON = "c0ffee" * 10 + "c0ff"
 Change = Callable[[dict[str, Any], pa.Table], pa.Table | None]
@@ -224,18 +225,14 @@ def test_a_lot_with_a_beacon_says_what_to_look_up(tmp_path: Path) -> None:
 
 def test_what_is_no_statement_is_refused(tmp_path: Path, handed_over: Path) -> None:
     path = tmp_path / "statement.json"
-    with pytest.raises(UserError, match="no statement of a claim"):
-        verify_claim(str(path))
+    refused(UserError, "no statement of a claim", verify_claim, str(path))
     path.write_text("{")
-    with pytest.raises(UserError, match="no statement of a claim"):
-        verify_claim(str(path))
+    refused(UserError, "no statement of a claim", verify_claim, str(path))
     shutil.copy(handed_over / "statement.json", path)
-    with pytest.raises(UserError, match=r"opened\.parquet is missing"):
-        verify_claim(str(path))
+    refused(UserError, r"opened\.parquet is missing", verify_claim, str(path))
     shutil.copy(handed_over / "opened.parquet", tmp_path)
     assert not any(check.outcome == "FAILS" for check in verify_claim(str(path)))
     stated = storage.read_json(str(path))
     del stated["releases"][0]["proof"]
     storage.write_json(str(path), stated)
-    with pytest.raises(UserError, match="is damaged"):
-        verify_claim(str(path))
+    refused(UserError, "is damaged", verify_claim, str(path))

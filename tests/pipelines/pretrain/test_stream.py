@@ -27,6 +27,7 @@ from pipelines.files import storage
 from pipelines.pretrain import stream as streaming
 from pipelines.pretrain.stream import StreamedImages
 from tests.pipelines.tars import image_bytes, shard_bytes
+from tests.raising import refused
 
 CLASSES = SupervisedParameters(classes=3)
 ODD = AttributeConfig(
@@ -130,8 +131,7 @@ def test_labels_are_those_of_the_shard_being_read(
 def test_an_attribute_that_was_not_drawn_is_told_at_once(
     data: tuple[DataConfig, Splits], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(UserError, match="have no attribute odd; redo with --force data"):
-        streamed(data, monkeypatch, attribute="odd")
+    refused(UserError, "have no attribute odd; redo with --force data", streamed, data, monkeypatch, attribute="odd")
 
 
 def test_a_stopped_epoch_leaves_no_thread(data: tuple[DataConfig, Splits], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,10 +153,7 @@ def test_faults_are_told(data: tuple[DataConfig, Splits], monkeypatch: pytest.Mo
     path = stream.shards[0].item.path
     whole = storage.read_bytes(path)
     storage.write_atomic(path, shard_bytes(range(5)))
-    with pytest.raises(UserError, match=r"pool, shard 0: \d+ of \d+ samples are gone; the data changed"):
-        list(stream.epoch(0))
+    refused(UserError, r"pool, shard 0: \d+ of \d+ samples are gone; the data changed", list, stream.epoch(0))
     storage.write_atomic(path, whole[:3000])
-    with pytest.raises(UserError, match="pool, shard 0: .*changed since the roles were drawn"):
-        list(stream.epoch(0))
-    with pytest.raises(ConfigError, match="batch_size = 12 is not divisible by 5 workers"):
-        streamed(data, monkeypatch, 0, 5)
+    refused(UserError, "pool, shard 0: .*changed since the roles were drawn", list, stream.epoch(0))
+    refused(ConfigError, "batch_size = 12 is not divisible by 5 workers", streamed, data, monkeypatch, 0, 5)

@@ -24,6 +24,7 @@ from pipelines.run.folder import RunFolder
 from tests.conftest import small_config
 from tests.pipelines import staged
 from tests.pipelines.report.stating import called, edited
+from tests.raising import refused
 
 pytestmark = pytest.mark.ray
 
@@ -80,16 +81,12 @@ def test_every_other_attack_of_both_runs_looks_at_the_tail(run: Path, unseen: st
 
 
 def test_mistakes_are_one_line(run: Path, finished_run: Path) -> None:
-    with pytest.raises(UserError, match="has no reference; give --retrained"):
-        forget(f"{run}:target", f"{run}:shadow")
-    with pytest.raises(UserError, match="are the same weights"):
-        forget(str(run), f"{run}:target")
+    refused(UserError, "has no reference; give --retrained", forget, f"{run}:target", f"{run}:shadow")
+    refused(UserError, "are the same weights", forget, str(run), f"{run}:target")
     with pytest.raises(UserError, match="has no mean-cosine on 'stranger'; it has it on target, shadow"):
         forget(str(run), f"{run}:stranger")
-    with pytest.raises(UserError, match="has other attack than"):
-        forget(str(run), str(finished_run))
-    with pytest.raises(UserError, match="holds no run"):
-        forget(str(run), str(run / "nothing"))
+    refused(UserError, "has other attack than", forget, str(run), str(finished_run))
+    refused(UserError, "holds no run", forget, str(run), str(run / "nothing"))
 
 
 def test_a_run_without_a_report_says_what_to_do(run: Path, tmp_path: Path) -> None:
@@ -158,11 +155,9 @@ def test_odd_values_in_a_report_are_one_line(run: Path, unseen: str, tmp_path: P
     ):
         before = (tmp_path / "odd" / "report.json").read_bytes()
         edited(tmp_path / "odd" / "report.json", place, lambda _, value=value: value)
-        with pytest.raises(UserError, match="is damaged|report.json of"):
-            compare(str(tmp_path / "odd"), str(run))
+        refused(UserError, "is damaged|report.json of", compare, str(tmp_path / "odd"), str(run))
         if place != "validity":
-            with pytest.raises(UserError, match="is damaged"):
-                forget(str(tmp_path / "odd"), f"{run}:shadow", unseen)
+            refused(UserError, "is damaged", forget, str(tmp_path / "odd"), f"{run}:shadow", unseen)
         (tmp_path / "odd" / "report.json").write_bytes(before)
 
 

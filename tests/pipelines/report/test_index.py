@@ -21,6 +21,7 @@ from pipelines.files import storage
 from pipelines.report.index import Index, write
 from tests.mi_core.report.conftest import make_report
 from tests.mi_core.report.page.page import Page
+from tests.raising import refused
 
 STARTED = {"config.yaml": b"name: x\n", "manifest.json": b'{"name": "x"}'}
 
@@ -158,22 +159,18 @@ def test_the_page_is_written_again_but_never_over_another(report: dict[str, Any]
     plant(f"{place}/second", report)
     assert len(write(place).entries) == 2
     storage.write_atomic(f"{place}/index.html", b"<title>My home page</title>")
-    with pytest.raises(UserError, match=r"index\.html is there and no page of encoder-audit index"):
-        write(place)
+    refused(UserError, r"index\.html is there and no page of encoder-audit index", write, place)
     assert storage.read_bytes(f"{place}/index.html") == b"<title>My home page</title>"
     assert len(write(place, f"{place}/index.html").entries) == 2  # who names it, means it
 
 
 def test_a_folder_without_runs_is_a_mistake(place: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="is no folder; give one that holds runs"):
-        write(f"{place}/nowhere")
+    refused(UserError, "is no folder; give one that holds runs", write, f"{place}/nowhere")
     storage.write_atomic(f"{place}/photos/a.jpg", b"x")
-    with pytest.raises(UserError, match="holds no run"):
-        write(place)
+    refused(UserError, "holds no run", write, place)
     assert not storage.exists(f"{place}/index.html")
     plant(str(tmp_path / "run"), b"{}")
-    with pytest.raises(UserError, match="is a folder; give the name of a page"):
-        write(str(tmp_path), str(tmp_path / "run"))
+    refused(UserError, "is a folder; give the name of a page", write, str(tmp_path), str(tmp_path / "run"))
 
 
 def test_links_between_folders_are_followed_once(report: dict[str, Any], tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from pipelines.report.verify import HOLDS, NOTE, OPEN, ORDER
 from tests.conftest import small_config
 from tests.pipelines.report.made import made_run
 from tests.pipelines.report.stating import A, called, checked, edited, faults, flipped, reregistered
+from tests.raising import refused
 
 pytestmark = pytest.mark.ray
 
@@ -71,8 +72,7 @@ def test_weights_that_never_were_the_reported_ones_are_not_stated(copied: Path) 
     """Who swaps weights before the statement is written has no statement with matching digests either."""
     target, shadow = (copied / f"seed-0/encoders/{name}/epoch-0003.safetensors" for name in ("target", "shadow"))
     target.write_bytes(shadow.read_bytes())
-    with pytest.raises(UserError, match=r"weights: seed-0/encoders/target, epoch 3: its weights do not have"):
-        state(str(copied))
+    refused(UserError, r"weights: seed-0/encoders/target, epoch 3: its weights do not have", state, str(copied))
 
 
 def test_an_encoder_that_is_not_the_reported_one_is_not_stated(copied: Path) -> None:
@@ -80,8 +80,7 @@ def test_an_encoder_that_is_not_the_reported_one_is_not_stated(copied: Path) -> 
     target, shadow = (copied / f"seed-1/encoders/{name}" for name in ("target", "shadow"))
     shutil.rmtree(target)
     shutil.copytree(shadow, target)
-    with pytest.raises(UserError, match=r"report: the statement's encoders is not as report.json has it"):
-        state(str(copied))
+    refused(UserError, r"report: the statement's encoders is not as report.json has it", state, str(copied))
 
 
 def test_a_verdict_that_the_scores_do_not_give_is_not_stated(tmp_path: Path) -> None:
@@ -91,8 +90,7 @@ def test_a_verdict_that_the_scores_do_not_give_is_not_stated(tmp_path: Path) -> 
     report = json.loads((forged / "report.json").read_text())
     edited(honest / "report.json", "validity", lambda _: report["validity"])
     edited(honest / "report.json", "attacks", lambda _: report["attacks"])
-    with pytest.raises(UserError, match="verdict: the scores and encoders in the run give another verdict.verdict, "):
-        state(str(honest))
+    refused(UserError, "verdict: the scores and encoders in the run give another verdict.verdict, ", state, str(honest))
 
 
 def test_the_p_value_by_lot_is_of_the_scores(tmp_path: Path) -> None:
@@ -104,8 +102,7 @@ def test_the_p_value_by_lot_is_of_the_scores(tmp_path: Path) -> None:
 
 def test_roles_that_were_not_registered_are_not_stated(copied: Path) -> None:
     reregistered(copied, lambda line: {"roles": {}} if line["event"] == "roles" else {})
-    with pytest.raises(UserError, match="registration: the last registered roles are not those"):
-        state(str(copied))
+    refused(UserError, "registration: the last registered roles are not those", state, str(copied))
 
 
 def cut(path: Path) -> None:
@@ -184,8 +181,7 @@ def test_a_defended_encoder_is_its_weights_and_its_defense(tmp_path: Path) -> No
     path = run / "seed-0/encoders/target+noise/defense.safetensors"
     with flipped(path, path.stat().st_size - 1, 3):
         assert faults(checked(run)) == [f"weights: {path.relative_to(run)} has other bytes than stated"]
-        with pytest.raises(UserError, match=r"target\+noise, epoch 3: its weights do not have the fingerprint"):
-            state(str(run))
+        refused(UserError, r"target\+noise, epoch 3: its weights do not have the fingerprint", state, str(run))
 
 
 def test_seeds_that_share_their_splits_name_them_once(copied: Path) -> None:

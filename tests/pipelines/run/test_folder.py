@@ -13,6 +13,7 @@ from pipelines.files.digest import digest
 from pipelines.plan.load import parse
 from pipelines.run.folder import FEATURES, RunFolder, changed_keys
 from tests.conftest import small_config
+from tests.raising import refused
 
 CONFIG: dict[str, Any] = {
     "name": "run",
@@ -62,8 +63,7 @@ def test_a_folder_with_features_by_seed_is_refused_in_one_line(tmp_path: Path) -
     work(tmp_path, FEATURES)
     opened(tmp_path)
     (tmp_path / "run" / "seed-0" / FEATURES).mkdir(parents=True)
-    with pytest.raises(UserError, match="kept features by seed; choose another --out"):
-        opened(tmp_path)
+    refused(UserError, "kept features by seed; choose another --out", opened, tmp_path)
 
 
 def test_a_changed_config_is_refused_with_the_changed_keys(tmp_path: Path) -> None:
@@ -80,8 +80,7 @@ def test_what_no_result_rests_on_may_be_corrected(tmp_path: Path) -> None:
     opened(tmp_path, with_change(data={"image_size": 9}))  # the first start failed: nothing was drawn
     work(tmp_path, "splits")
     opened(tmp_path, with_change(data={"image_size": 9}, encoders={"target": {"epochs": 4}}))
-    with pytest.raises(UserError, match="changed: data.image_size"):
-        opened(tmp_path)
+    refused(UserError, "changed: data.image_size", opened, tmp_path)
 
 
 def test_what_differs_from_the_last_start_is_told_where_it_is_not_refused(tmp_path: Path) -> None:
@@ -101,8 +100,7 @@ def test_name_resources_and_more_seeds_and_attacks_may_change(tmp_path: Path) ->
     work(tmp_path, "splits", "attacks")
     more = [*CONFIG["attacks"], {"attack": "lpla"}]
     opened(tmp_path, with_change(name="new", resources={}, attacks=more, seeds=[0, 1]))
-    with pytest.raises(UserError, match="changed: attacks"):
-        opened(tmp_path, with_change(attacks=[{"attack": "lpla"}], seeds=[0, 1]))
+    refused(UserError, "changed: attacks", opened, tmp_path, with_change(attacks=[{"attack": "lpla"}], seeds=[0, 1]))
 
 
 def test_a_defense_may_be_added_and_no_encoder_changed(tmp_path: Path) -> None:
@@ -127,11 +125,9 @@ def test_an_attack_that_is_added_to_defenses_moves_results_which_is_told(tmp_pat
     both = [{"attack": "lpla"}, {"attack": "encodermi-t"}]
     more = parse(small_config(attacks=both, defenses=DEFENSES), "small.yaml").plain()
     told = r"changed: attacks: every defense repeats all attacks behind them, .* numbers\. .*--force attack"
-    with pytest.raises(UserError, match=told):
-        opened(tmp_path, more)
+    refused(UserError, told, opened, tmp_path, more)
     another = parse(small_config(attacks=both[1:], defenses=DEFENSES), "small.yaml").plain()
-    with pytest.raises(UserError, match=r"changed: attacks\. Choose"):
-        opened(tmp_path, another)
+    refused(UserError, r"changed: attacks\. Choose", opened, tmp_path, another)
     opened(tmp_path, more, force="attack")
     left = {path.parent.name for path in (tmp_path / "run").rglob("file")}
     assert left == {"splits", "features"}
@@ -143,8 +139,7 @@ def test_force_clears_that_stage_and_later_ones_only(tmp_path: Path) -> None:
     opened(tmp_path, with_change(queries={"views": 3}), force="extract")
     left = sorted(path.parent.name for path in (tmp_path / "run").rglob("file"))
     assert left == ["encoders", "splits"]
-    with pytest.raises(UserError, match="--force pretrain"):
-        opened(tmp_path, with_change(encoders={}), force="extract")
+    refused(UserError, "--force pretrain", opened, tmp_path, with_change(encoders={}), force="extract")
     assert folder.manifest["runs"][-1]["forced"] == "extract"
 
 
@@ -171,8 +166,7 @@ def test_force_clears_seeds_that_were_dropped_too(tmp_path: Path) -> None:
 def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "thesis.tex").touch()
-    with pytest.raises(UserError, match="holds no run; choose another --out"):
-        opened(tmp_path)
+    refused(UserError, "holds no run; choose another --out", opened, tmp_path)
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["thesis.tex"]
 
 
@@ -233,8 +227,7 @@ def test_a_folder_goes_on_where_the_device_means_the_same_precision(tmp_path: Pa
     work(tmp_path, "splits", "features")
     now = with_change(data=data, queries={"precision": "auto", "compile": False})
     opened(tmp_path, now)
-    with pytest.raises(UserError, match=r"changed: queries.precision\."):
-        opened(tmp_path, now | {"resources": {"gpus_per_actor": 1}})
+    refused(UserError, r"changed: queries.precision\.", opened, tmp_path, now | {"resources": {"gpus_per_actor": 1}})
     with pytest.raises(UserError, match=r"changed: data.decode\."):
         opened(tmp_path, now | {"data": {"image_size": 8, "decode": "scaled"}})
 
@@ -244,5 +237,4 @@ def test_a_gpu_s_features_go_on_without_it_where_the_precision_is_said(tmp_path:
     opened(tmp_path, gpu)
     work(tmp_path, "splits", "features")
     opened(tmp_path, with_change(queries={"precision": "bfloat16"}))
-    with pytest.raises(UserError, match=r"changed: queries.precision\."):
-        opened(tmp_path, with_change(queries={"precision": "float32"}))
+    refused(UserError, r"changed: queries.precision\.", opened, tmp_path, with_change(queries={"precision": "float32"}))

@@ -7,6 +7,7 @@ from torch import nn
 from torchvision import models
 
 from tests.mi_core.adoption.references.parts import (
+    MOMENTUM,
     STRIDES,
     Case,
     activations,
@@ -30,12 +31,13 @@ def moco_v1() -> Case:
     state |= {"module.queue": torch.randn(16, 64), "module.queue_ptr": torch.zeros(1, dtype=torch.int64)}
     content = {"epoch": 200, "arch": "resnet18", "state_dict": state, "optimizer": sgd()}
     ignored = (
+        f"encoder_k.*, 122 keys ({MOMENTUM})",
         "queue, queue_ptr (the queue of negatives)",
         "epoch, arch (no weights)",
         "optimizer (the state of its training)",
     )
     layout = "MoCo v1 checkpoint"
-    return Case("resnet18-imagenet", content, layout, {"projection": query}, ignored, momentum={"projection": key})
+    return Case("resnet18-imagenet", content, layout, {"projection": query}, ignored)
 
 
 def moco_v2() -> Case:
@@ -48,15 +50,14 @@ def moco_v2() -> Case:
     state = prefixed(query, "module.encoder_q.") | prefixed(key, "module.encoder_k.") | random(queue=(16, 64))
     state["module.queue"] = state.pop("queue")
     assumed = activations("MoCo v2 checkpoint", "projection")
-    backbone, copied = without_fc(seeded(build)), without_fc(seeded(build, 2))
+    backbone = without_fc(seeded(build))
     return Case(
         "resnet18-imagenet",
         {"state_dict": state},
         "MoCo v2 checkpoint",
         {"projection": query, "backbone": backbone},
-        ("queue (the queue of negatives)",),
+        (f"encoder_k.*, 124 keys ({MOMENTUM})", "queue (the queue of negatives)"),
         assumed,
-        momentum={"projection": key, "backbone": copied},
     )
 
 
@@ -72,9 +73,8 @@ def moco_demo() -> Case:
         {"epoch": 1, "state_dict": state},
         "MoCo CIFAR demo checkpoint with numbered (no max-pooling) names",
         {"projection": query},
-        ("queue (the queue of negatives)", "epoch (no weights)"),
+        (f"encoder_k.*, 122 keys ({MOMENTUM})", "queue (the queue of negatives)", "epoch (no weights)"),
         (STRIDES,),
-        momentum={"projection": key},
     )
 
 
@@ -95,9 +95,8 @@ def moco_v3_resnet() -> Case:
         {"state_dict": {f"module.{name}": tensor for name, tensor in state.items()}},
         "MoCo v3 checkpoint",
         expected,
-        (),
+        (f"momentum_encoder.*, 130 keys ({MOMENTUM})",),
         activations("MoCo v3 checkpoint", "projection", "prediction"),
-        momentum={"projection": momentum},
     )
 
 
@@ -119,9 +118,8 @@ def moco_v3_vit() -> Case:
         {"state_dict": {f"module.{name}": tensor for name, tensor in state.items()}},
         "MoCo v3 checkpoint with timm names",
         {"projection": base, "prediction": nn.Sequential(base, predictor)},
-        (),
+        (f"momentum_encoder.*, 166 keys ({MOMENTUM})",),
         (said, *activations("MoCo v3 checkpoint", "projection", "prediction")),
-        momentum={"projection": momentum},
     )
 
 

@@ -130,7 +130,7 @@ def sgd() -> dict[str, Any]:
 
 @dataclass
 class Case:
-    """A file, and what has to come out of it: of the encoder, and of its momentum copy."""
+    """A file, and what has to come out of it."""
 
     load: str
     content: dict[str, Any]
@@ -140,7 +140,6 @@ class Case:
     assumed: tuple[str, ...] = ()
     activations: dict[str, str] = field(default_factory=dict)
     side: int = 32
-    momentum: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = field(default_factory=dict)
 
 
 MOMENTUM = "a momentum copy, which is not what is released"

@@ -43,9 +43,8 @@ def lightly_byol() -> Case:
         state,
         "lightly state dict with numbered names",
         chained(backbone, projection, prediction),
-        (),
+        (f"backbone_momentum.*, projection_head_momentum.*, 128 keys ({MOMENTUM})",),
         activations("lightly state dict", "projection", "prediction"),
-        momentum=chained(copied, copied_projection),
     )
 
 
@@ -106,7 +105,7 @@ def solo_learn() -> Case:
         chained(backbone, projector, predictor),
         (
             "classifier.*, 2 keys (a classifier trained beside the encoder)",
-            f"momentum_classifier.*, 2 keys ({MOMENTUM})",
+            f"momentum_backbone.*, momentum_projector.*, momentum_classifier.*, 131 keys ({MOMENTUM})",
             "epoch, hyper_parameters (no weights)",
             "loops (the state of its training)",
         ),
@@ -114,7 +113,6 @@ def solo_learn() -> Case:
             *activations(layout, "projection", "prediction"),
             STRIDES,
         ),
-        momentum=chained(copied, copied_projector),
     )
 
 
@@ -153,7 +151,7 @@ def simsiam() -> Case:
 def byol_pytorch() -> Case:
     """lucidrains/byol-pytorch: the network stands in the file twice, its classifier is never trained."""
     network, target = seeded(models.resnet18), seeded(models.resnet18, 2)
-    backbone, copied = without_fc(seeded(models.resnet18)), without_fc(seeded(models.resnet18, 2))
+    backbone = without_fc(seeded(models.resnet18))
     projector, copied_projector = (seeded(lambda: mlp([512, 64, 16], norm=True), seed) for seed in (1, 2))
     predictor = seeded(lambda: mlp([16, 64, 16], norm=True), 3)
     state = prefixed(network, "net.") | prefixed(network, "online_encoder.net.")
@@ -168,10 +166,9 @@ def byol_pytorch() -> Case:
         (
             "net.*, 122 keys (the same network once more)",
             "online_encoder.*, 2 keys (the network's own classifier, which BYOL does not train)",
-            f"target_encoder.*, 2 keys ({MOMENTUM})",
+            f"target_encoder.*, 131 keys ({MOMENTUM})",
         ),
         activations(layout, "projection", "prediction"),
-        momentum=chained(copied, copied_projector),
     )
 
 

@@ -30,6 +30,7 @@ from mi_core.querying.extractor import Extractor
 from mi_core.querying.plan import QueryPlan
 from mi_core.streams import stream_keys
 from tests.endpoints import FaultyServer, changed, reset, serving, slow, status
+from tests.raising import refused
 
 WEIGHTS = torch.randn(8, 3 * 6 * 6, generator=torch.Generator().manual_seed(0))
 SLOW = slow(1.0)
@@ -239,8 +240,7 @@ def test_the_width_may_not_change(server: FaultyServer) -> None:
     client = client_of(server)
     client.embed(png_bytes(images()))
     server.always = changed(lambda rows: [row[:5] for row in rows])
-    with pytest.raises(AnswerError, match="has 5 numbers instead of 8"):
-        client.embed(png_bytes(images()))
+    refused(AnswerError, "has 5 numbers instead of 8", client.embed, png_bytes(images()))
 
 
 def test_an_extractor_names_the_sample(server: FaultyServer) -> None:
@@ -262,8 +262,7 @@ def test_views_are_drawn_at_the_size_of_the_endpoint(server: FaultyServer) -> No
     pixels = (images(2, side=12) * 255).to(torch.uint8)
     found = extractor(pixels, stream_keys(0, "train", "pool", ["a", "b"]), ["pool/a", "pool/b"])
     assert np.isfinite(found["target"]["backbone.norm:2"]).all()  # another size would not fit the weights
-    with pytest.raises(ConfigError, match="gives no feature map; leave part-crop out"):
-        endpoint.feature_map(images())
+    refused(ConfigError, "gives no feature map; leave part-crop out", endpoint.feature_map, images())
 
 
 class Kept:
@@ -376,8 +375,7 @@ def test_what_was_never_sent_is_charged_back(server: FaultyServer) -> None:
     """A refusal while other requests wait for their turn."""
     server.always = status(400)
     meter = Meter(Limits(requests_per_second=4, price_per_image=1))
-    with pytest.raises(ConfigError, match="status 400"):
-        client_of(server, meter, batch=2, concurrency=4).embed(png_bytes(images(8)))
+    refused(ConfigError, "status 400", client_of(server, meter, batch=2, concurrency=4).embed, png_bytes(images(8)))
     assert server.requests < 4
     assert meter.spent == Spent(server.requests, 2 * server.requests, 2.0 * server.requests)
     assert meter.in_flight == 0

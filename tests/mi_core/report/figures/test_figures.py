@@ -132,7 +132,7 @@ def test_a_name_is_drawn_as_it_is_written() -> None:
 def test_a_legend_with_long_names_leaves_the_panel() -> None:
     for name, inside in (
         ("encodermi-t (n 1,500 + 1,500)", True),
-        ("white-box, keys = momentum (n 1,500 + 1,500)", False),
+        ("combined, neighbours = 128 (n 1,500 + 1,500)", False),
     ):
         figure, (panel,) = blank()
         panel.plot([0, 1], [0, 1], label=name)
@@ -144,10 +144,10 @@ def test_a_legend_with_long_names_leaves_the_panel() -> None:
 
 
 def test_curves_of_one_attack_are_called_by_what_tells_them_apart() -> None:
-    keys = [("white-box", "shadow, keys = own"), ("white-box", "shadow, keys = momentum")]
+    keys = [("combined", "shadow, keys = own"), ("combined", "shadow, keys = other")]
     assert list(series_names([*keys, ("lpla", "known")]).values()) == [
-        "white-box, keys = own",
-        "white-box, keys = momentum",
+        "combined, keys = own",
+        "combined, keys = other",
         "lpla",
     ]
     both = [("combined", "shadow"), ("combined", "shadow, grid = 3x3"), ("combined", "known, grid = 3x3")]

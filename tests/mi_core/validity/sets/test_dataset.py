@@ -16,6 +16,7 @@ from mi_core.checks import ConfigError, NumericError, ShapeError
 from mi_core.report.model.as_json import part_as_json
 from mi_core.validity.sets import dataset
 from mi_core.validity.sets.dataset import dataset_test
+from tests.raising import refused
 
 
 def loop_variance(values: np.ndarray, groups: np.ndarray) -> tuple[float, int]:
@@ -117,18 +118,6 @@ def test_false_alarms_of_exchangeable_samples(skewed: bool, n: int, m: int) -> N
     assert (p <= 0.5).mean() >= 0.46  # not merely careful
 
 
-def test_false_alarms_of_unequal_variances() -> None:
-    generator = np.random.default_rng(0)
-    candidate, tests = np.arange(150) < 30, []
-    for seed in range(2000):
-        tests.append(
-            dataset_test(generator.standard_normal(150) * (1 + 2 * candidate), candidate, seed=seed, permutations=99)
-        )
-    for p in (np.array([test.welch_p for test in tests]), np.array([test.permutation_p for test in tests])):
-        assert (p <= 0.05).mean() <= 0.065  # the permutation of plain means would alarm in about .2
-        assert (p <= 0.01).mean() <= 0.018
-
-
 @pytest.mark.parametrize("skewed", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_false_alarms_of_groups_and_without_them(skewed: bool) -> None:
     rates = []
@@ -174,24 +163,6 @@ def test_effect_and_its_error_equal_the_loop_that_leaves_groups_out() -> None:
     assert effect.value == pytest.approx(loop_hedges(scores, candidate, 23))
     assert effect.high - effect.value == pytest.approx(stats.t.ppf(0.975, df) * math.sqrt(sum(parts)))
     assert effect.value - effect.low == pytest.approx(effect.high - effect.value)
-
-
-@pytest.mark.parametrize(
-    ("shape", "n", "m", "spread", "truth"),  # shape of a gamma: skewness 0 and 1
-    [(math.inf, 50, 50, 1.0, 1.0), (4.0, 50, 50, 1.0, 2.0), (4.0, 50, 200, 2.0, 0.3), (4.0, 200, 500, 1.0, 0.0)],
-)
-def test_effect_covers_the_truth_as_often_as_it_says(shape: float, n: int, m: int, spread: float, truth: float) -> None:
-    generator, covered = np.random.default_rng(7), 0
-    candidate = np.arange(n + m) < n
-    pooled = math.sqrt(((n - 1) * spread**2 + m - 1) / (n + m - 2))
-    for _ in range(1000):
-        noise = (
-            generator.standard_normal(n + m) if shape == math.inf else generator.standard_gamma(shape, n + m) / 2 - 2
-        )
-        scores = np.where(candidate, truth * pooled + spread * noise, noise)
-        effect = dataset_test(scores, candidate, seed=0, permutations=1).effect
-        covered += effect is not None and effect.low <= truth <= effect.high
-    assert 0.934 <= covered / 1000 <= 0.975  # .945 less 1.5 standard errors
 
 
 def test_effect_of_groups_covers_the_truth_and_of_samples_does_not() -> None:
@@ -307,26 +278,18 @@ def test_a_single_score_that_differs_leaves_the_effect_out() -> None:
 
 def test_bad_input() -> None:
     scores, candidate = np.arange(10.0), np.arange(10) < 5
-    with pytest.raises(ShapeError, match="candidate has shape"):
-        dataset_test(scores, candidate[:-1], seed=0)
-    with pytest.raises(ConfigError, match="allowed: bool"):
-        dataset_test(scores, candidate.astype(int), seed=0)
-    with pytest.raises(NumericError, match="row 3"):
-        dataset_test(np.where(np.arange(10) == 3, np.nan, scores), candidate, seed=0)
-    with pytest.raises(ShapeError, match="got 0 and 10"):
-        dataset_test(scores, candidate & False, seed=0)
+    refused(ShapeError, "candidate has shape", dataset_test, scores, candidate[:-1], seed=0)
+    refused(ConfigError, "allowed: bool", dataset_test, scores, candidate.astype(int), seed=0)
+    refused(NumericError, "row 3", dataset_test, np.where(np.arange(10) == 3, np.nan, scores), candidate, seed=0)
+    refused(ShapeError, "got 0 and 10", dataset_test, scores, candidate & False, seed=0)
     with pytest.raises(ShapeError, match="2 samples on each side, got 1 of the controls"):
         dataset_test(scores, np.arange(10) < 9, seed=0)
     with pytest.raises(ShapeError, match="2 groups on each side, got 1 of the candidates"):
         dataset_test(scores, candidate, seed=0, groups=np.array([0] * 5 + [1, 2, 3, 4, 5]))
     with pytest.raises(ShapeError, match="group 41 holds candidates and controls"):
         dataset_test(scores, candidate, seed=0, groups=np.array([7, 7, 8, 8, 41, 41, 9, 9, 10, 10]))
-    with pytest.raises(ShapeError, match="groups has shape"):
-        dataset_test(scores, candidate, seed=0, groups=np.arange(9))
-    with pytest.raises(ConfigError, match="allowed: integers"):
-        dataset_test(scores, candidate, seed=0, groups=scores)
-    with pytest.raises(ConfigError, match="permutations = 0"):
-        dataset_test(scores, candidate, seed=0, permutations=0)
+    refused(ShapeError, "groups has shape", dataset_test, scores, candidate, seed=0, groups=np.arange(9))
+    refused(ConfigError, "allowed: integers", dataset_test, scores, candidate, seed=0, groups=scores)
+    refused(ConfigError, "permutations = 0", dataset_test, scores, candidate, seed=0, permutations=0)
     for constant in (np.full(10, 0.1), np.where(candidate, 0.7, 0.1), np.zeros(10)):
-        with pytest.raises(NumericError, match="t is undefined"):
-            dataset_test(constant, candidate, seed=0)
+        refused(NumericError, "t is undefined", dataset_test, constant, candidate, seed=0)

@@ -19,6 +19,7 @@ from pipelines.data.scan.scan import scan
 from pipelines.errors import UserError
 from tests.pipelines.data.draw.test_splits import COUNTS, drawn
 from tests.pipelines.tars import image_bytes, tar_bytes
+from tests.raising import refused
 
 
 def grouped(tmp_path: Path, counts: dict[str, int], **settings: Any) -> DataConfig:
@@ -91,15 +92,12 @@ def test_given_roles_that_share_a_group_are_an_error(tmp_path: Path) -> None:
     roles = {"candidate": {"from": "mine"}, "control": {"from": "rest"}}
     group_by = {"from": "key", "pattern": "^([^/]+)/"}
     config = DataConfig(sources=sources, image_size=8, roles=roles, group_by=group_by)
-    with pytest.raises(UserError, match="roles candidate and control share the group 'anna' of data.group_by"):
-        drawn(config)
+    refused(UserError, "roles candidate and control share the group 'anna' of data.group_by", drawn, config)
 
 
 def test_a_sample_without_its_group_is_listed(tmp_path: Path) -> None:
     config = grouped(tmp_path, {"target-member": 5}, max_rejected=1.0)
     other = config.model_copy(update={"group_by": GroupConfig(**{"from": "json:album"})})
-    with pytest.raises(UserError, match="data.roles: target-member 5 = 5 images are wanted from pool, which has 0"):
-        drawn(other)
+    refused(UserError, "data.roles: target-member 5 = 5 images are wanted from pool, which has 0", drawn, other)
     assert "group_by: its JSON has no field album" in scan(other).rejected[0].reason
-    with pytest.raises(ValidationError, match="from = 'class', allowed: key, json:<field>"):
-        GroupConfig(**{"from": "class"})
+    refused(ValidationError, "from = 'class', allowed: key, json:<field>", GroupConfig, **{"from": "class"})

@@ -18,6 +18,7 @@ from pipelines.data.scan.scan import scan
 from pipelines.errors import UserError
 from pipelines.files import storage
 from tests.pipelines.tars import image_bytes, tar_bytes
+from tests.raising import refused
 
 UTKFACE = {
     "gender": {"from": "key", "pattern": "^[0-9]+_([01])_", "values": ["0", "1"]},
@@ -59,8 +60,7 @@ def test_utkface_names(tmp_path: Path) -> None:
     assert [(bad.key, bad.reason.partition(" does")[0]) for bad in rejected] == [
         ("61_1_20170109142408075.jpg", "attribute race: '61_1_20170109142408075.jpg'")
     ]
-    with pytest.raises(UserError, match="1 of 4 samples are unusable"):
-        scan(config_of(tmp_path, UTKFACE))
+    refused(UserError, "1 of 4 samples are unusable", scan, config_of(tmp_path, UTKFACE))
     assert config.attributes["age"].names == ("below 18", "18 to 60", "60 and more")
     assert config.attributes["race"].names == ("a", "b", "other")
 
@@ -124,8 +124,7 @@ def test_a_source_without_the_attribute_keeps_its_samples(tmp_path: Path) -> Non
     )
     splits = draw(config, scan(config), 0)
     assert splits.attribute("gender") == {"faces/25_0_2_1.jpg": 0, "plain/x.png": None}
-    with pytest.raises(UserError, match="have no attribute race; redo with --force data"):
-        splits.attribute("race")
+    refused(UserError, "have no attribute race; redo with --force data", splits.attribute, "race")
 
 
 @pytest.mark.parametrize(
@@ -137,8 +136,7 @@ def test_a_source_without_the_attribute_keeps_its_samples(tmp_path: Path) -> Non
 )
 def test_what_a_sample_lacks_is_said(sample: Sample, reason: str) -> None:
     kind = AttributeConfig(**{"from": "class", "values": ["7", "8"]})
-    with pytest.raises(ValueError, match=reason):
-        Attributes({"kind": kind}).values_of(sample)
+    refused(ValueError, reason, Attributes({"kind": kind}).values_of, sample)
 
 
 @pytest.mark.parametrize(
@@ -156,20 +154,15 @@ def test_what_a_sample_lacks_is_said(sample: Sample, reason: str) -> None:
     ],
 )
 def test_mistakes_in_the_config(tmp_path: Path, attribute: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValidationError, match=message):
-        config_of(tmp_path, {"one": attribute})
+    refused(ValidationError, message, config_of, tmp_path, {"one": attribute})
 
 
 def test_mistakes_in_a_table(tmp_path: Path) -> None:
     (tmp_path / "t.txt").write_text("a 1\nb\n")
-    with pytest.raises(UserError, match=r"row 2 \('b'\) has no column 1"):
-        read_table(str(tmp_path / "t.txt"), 1)
-    with pytest.raises(UserError, match="has no column 'Male'"):
-        read_table(str(tmp_path / "t.txt"), "Male")
-    with pytest.raises(UserError, match="cannot be read as a table"):
-        read_table(str(tmp_path / "none.txt"), 1)
-    with pytest.raises(ValidationError, match="label = 'age', allowed: none without attributes"):
-        config_of(tmp_path, {}, label="age")
+    refused(UserError, r"row 2 \('b'\) has no column 1", read_table, str(tmp_path / "t.txt"), 1)
+    refused(UserError, "has no column 'Male'", read_table, str(tmp_path / "t.txt"), "Male")
+    refused(UserError, "cannot be read as a table", read_table, str(tmp_path / "none.txt"), 1)
+    refused(ValidationError, "label = 'age', allowed: none without attributes", config_of, tmp_path, {}, label="age")
 
 
 def test_a_fault_of_a_table_is_none_of_the_samples(tmp_path: Path) -> None:
@@ -178,11 +171,9 @@ def test_a_fault_of_a_table_is_none_of_the_samples(tmp_path: Path) -> None:
     (tmp_path / "faces" / "broken.jpg").write_bytes(b"")
     table = {"from": "key", "table": str(tmp_path / "t.txt"), "values": ["0", "1"]}
     config = config_of(tmp_path / "faces", {"one": table}, max_rejected=1)
-    with pytest.raises(UserError, match=r"t\.txt cannot be read as a table"):
-        scan(config, str(tmp_path / "scan"))
+    refused(UserError, r"t\.txt cannot be read as a table", scan, config, str(tmp_path / "scan"))
     (tmp_path / "t.txt").write_text("a.jpg 0\nb.jpg\n")
-    with pytest.raises(UserError, match=r"row 2 \('b.jpg'\) has no column 1"):
-        scan(config, str(tmp_path / "scan"))
+    refused(UserError, r"row 2 \('b.jpg'\) has no column 1", scan, config, str(tmp_path / "scan"))
     (tmp_path / "t.txt").write_text("a.jpg 0\nb.jpg 1\n")
     assert scan(config, str(tmp_path / "scan")).tally.used == 2
 

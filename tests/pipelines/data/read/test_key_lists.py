@@ -26,6 +26,7 @@ from pipelines.errors import UserError
 from tests.pipelines.data.draw.test_draw import made_config, made_rows, outcome
 from tests.pipelines.data.made import Row, scan_of, slow_draw
 from tests.pipelines.tars import shard_bytes
+from tests.raising import refused
 
 KEYS = [f"k{number:03d}" for number in range(25)]
 
@@ -73,8 +74,7 @@ def test_roles_are_those_of_the_slow_draw(
         try:
             slow = slow_draw(config, rows, number)
         except UserError as error:
-            with pytest.raises(UserError, match=str(error).partition(":")[0]):
-                draw(config, scanned, number)
+            refused(UserError, str(error).partition(":")[0], draw, config, scanned, number)
             told += 1
             continue
         place = str(tmp_path / f"run-{number}")
@@ -151,8 +151,7 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
         drawn(target_member="three", known_member="four")
     with pytest.raises(UserError, match=r"data.roles.target-member: no usable sample of pool has a key of .*none.txt"):
         drawn(target_member="none")
-    with pytest.raises(UserError, match=r"absent.txt cannot be read as a list of keys"):
-        drawn(target_member="absent")
+    refused(UserError, r"absent.txt cannot be read as a list of keys", drawn, target_member="absent")
 
 
 @pytest.mark.parametrize(
@@ -164,8 +163,7 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
     ],
 )
 def test_settings_that_do_not_fit(role: dict[str, Any], line: str, tmp_path: Path) -> None:
-    with pytest.raises(ValidationError, match=line):
-        config_of(tmp_path, {}, roles={"candidate": {"from": "pool", **role}})
+    refused(ValidationError, line, config_of, tmp_path, {}, roles={"candidate": {"from": "pool", **role}})
 
 
 def test_a_list_is_for_a_role_of_a_source_beside_drawn_ones(tmp_path: Path) -> None:
@@ -174,8 +172,7 @@ def test_a_list_is_for_a_role_of_a_source_beside_drawn_ones(tmp_path: Path) -> N
         ({"a": {"from": "pool", "count": 3}, "b": {"from": "a", "keys": "a.txt"}}, "and keys for roles of a source"),
         ({"a": listed, "b": {"from": "pool"}}, "each needs a count or a fraction, or a list of keys"),
     ):
-        with pytest.raises(ValidationError, match=line):
-            config_of(tmp_path, {}, roles=roles)
+        refused(ValidationError, line, config_of, tmp_path, {}, roles=roles)
     config_of(tmp_path, {}, roles={"a": listed, "b": {"from": "pool", "fraction": 1.0}, "c": {"from": "a", "count": 2}})
 
 
@@ -219,8 +216,7 @@ def test_uids_of_datacomp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     (tmp_path / "short.npy").write_bytes(whole[:-3])
     np.save(tmp_path / "plain.npy", np.arange(3))
     for name, line in {"short": "it is cut short", "plain": "DataComp's lists are one row of pairs 'u8,u8'"}.items():
-        with pytest.raises(UserError, match=line):
-            list(keys_in(str(tmp_path / f"{name}.npy")))
+        refused(UserError, line, list, keys_in(str(tmp_path / f"{name}.npy")))
 
 
 def test_lists_that_cannot_be_read_are_one_line(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from pipelines.data.scan.scan import scan
 from pipelines.errors import UserError
 from pipelines.files import storage
 from tests.pipelines.tars import shard_bytes, tar_bytes
+from tests.raising import refused
 
 
 def test_patterns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,13 +30,10 @@ def test_patterns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert names("{u,t-009}.tar") == ["u.tar", "t-009.tar"]
     assert names(".") == ["t-008.tar", "t-009.tar", "t-010.tar", "u.tar"]
     assert names(f"{tmp_path}/u.tar") == ["u.tar"]
-    with pytest.raises(UserError, match=r"t-011.tar does not exist"):
-        expand("t-{009..011}.tar")
-    with pytest.raises(UserError, match="v-.* matches no file"):
-        expand("v-*.tar")
+    refused(UserError, r"t-011.tar does not exist", expand, "t-{009..011}.tar")
+    refused(UserError, "v-.* matches no file", expand, "v-*.tar")
     (tmp_path / "sub").mkdir()
-    with pytest.raises(UserError, match="sub holds no .tar file"):
-        expand("sub")
+    refused(UserError, "sub holds no .tar file", expand, "sub")
 
 
 def test_many_named_shards_take_one_listing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,8 +45,7 @@ def test_many_named_shards_take_one_listing(tmp_path: Path, monkeypatch: pytest.
         patched.setattr("pipelines.files.storage.is_folder", lambda path: pytest.fail(f"asked about {path}"))
         assert expand(pattern) == [f"{tmp_path}/t-{number:03d}.tar" for number in range(40)]
     (tmp_path / "t-020.tar").unlink()
-    with pytest.raises(UserError, match=r"t-020.tar does not exist"):
-        expand(pattern)
+    refused(UserError, r"t-020.tar does not exist", expand, pattern)
 
 
 ODD = ["a b+c%20d=é.tar", "a%2Fb.tar", "[x].tar", "a{1}.tar", "a{1,2}.tar", "q?*.tar", "h#i.tar", "x&y.tar"]
@@ -110,8 +107,7 @@ def test_braces(pattern: str, expected: list[str]) -> None:
     ],
 )
 def test_braces_that_cannot_be_meant(pattern: str, text: str) -> None:
-    with pytest.raises(UserError, match=text):
-        expand_braces(pattern)
+    refused(UserError, text, expand_braces, pattern)
 
 
 def test_equal_names_in_two_folders_get_names_apart(tmp_path: Path) -> None:

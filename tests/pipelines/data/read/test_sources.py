@@ -23,6 +23,7 @@ from pipelines.data.read.samples import Damage, Item, Problem, Sample
 from pipelines.data.read.sources import Source
 from pipelines.errors import UserError
 from tests.pipelines.tars import image_bytes, shard_bytes, tar_bytes
+from tests.raising import refused
 
 CUT = 9 * 2048 + 1100  # of a shard of small images: in the header of the class of the tenth sample
 
@@ -58,11 +59,9 @@ def test_an_image_folder_has_classes_by_folder(tmp_path: Path) -> None:
         "top.png": None,
     }
     assert samples[0].image == image_bytes(1)
-    with pytest.raises(UserError, match="is no folder"):
-        Source(SourceConfig(kind="imagefolder", path=str(tmp_path / "none"))).items()
+    refused(UserError, "is no folder", Source(SourceConfig(kind="imagefolder", path=str(tmp_path / "none"))).items)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match="holds no image"):
-        Source(SourceConfig(kind="imagefolder", path=str(tmp_path / "empty"))).items()
+    refused(UserError, "holds no image", Source(SourceConfig(kind="imagefolder", path=str(tmp_path / "empty"))).items)
 
 
 def idx_files(folder: Path, count: int = 5) -> np.ndarray:
@@ -88,8 +87,7 @@ def test_torchvision_data_sets_are_read_from_their_files(tmp_path: Path) -> None
 
 
 def test_torchvision_mistakes(tmp_path: Path) -> None:
-    with pytest.raises(ValidationError, match="no data set 'MNISTT', allowed:.*CIFAR10"):
-        SourceConfig(kind="torchvision:MNISTT")
+    refused(ValidationError, "no data set 'MNISTT', allowed:.*CIFAR10", SourceConfig, kind="torchvision:MNISTT")
     with pytest.raises(UserError, match="torchvision:MNIST: .*unexpected keyword"):
         Source(SourceConfig(kind="torchvision:MNIST", path=str(tmp_path), options={"colour": 1})).items()
 
@@ -265,10 +263,8 @@ def test_settings_of_shards_leave_no_trace_where_they_are_not_set() -> None:
     assert SourceConfig(**json.loads(SourceConfig(**chosen).model_dump_json())) == SourceConfig(**chosen)
     with pytest.raises(ValidationError, match="shard_in_key is for shards and parquet, not for digits"):
         SourceConfig(kind="digits", shard_in_key=True)
-    with pytest.raises(ValidationError, match="key is for shards, not for digits"):
-        SourceConfig(kind="digits", key="last-dot")
-    with pytest.raises(ValidationError, match="'first-dot' or 'last-dot'"):
-        SourceConfig(**{**plain, "key": "second-dot"})
+    refused(ValidationError, "key is for shards, not for digits", SourceConfig, kind="digits", key="last-dot")
+    refused(ValidationError, "'first-dot' or 'last-dot'", SourceConfig, **{**plain, "key": "second-dot"})
 
 
 def test_a_broken_shard_gives_what_stands_before_the_damage(tmp_path: Path) -> None:
@@ -294,8 +290,7 @@ def test_reading_wanted_samples_stops_early_and_tells_loss(tmp_path: Path) -> No
     (item,) = Source(source).items()
     found = list(Source(source).read(item, {"s0001", "s0003"}))
     assert [sample.key for sample in found] == ["s0001", "s0003"]
-    with pytest.raises(OSError, match="damaged at byte"):
-        list(Source(source).read(item, {"s0001", "s0019"}))
+    refused(OSError, "damaged at byte", list, Source(source).read(item, {"s0001", "s0019"}))
 
 
 @pytest.mark.parametrize(
@@ -307,8 +302,7 @@ def test_reading_wanted_samples_stops_early_and_tells_loss(tmp_path: Path) -> No
     ],
 )
 def test_mistakes(settings: dict[str, object], text: str) -> None:
-    with pytest.raises(ValidationError, match=text):
-        SourceConfig(**settings)
+    refused(ValidationError, text, SourceConfig, **settings)
 
 
 def test_reading_twice_is_the_same(tmp_path: Path) -> None:
@@ -349,5 +343,4 @@ def test_noise_is_seeded_and_uniform_or_not() -> None:
     ],
 )
 def test_noise_mistakes(options: dict[str, object], text: str) -> None:
-    with pytest.raises(ValueError, match=text):
-        SourceConfig(kind="noise", options=options)
+    refused(ValueError, text, SourceConfig, kind="noise", options=options)

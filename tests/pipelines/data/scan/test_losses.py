@@ -20,6 +20,7 @@ from pipelines.data.scan.scan import Scan, scan
 from pipelines.errors import UserError
 from pipelines.files import storage
 from tests.pipelines.tars import shard_bytes
+from tests.raising import refused
 
 COUNT = 24  # samples of a whole shard
 PIECE = 2048  # bytes of a sample in it: image and class with their headers
@@ -107,8 +108,7 @@ def test_lost_shards_count_against_the_bound(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("damage", [lambda data: b"", lambda data: data[: 12 * PIECE]], ids=["empty", "cut"])
 def test_where_no_shard_is_whole_nothing_tells_the_loss(damage: Callable[[bytes], bytes], tmp_path: Path) -> None:
     folder = written(tmp_path, {f"bad{number}": damage(data) for number, data in enumerate(OF_OTHERS)}, whole=0)
-    with pytest.raises(UserError, match="unreadable or short"):
-        scanned(folder, max_rejected=0.99)
+    refused(UserError, "unreadable or short", scanned, folder, max_rejected=0.99)
     assert {bad.basis for bad in whole_shards(scanned(folder)).values()} == {"unknown"}
 
 
@@ -167,8 +167,7 @@ def test_a_single_damaged_tar_gz_tells_by_its_own_bytes_what_is_lost(tmp_path: P
     found = scanned(tmp_path)
     assert abs(found.tally.lost - 200) < 30
     assert abs(found.tally.used + found.tally.lost - 400) < 30
-    with pytest.raises(UserError, match=r"about \d+ of \d+ samples are unusable \(1 of 1 shards"):
-        scanned(tmp_path, max_rejected=0.3)
+    refused(UserError, r"about \d+ of \d+ samples are unusable \(1 of 1 shards", scanned, tmp_path, max_rejected=0.3)
 
 
 def test_an_unknown_compression_is_named(tmp_path: Path) -> None:
@@ -207,8 +206,7 @@ def test_with_a_manifest_the_count_is_exact(damage: Callable[[Path], Any], word:
         assert word in bad.reason
         assert found.tally.used + found.tally.lost == COUNT
         assert str(found.tally) == f"{found.tally.lost} of 24 samples are unusable (1 of 2 shards unreadable or short)"
-    with pytest.raises(UserError, match=r"of 24 samples are unusable \(1 of 2"):
-        scanned(imported, max_rejected=0.1)
+    refused(UserError, r"of 24 samples are unusable \(1 of 2", scanned, imported, max_rejected=0.1)
 
 
 def test_shards_that_are_not_asked_for_are_not_missed(imported: Path) -> None:

@@ -20,6 +20,7 @@ from pipelines.data.scan.scan import scan
 from pipelines.errors import UserError
 from pipelines.files import storage
 from tests.pipelines.tars import image_bytes, shard_bytes, tar_bytes
+from tests.raising import refused
 
 
 def read_back(out: Path) -> dict[str, Sample]:
@@ -127,8 +128,7 @@ def test_finished_shards_are_not_overwritten_but_a_broken_off_import_is(folder: 
     (out / "shard-000007.tar").write_bytes(b"left by an import that was killed")
     shards.import_shards(source, str(out))
     assert [path.name for path in sorted(out.iterdir())] == ["manifest.json", "shard-000000.tar"]
-    with pytest.raises(UserError, match="out is not empty"):
-        shards.import_shards(source, str(out))
+    refused(UserError, "out is not empty", shards.import_shards, source, str(out))
 
 
 def test_inspect_counts(folder: Path, tmp_path: Path) -> None:
@@ -184,12 +184,10 @@ def test_what_a_word_on_the_command_line_means(folder: Path, tmp_path: Path) -> 
     assert shards.source_of(str(folder)).kind == "imagefolder"
     made = shards.source_of("torchvision:FakeData", options={"size": 2})
     assert shards.import_shards(made, str(tmp_path / "fake"))["samples"] == 2
-    with pytest.raises(UserError, match="nothing.tar does not exist"):
-        shards.source_of(str(tmp_path / "nothing.tar"))
+    refused(UserError, "nothing.tar does not exist", shards.source_of, str(tmp_path / "nothing.tar"))
     (tmp_path / "dots.tar").write_bytes(tar_bytes([(f"photo.{number}.png", image_bytes(number)) for number in (1, 2)]))
     dots = shards.source_of(str(tmp_path / "dots.tar"), options={"key": "last-dot"})
     assert shards.inspect(dots).samples == 2
     with pytest.raises(UserError, match="^--option key = 'middle': allowed is first-dot or last-dot$"):
         shards.source_of(str(tmp_path / "dots.tar"), options={"key": "middle"})
-    with pytest.raises(UserError, match="torchvision has no data set 'Nothing'"):
-        shards.source_of("torchvision:Nothing")
+    refused(UserError, "torchvision has no data set 'Nothing'", shards.source_of, "torchvision:Nothing")

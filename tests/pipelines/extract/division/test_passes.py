@@ -84,7 +84,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         attacks=[{"attack": "lira", "reference": "shadows"}],
         encoders={**small_config()["encoders"], "shadows": HALVES},
     ),
-    "bank": with_anchors(MI_T, {"attack": "white-box", "bank": 10}, LPLA),
+    "bank": with_anchors(MI_T, {"attack": "combined", "neighbours": "5/10"}, LPLA),
     "repeats": small_config(queries={"views": 4, "chunk": 32, "repeats": 3}),
 }
 

@@ -20,6 +20,7 @@ from pipelines.plan.rules.utility import utility_roles
 from pipelines.report.parts.dp_audit import family_of
 from tests.conftest import small_config
 from tests.pipelines.undrawn import asked_in, plan_in
+from tests.raising import refused
 
 SHIPPED = Path(__file__).parents[4] / "configs" / "dp-audit.yaml"
 CONVEX = {"head": "convex", "epsilon": 1.0}
@@ -153,16 +154,14 @@ def test_guesses_that_would_say_nothing(changes: dict[str, Any], expected: str) 
 def test_a_role_of_canaries_is_needed() -> None:
     config = raw(encoders__target__train_on="target-member")
     del config["data"]["roles"]["canary"]
-    with pytest.raises(UserError, match="dp_audit needs the role 'canary'"):
-        parse(config, "run.yaml")
+    refused(UserError, "dp_audit needs the role 'canary'", parse, config, "run.yaml")
 
 
 def test_an_attacker_must_not_know_the_coins() -> None:
     """Fitted on a shadow that starts from a network with canaries, an attack would have learned from the coins."""
     config = raw(dp_audit={"attack": 1, "epsilon": 2})
     config["encoders"]["backbone"]["train_on"] = ["shadow-member", "canary-in"]
-    with pytest.raises(UserError, match="is fitted on canary-in, so it knows the coins"):
-        parse(config, "run.yaml")
+    refused(UserError, "is fitted on canary-in, so it knows the coins", parse, config, "run.yaml")
 
 
 def test_an_attack_that_asks_or_fits_by_sample_scores_no_canaries() -> None:
@@ -170,11 +169,9 @@ def test_an_attack_that_asks_or_fits_by_sample_scores_no_canaries() -> None:
     config["attacks"] = [{"attack": "encodermi-sequential", "target": "other", "reference": "known"}]
     config["encoders"]["other"] = config["encoders"]["backbone"] | {"train_on": ["target-member", "canary-in"]}
     config["queries"]["outputs"] = ["backbone"]
-    with pytest.raises(UserError, match="does not score canaries by themselves"):
-        parse(config, "run.yaml")
+    refused(UserError, "does not score canaries by themselves", parse, config, "run.yaml")
     config["attacks"] = [{"attack": "combined", "target": "other", "reference": "audited"}]
-    with pytest.raises(UserError, match="does not score canaries by themselves"):
-        parse(config, "run.yaml")
+    refused(UserError, "does not score canaries by themselves", parse, config, "run.yaml")
 
 
 def test_a_promise_for_the_whole_classifier_may_be_given() -> None:

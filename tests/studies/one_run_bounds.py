@@ -1,20 +1,19 @@
 """Bounds of epsilon in one run, on mechanisms of known epsilon: how much each shows, and how often it shows too much.
 
-``python tests/one_run_bounds.py RESULT.json [RUNS]``: bounds of 95 % for RUNS draws of the coins (200; a fifth with
-10,000 canaries), and for ten times as many whether they are above the truth. All mechanisms keep their promise exactly.
-Beside the bounds of the product stand those it had before, and two that take canaries for independent: `independent`,
-our reading of the code of Xiang et al. (2025), and `fitted`, after the abstract of Agrawal et al. (2026).
+``python -m tests.studies.one_run_bounds RESULT.json [RUNS]``: bounds of 95 % for RUNS draws of the coins (200; a fifth
+with 10,000 canaries), and for ten times as many whether they are above the truth. All mechanisms keep their promise
+exactly. Beside the bounds of the product stand those it had before, and two that take canaries for independent:
+`independent`, our reading of the code of Xiang et al. (2025), and `fitted`, after the abstract of Agrawal et al.
+(2026).
 """
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 from collections.abc import Callable
 from functools import cache, partial
 from itertools import product
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,11 +22,10 @@ from scipy.optimize import brentq
 from scipy.special import expit, ndtr
 from scipy.stats import beta, binom
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 from mi_core.records import BoolArray, FloatArray
 from mi_core.validity import one_run
 from mi_core.validity.one_run import Guesses, any_time_p_value
+from tests.studies.shared import Result
 
 
 class Drawn(NamedTuple):
@@ -173,8 +171,8 @@ def measure(release: Release, truth: float, m: int, methods: dict[str, Method], 
     }
 
 
-def main(path: Path, runs: int) -> None:
-    rows = []
+def main(path: str, runs: int = 200) -> None:
+    result = Result(path, runs=runs)
     fitted = (lambda drawn: epsilon_of(fitted_mu(drawn))), lambda drawn, truth: fitted_mu(drawn) > truth
     known = method_by_counts(
         one_run.gaussian_p_value, lambda found, level: one_run.mu_bound(found, 1 - level), epsilon_of
@@ -196,10 +194,8 @@ def main(path: Path, runs: int) -> None:
         settings += [(of.__name__, DELTA, of(mu), mu, gaussians) for of in families]
         for name, delta, release, truth, methods in settings:
             found = measure(release, truth, m, methods, runs)
-            rows.append(json.dumps({"mechanism": name, "m": m, "epsilon": epsilon, "delta": delta, **found}))
-    lines = ",\n".join(rows)
-    path.write_text(f'{{"runs": {runs}, "rows": [\n{lines}\n]}}\n')
+            result.keep({"mechanism": name, "m": m, "epsilon": epsilon, "delta": delta, **found})
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 200)
+    main(sys.argv[1], *map(int, sys.argv[2:]))

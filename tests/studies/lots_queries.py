@@ -1,26 +1,22 @@
 """How many queries a claim until it is decided saves, at equal power: scores of two normal groups, no encoder.
 
-``python tests/lots_queries.py RESULT.json``: for an AUC between used and unused images and a share that is held back,
-the least n at which the exact test of all n images has a power of .8 at level .01; and the least n at which the bets
-have that power, with the mean number of images that they ask about. 500 claims each; nothing was tuned on them.
+``python -m tests.studies.lots_queries RESULT.json``: for an AUC between used and unused images and a share that is held
+back, the least n at which the exact test of all n images has a power of .8 at level .01; and the least n at which the
+bets have that power, with the mean number of images that they ask about. 500 claims each; nothing was tuned on them.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from scipy.special import ndtri
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))
-
-from mi_core.lots.designs import held_back_bets, held_back_p_value, wealth  # noqa: E402
-from mi_core.lots.drawn import waves_of  # noqa: E402
+from mi_core.lots.designs import held_back_bets, held_back_p_value, wealth
+from mi_core.lots.drawn import waves_of
+from tests.studies.shared import Result
 
 CLAIMS, POWER, LEVEL = 500, 0.8, 0.01
 
@@ -63,7 +59,7 @@ def least(power: Any) -> int:
 
 
 def main(path: str) -> None:
-    rows: list[dict[str, Any]] = []
+    result = Result(path, claims=CLAIMS)
     for share in (0.2, 0.5):
         for auc in (0.6, 0.7, 0.8, 0.9):
             fixed = least(lambda n, auc=auc, share=share: exact(n, auc, share))
@@ -72,9 +68,7 @@ def main(path: str) -> None:
             power, mean = asked(6 * fixed, auc, share)
             row |= {"large lot": {"power": power, "mean": round(mean)}}
             row["large lot"]["all at this power"] = least(lambda n, a=auc, s=share, p=power: exact(n, a, s) / p * POWER)
-            rows.append(row)
-            print(row, flush=True)  # noqa: T201
-            Path(path).write_text(json.dumps({"claims": CLAIMS, "rows": rows}, indent=1) + "\n")
+            result.keep(row)
 
 
 if __name__ == "__main__":

@@ -1,17 +1,15 @@
 """Error rates of the check that an encoder works, on small networks trained here and on broken ones.
 
-``python tests/encoder_works.py RESULT.json CACHE`` trains encoders on CIFAR-10, breaks as many, asks of each whether it
-works, and writes the answers and both error rates. CACHE is a folder that keeps the trained networks. The views, the
-test and its level were chosen on other networks: own ones of other seeds, and the two published ones.
+``python -m tests.studies.encoder_works RESULT.json CACHE`` trains encoders on CIFAR-10, breaks as many, asks of each
+whether it works, and writes the answers and both error rates. CACHE is a folder that keeps the trained networks. The
+views, the test and its level were chosen on other networks: own ones of other seeds, and the two published ones.
 """
 
 from __future__ import annotations
 
 import copy
-import io
 import json
 import sys
-import tarfile
 import time
 from collections import defaultdict
 from pathlib import Path
@@ -19,31 +17,22 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
-from PIL import Image
 from torch import nn
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))
+from mi_core.augmentations import AUGMENTATIONS
+from mi_core.augmentations.simclr import SimCLRAugmentation
+from mi_core.encoders.checkpoint import Encoder
+from mi_core.metrics.intervals import rate
+from mi_core.metrics.utility import knn_accuracy
+from mi_core.objectives import OBJECTIVES
+from mi_core.querying.sanity import view_consistency
+from mi_core.records import Estimate
+from mi_core.training.data import ResidentImages
+from mi_core.training.loop import Pretrainer, PretrainingParameters
+from mi_core.training.optimizers import OptimizerParameters
+from tests.studies.shared import CLASSES, MILD, SMALL_TEXT, cifar10, published, scrambled, untrained, with_state
 
-from mi_core.auditing.models import reinitialised  # noqa: E402
-from mi_core.augmentations import AUGMENTATIONS  # noqa: E402
-from mi_core.augmentations.simclr import SimCLRAugmentation  # noqa: E402
-from mi_core.encoders.checkpoint import Encoder, channelwise, seeded  # noqa: E402
-from mi_core.metrics.intervals import rate  # noqa: E402
-from mi_core.metrics.utility import knn_accuracy  # noqa: E402
-from mi_core.objectives import OBJECTIVES  # noqa: E402
-from mi_core.querying.sanity import view_consistency  # noqa: E402
-from mi_core.records import Estimate  # noqa: E402
-from mi_core.training.data import ResidentImages  # noqa: E402
-from mi_core.training.loop import Pretrainer, PretrainingParameters  # noqa: E402
-from mi_core.training.optimizers import OptimizerParameters  # noqa: E402
-
-SHARED = ROOT.parent / "shared"
-CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 SHIFTED = SimCLRAugmentation(crop_scale=(0.7, 1.0), jitter_probability=0, grayscale=0)
-MILD = SimCLRAugmentation(crop_scale=(0.6, 1.0), jitter_probability=0.3, grayscale=0)
-SMALL_TEXT = {"text_layers": 1, "text_width": 64, "text_heads": 2, "text_length": 32}
 KINDS = (  # objective, backbone, views (None: its own), epochs
     ("supervised", "resnet8", None, 4),
     ("supervised", "resnet8-wide", SHIFTED, 4),
@@ -64,20 +53,6 @@ SETTINGS = {
     "vicreg": {"projection_hidden": 512, "projection_width": 512},
     "barlow-twins": {"projection_hidden": 512, "projection_width": 512},
 }
-
-
-def cifar10(split: str, shard: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Images (N, 3, 32, 32) uint8 and classes (N,) of one shard."""
-    images, classes = [], []
-    with tarfile.open(SHARED / f"data/cifar10/{split}-{shard:06d}.tar") as shards:
-        for member in shards:
-            content = shards.extractfile(member)
-            assert content is not None
-            if member.name.endswith(".jpg"):
-                images.append(np.asarray(Image.open(io.BytesIO(content.read()))))
-            else:
-                classes.append(int(content.read()))
-    return torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2).contiguous(), torch.tensor(classes)
 
 
 def pretrainer(seed: int, images: torch.Tensor, classes: torch.Tensor) -> Pretrainer:
@@ -120,80 +95,12 @@ def trained(seed: int, images: torch.Tensor, classes: torch.Tensor, cache: Path)
     return made
 
 
-class _Block(nn.Module):
-    def __init__(self, before: int, after: int) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(before, after, 3, 1 if before == after else 2, padding=1, bias=False)
-        self.bn1 = nn.BatchNorm2d(after)
-        self.conv2 = nn.Conv2d(after, after, 3, padding=1, bias=False)
-        self.bn2 = nn.BatchNorm2d(after)
-        self.more = after - before
-
-    def forward(self, maps: torch.Tensor) -> torch.Tensor:
-        inside = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(maps)))))
-        if self.more:
-            maps = F.pad(maps[:, :, ::2, ::2], (0, 0, 0, 0, self.more // 2, self.more // 2))
-        return F.relu(inside + maps)
-
-
-class CifarResNet(nn.Module):
-    """The residual network for CIFAR-10 of He et al. (CVPR 2016, section 4.2): images to logits, or to 64 values."""
-
-    def __init__(self, blocks: int, *, logits: bool = False) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(3, 16, 3, padding=1, bias=False)
-        self.bn1 = nn.BatchNorm2d(16)
-        for stage, (before, after) in enumerate(((16, 16), (16, 32), (32, 64)), start=1):
-            rest = [_Block(after, after) for _ in range(blocks - 1)]
-            setattr(self, f"layer{stage}", nn.Sequential(_Block(before, after), *rest))
-        self.linear = nn.Linear(64, 10)
-        self.logits = logits
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        maps = F.relu(self.bn1(self.conv1(images)))
-        pooled = self.layer3(self.layer2(self.layer1(maps))).mean(dim=(2, 3))
-        embeddings: torch.Tensor = self.linear(pooled) if self.logits else pooled
-        return embeddings
-
-
-def published(depth: int, *, logits: bool = False) -> Encoder:
-    """ResNet-20 or ResNet-56 as others trained it for CIFAR-10."""
-    (file,) = (SHARED / "weights").glob(f"resnet{depth}-*.th")
-    state = torch.load(file, map_location="cpu", weights_only=True)["state_dict"]
-    network = CifarResNet((depth - 2) // 6, logits=logits)
-    network.load_state_dict({name.removeprefix("module."): tensor for name, tensor in state.items()})
-    mean, std = channelwise((0.485, 0.456, 0.406), 3), channelwise((0.229, 0.224, 0.225), 3)
-    return Encoder(network, {}, mean, std).eval()
-
-
-def untrained(encoder: Encoder, seed: int) -> Encoder:
-    """The same architecture with fresh weights."""
-    fresh: Encoder = seeded(seed, lambda: reinitialised(encoder))
-    return fresh
-
-
-def scrambled(encoder: Encoder, seed: int) -> Encoder:
-    """All values in the right tensors, but not at their places."""
-    generator, state = torch.Generator().manual_seed(seed), encoder.backbone.state_dict()
-    mixed = {
-        name: tensor.flatten()[torch.randperm(tensor.numel(), generator=generator)].reshape(tensor.shape)
-        for name, tensor in state.items()
-    }
-    return _with(encoder, mixed)
-
-
 def half_loaded(encoder: Encoder, seed: int) -> Encoder:
     """Half of the tensors, drawn one by one, are those of an untrained network."""
     generator, fresh = torch.Generator().manual_seed(seed), untrained(encoder, seed + 500).backbone.state_dict()
     state = encoder.backbone.state_dict()
     lost = [name for name in state if float(torch.rand((), generator=generator)) < 0.5]
-    return _with(encoder, state | {name: fresh[name] for name in lost})
-
-
-def _with(encoder: Encoder, state: dict[str, torch.Tensor]) -> Encoder:
-    changed = copy.deepcopy(encoder)
-    changed.backbone.load_state_dict(state)
-    return changed.eval()
+    return with_state(encoder, state | {name: fresh[name] for name in lost})
 
 
 def of_bytes(encoder: Encoder, seed: int) -> Encoder:
@@ -297,7 +204,7 @@ def main(result: Path, cache: Path, runs: int = 24) -> dict[str, Any]:
     torch.set_num_threads(1)
     started = time.monotonic()
     cache.mkdir(parents=True, exist_ok=True)
-    images, classes = (torch.cat(parts) for parts in zip(*(cifar10("train", shard) for shard in (0, 1)), strict=True))
+    images, classes = cifar10("train", 0, 1)
     judge = Judge()
     for depth, logits in ((20, False), (20, True), (56, False), (56, True)):
         name = f"ResNet-{depth}{', logits' if logits else ''}"

@@ -1,9 +1,10 @@
 """How AUC falls with the number of members, at equal steps and at equal epochs, and the law that fits it.
 
-``python tests/dilution.py RESULT.json CACHE`` trains small encoders (resnet8, mild views, constant learning rate) on
-500 to 32,000 images of CIFAR-10 of ``shared``. A lot orders the images: each set of members holds the smaller ones, and
-all are judged against the same 4,000 non-members. Judged are the first 4,000 members at most; the 500 of the smallest
-set are in all. Checkpoints make one training answer for several numbers of steps and epochs. CACHE keeps their scores.
+``python -m tests.studies.dilution RESULT.json CACHE`` trains small encoders (resnet8, mild views, constant learning
+rate) on 500 to 32,000 images of CIFAR-10 of ``shared``. A lot orders the images: each set of members holds the smaller
+ones, and all are judged against the same 4,000 non-members. Judged are the first 4,000 members at most; the 500 of the
+smallest set are in all. Checkpoints make one training answer for several numbers of steps and epochs. CACHE keeps their
+scores.
 
 An attack sends ten views of an image. One is from answers alone; the other takes from it what an encoder that saw 8,000
 other images says of the same views, times a factor from 744 known non-members. Both were chosen on trainings of another
@@ -24,25 +25,22 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+import torch.nn.functional as F
 from scipy.special import ndtr, ndtri
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))
-
-from mi_core.augmentations.views import make_views  # noqa: E402
-from mi_core.encoders.batch_norm import for_queries  # noqa: E402
-from mi_core.encoders.checkpoint import Encoder  # noqa: E402
-from mi_core.features.pairwise_similarity import pairwise_similarity  # noqa: E402
-from mi_core.features.sequential import log_similarity  # noqa: E402
-from mi_core.metrics.delong import auc, auc_difference, placements  # noqa: E402
-from mi_core.objectives import OBJECTIVES  # noqa: E402
-from mi_core.objectives.image_losses import views_info_nce  # noqa: E402
-from mi_core.streams import pixel_streams  # noqa: E402
-from mi_core.training.data import ResidentImages  # noqa: E402
-from mi_core.training.loop import Pretrainer, PretrainingParameters  # noqa: E402
-from mi_core.training.optimizers import OptimizerParameters  # noqa: E402
-from mi_core.validity.power import needed_images  # noqa: E402
-from tests.encoder_works import MILD, cifar10  # noqa: E402
+from mi_core.augmentations.views import make_views
+from mi_core.encoders.batch_norm import for_queries
+from mi_core.encoders.checkpoint import Encoder
+from mi_core.features.pairwise_similarity import pairwise_similarity
+from mi_core.features.sequential import log_similarity
+from mi_core.metrics.delong import auc, auc_difference, placements
+from mi_core.objectives import OBJECTIVES
+from mi_core.streams import pixel_streams
+from mi_core.training.data import ResidentImages
+from mi_core.training.loop import Pretrainer, PretrainingParameters
+from mi_core.training.optimizers import OptimizerParameters
+from mi_core.validity.power import needed_images
+from tests.studies.shared import MILD, cifar10, told
 
 _Float64 = npt.NDArray[np.float64]
 Scores = dict[str, _Float64]  # by name, higher = more likely a member
@@ -80,9 +78,17 @@ def scores_of(encoder: Encoder, images: torch.Tensor, bank: torch.Tensor) -> Sco
                 found.setdefault(f"{name}, cosine", []).append(cosines.double().mean(dim=1))
                 found.setdefault(f"{name}, log", []).append(log_similarity(cosines).mean(dim=1))
             pairs = zip(answers[query], answers["projection"], strict=True)
-            losses = [-views_info_nce(one, key, negatives, TEMPERATURE) for one, key in pairs]
+            losses = [-info_nce(one, key, negatives) for one, key in pairs]
             found.setdefault("loss", []).append(torch.stack(losses).double())
     return {name: torch.cat(parts).numpy() for name, parts in found.items()}
+
+
+def info_nce(queries: torch.Tensor, keys: torch.Tensor, bank: torch.Tensor) -> torch.Tensor:
+    """InfoNCE of the views (V, D) of one image against a bank (A, D): the mean over ordered pairs of two views."""
+    queries, keys, bank = (F.normalize(one, dim=1) for one in (queries, keys, bank))
+    drawn, away = queries @ keys.T / TEMPERATURE, queries @ bank.T / TEMPERATURE
+    losses = torch.logaddexp(drawn, away.logsumexp(dim=1, keepdim=True)) - drawn
+    return losses[~torch.eye(len(losses), dtype=torch.bool)].mean()
 
 
 def read(kind: str, pool: torch.Tensor, rows: range, steps: Sequence[int], seed: int) -> Iterator[tuple[int, Scores]]:
@@ -164,7 +170,7 @@ def summary(kept: dict[tuple[str, str, int], Scores]) -> dict[str, list[dict[str
             used = values[: members + MOST]
             row = {"framework": framework, "training": training, "steps": step, "score": name}
             all_judged, same = auc(used, np.arange(len(used)) < members), auc(used[SAME], SHARED)
-            rows.append(row | {"auc": _told(all_judged), "auc_of_same_500": _told(same)})
+            rows.append(row | {"auc": told(all_judged, 4), "auc_of_same_500": told(same, 4)})
             if training.isdigit() and name in ("loss", CHOSEN[framework]):
                 series.setdefault((framework, name), {})[int(training), step] = used
     for ((framework, name), every), (kind, number) in product(series.items(), SETTINGS):
@@ -173,18 +179,14 @@ def summary(kept: dict[tuple[str, str, int], Scores]) -> dict[str, list[dict[str
         if len(points) > 1:
             law = {"framework": framework, "score": name, "equal": kind, "number": number, **law_of(points)}
             pairs = pairwise(used[SAME] for used in points.values())
-            laws.append(law | {"next_less_this_of_same_500": [_told(auc_difference(b, a, SHARED)) for a, b in pairs]})
+            laws.append(law | {"next_less_this_of_same_500": [told(auc_difference(b, a, SHARED), 4) for a, b in pairs]})
     return {"laws": laws, "rows": rows}
-
-
-def _told(estimate: Any) -> list[float]:
-    return [round(each, 4) for each in (estimate.value, estimate.low, estimate.high)]
 
 
 def main(path: str, cache: str) -> None:
     torch.set_num_threads(1)
     kept: dict[tuple[str, str, int], Scores] = {}
-    pool = torch.cat([cifar10("train", shard)[0] for shard in range(10)])[np.random.default_rng(0).permutation(50000)]
+    pool = cifar10("train", *range(10))[0][np.random.default_rng(0).permutation(50000)]
     for framework, training, rows, steps, seed in PLAN:
         files = {step: Path(cache) / f"{framework}-{training}-{step}.npz" for step in steps}
         if not files[steps[-1]].exists():

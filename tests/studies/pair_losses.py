@@ -1,9 +1,9 @@
 """What the loss of a pair among other pairs tells of membership beside its cosine, and the norm of its gradient.
 
-``python tests/pair_losses.py RESULT.json [SEEDS]`` trains small CLIPs on digits and on CIFAR-10 of ``shared``, and
-others on further images. Members, non-members and all other images are drawn from one pool, by lot. The loss is that of
-CLIP, the gradient that at the embeddings. The negatives of a pair are either a fixed bank of non-members, or, as
-in the released code of Gomez ("Rethinking membership inference attacks for CLIP", AAAI 2026), the other pairs of a
+``python -m tests.studies.pair_losses RESULT.json [SEEDS]`` trains small CLIPs on digits and on CIFAR-10 of ``shared``,
+and others on further images. Members, non-members and all other images are drawn from one pool, by lot. The loss is
+that of CLIP, the gradient that at the embeddings. The negatives of a pair are either a fixed bank of non-members, or,
+as in the released code of Gomez ("Rethinking membership inference attacks for CLIP", AAAI 2026), the other pairs of a
 batch that holds members only or non-members only. To tell what such a batch adds, a third way mixes both in one batch.
 
 The temperature was chosen on seeds 0 to 2 of digits; the result has seeds 3 to 12 of digits, and 0 to 4 of CIFAR-10.
@@ -11,12 +11,8 @@ The temperature was chosen on seeds 0 to 2 of digits; the result has seeds 3 to 
 
 from __future__ import annotations
 
-import json
 import sys
-import time
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,20 +21,16 @@ import torch.nn.functional as F
 import yaml
 from sklearn.datasets import load_digits
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))
-
-from mi_core.augmentations.frameworks import CLIPAugmentation  # noqa: E402
-from mi_core.augmentations.simclr import SimCLRAugmentation  # noqa: E402
-from mi_core.captions import ClassWords, templated_caption  # noqa: E402
-from mi_core.metrics.delong import auc, auc_difference  # noqa: E402
-from mi_core.metrics.pooled import pool  # noqa: E402
-from mi_core.objectives.clip import CLIP, CLIPParameters  # noqa: E402
-from mi_core.records import Estimate  # noqa: E402
-from mi_core.training.data import ResidentImages  # noqa: E402
-from mi_core.training.loop import Pretrainer, PretrainingParameters  # noqa: E402
-from mi_core.training.optimizers import OptimizerParameters  # noqa: E402
-from tests.encoder_works import cifar10  # noqa: E402
+from mi_core.augmentations.frameworks import CLIPAugmentation
+from mi_core.augmentations.simclr import SimCLRAugmentation
+from mi_core.captions import ClassWords, templated_caption
+from mi_core.metrics.delong import auc, auc_difference
+from mi_core.metrics.pooled import pool
+from mi_core.objectives.clip import CLIPParameters
+from mi_core.records import Estimate
+from mi_core.training.loop import PretrainingParameters
+from mi_core.training.optimizers import OptimizerParameters
+from tests.studies.shared import ROOT, Result, cifar10, told, trained
 
 TEMPERATURE, BANK, DRAWS = 0.02, 256, 5
 BATCH = 50  # 64 as released; so all batches are full
@@ -113,26 +105,25 @@ def pairs(name: str, seed: int) -> Pairs:
     return Pairs(images[order], [captions[row] for row in order], classes[order])
 
 
-def trained(pool_: Pairs, rows: npt.NDArray[np.intp], how: Setting, seed: int) -> dict[int, tuple[torch.Tensor, ...]]:
+def directions(
+    pool_: Pairs, rows: npt.NDArray[np.intp], how: Setting, seed: int
+) -> dict[int, tuple[torch.Tensor, ...]]:
     """By epoch, directions of all images and of all captions under a CLIP that is trained on some pairs."""
-    targets = CLIP.encode_targets(how.parameters, (), [pool_.captions[row] for row in rows])
     optimizer = OptimizerParameters(name="adamw", learning_rate=how.rate, weight_decay=1e-4, schedule="constant")
     recipe = PretrainingParameters(
         how.backbone, "clip", how.parameters, optimizer, epochs=how.epochs[-1], batch_size=how.batch
     )
-    names = [("pool", str(row)) for row in rows]
-    data = ResidentImages(pool_.images[rows], names, targets, batch_size=how.batch, seed=seed)
-    worker, found = Pretrainer(data, how.augmentation, recipe, seed=seed), {}
-    for epoch in range(1, how.epochs[-1] + 1):
-        worker.train_epoch()
-        if epoch in how.epochs:
-            encoder = worker.encoder().eval()
-            assert encoder.text is not None
-            with torch.inference_mode():
-                used = 3 * how.count + BANK
-                images = [encoder(part.float() / 255)["projection"] for part in pool_.images[:used].split(256)]
-                texts = [encoder.text(pool_.captions[at : at + 256]) for at in range(0, used, 256)]
-            found[epoch] = tuple(F.normalize(torch.cat(side)[:used], dim=1) for side in (images, texts))
+    texts, names = [pool_.captions[row] for row in rows], [("pool", str(row)) for row in rows]
+    made = trained(
+        recipe, pool_.images[rows], how.augmentation, captions=texts, names=names, seed=seed, epochs=how.epochs
+    )
+    found, used = {}, 3 * how.count + BANK
+    for epoch, encoder in made.items():
+        assert encoder.text is not None
+        with torch.inference_mode():
+            images = [encoder(part.float() / 255)["projection"] for part in pool_.images[:used].split(256)]
+            captions = [encoder.text(pool_.captions[at : at + 256]) for at in range(0, used, 256)]
+        found[epoch] = tuple(F.normalize(torch.cat(side)[:used], dim=1) for side in (images, captions))
     return found
 
 
@@ -194,7 +185,7 @@ def rows_of(name: str, seed: int) -> list[tuple[str, int, str, Estimate]]:
     count, found = how.count, []
     member = np.arange(2 * count) < count
     for encoder, first in (("saw the members", 0), ("saw neither", 2 * count)):
-        made = trained(pool_, np.arange(first, first + count), how, seed)
+        made = directions(pool_, np.arange(first, first + count), how, seed)
         for epoch, sides in made.items():
             images, texts, bank = sides[0], sides[1], tuple(side[3 * count :] for side in sides)
             rng = np.random.default_rng([seed, epoch])
@@ -203,9 +194,8 @@ def rows_of(name: str, seed: int) -> list[tuple[str, int, str, Estimate]]:
             for score, values in scores.items():
                 found.append((encoder, epoch, score, auc(values, member)))
                 if score != "cosine":
-                    found.append(
-                        (encoder, epoch, f"{score}, less cosine", auc_difference(values, scores["cosine"], member))
-                    )
+                    less = auc_difference(values, scores["cosine"], member)
+                    found.append((encoder, epoch, f"{score}, less cosine", less))
             for score in ("loss", "gradient"):
                 both = [scores[f"{score}, {way}"] for way in ("batches of one side", "mixed batches")]
                 found.append((encoder, epoch, f"{score}, one side less mixed", auc_difference(*both, member)))
@@ -234,39 +224,21 @@ def of_few_classes(
     return [(f"of few classes, {score}", auc(values, member)) for score, values in scores.items()]
 
 
-def _write(path: str, how_made: dict[str, Any], told: list[dict[str, Any]]) -> None:
-    """One row per line."""
-    rows = ",\n".join(json.dumps(row) for row in told)
-    Path(path).write_text(f'{json.dumps(how_made)[:-1]}, "rows": [\n{rows}\n]}}\n')
-
-
 def main(path: str, most: int | None = None) -> None:
     torch.set_num_threads(1)
-    began, told = time.perf_counter(), list[dict[str, Any]]()
+    result = Result(path, temperature=TEMPERATURE, bank=BANK)
     for name, how in SETTINGS.items():
         found: dict[tuple[str, int, str], list[Estimate]] = {}
         for seed in how.seeds[:most]:
             for *key, estimate in rows_of(name, seed):
                 found.setdefault(tuple(key), []).append(estimate)  # type: ignore[arg-type]
-            print(name, seed, f"{time.perf_counter() - began:.0f} s", flush=True)  # noqa: T201
         overlap = 2 * how.count / len(pairs(name, 0).images)
         for (encoder, epoch, score), estimates in found.items():
-            few = score.startswith("of few")
-            one = pool(estimates, overlap=1.0 if few else overlap)
-            spread = float(np.std([each.value for each in estimates], ddof=1)) if len(estimates) > 1 else None
-            told.append(
-                {
-                    "data": name,
-                    "encoder": encoder,
-                    "epoch": epoch,
-                    "score": score,
-                    "value": [round(each, 3) for each in (one.value, one.low, one.high)],
-                    "sd": None if spread is None else round(spread, 3),
-                    "n": one.n,
-                }
-            )
-    how_made = {"seconds": round(time.perf_counter() - began), "temperature": TEMPERATURE, "bank": BANK}
-    _write(path, how_made, told)
+            one = pool(estimates, overlap=1.0 if score.startswith("of few") else overlap)
+            row = {"data": name, "encoder": encoder, "epoch": epoch, "score": score, "value": told(one)}
+            spread = np.std([each.value for each in estimates], ddof=1) if len(estimates) > 1 else None
+            result.rows.append(row | {"sd": None if spread is None else round(float(spread), 3), "n": one.n})
+    result.write()
 
 
 if __name__ == "__main__":

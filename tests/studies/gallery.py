@@ -1,4 +1,4 @@
-"""Make the reports of docs/gallery.md anew. As a program: python tests/gallery.py [FOLDER]."""
+"""Make the reports of docs/gallery.md anew: ``python -m tests.studies.gallery [FOLDER]``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mi_core.training.loop import Pretrainer
 from pipelines.config.sections.encoders import TrainedConfig
 from pipelines.plan.load import load
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "gallery"
 TARGET = load("quickstart", ["encoders.target.epochs=200"]).encoders["target"]
 """The encoder of quickstart, trained for half as long."""

@@ -1,43 +1,35 @@
 """What two versions of an encoder tell of the images of an update, beside what the later one tells alone.
 
-``python tests/updates.py RESULT.json [SEEDS]`` trains small SimCLR encoders on CIFAR-10 of ``shared``: a version 1, and
-later versions that go on from it, or that are trained anew. Images of the update (members) and images that no version
-saw are drawn from one pool, by lot, and asked by the same views of both versions. No image serves two seeds. Weights
-and lines of scores are fitted on known images, which are not judged. One encoder is updated with other images: there
-nothing may tell the two sides apart. All settings were fixed before the first run; nothing was chosen on the results.
+``python -m tests.studies.updates RESULT.json [SEEDS]`` trains small SimCLR encoders on CIFAR-10 of ``shared``: a
+version 1, and later versions that go on from it, or that are trained anew. Images of the update (members) and images
+that no version saw are drawn from one pool, by lot, and asked by the same views of both versions. No image serves two
+seeds. Weights and lines of scores are fitted on known images, which are not judged. One encoder is updated with other
+images: there nothing may tell the two sides apart. All settings were fixed before the first run; nothing was chosen on
+the results.
 """
 
 from __future__ import annotations
 
-import json
 import sys
-import time
-from copy import deepcopy
-from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))
-
-from mi_core.augmentations.simclr import SimCLRAugmentation  # noqa: E402
-from mi_core.augmentations.views import make_views  # noqa: E402
-from mi_core.encoders.checkpoint import Encoder  # noqa: E402
-from mi_core.features.pairwise_similarity import pairwise_similarity  # noqa: E402
-from mi_core.metrics.delong import auc, auc_difference  # noqa: E402
-from mi_core.metrics.pooled import pool  # noqa: E402
-from mi_core.objectives.simclr import SimCLRParameters  # noqa: E402
-from mi_core.records import BoolArray, Estimate  # noqa: E402
-from mi_core.streams import sample_streams  # noqa: E402
-from mi_core.training.data import ResidentImages  # noqa: E402
-from mi_core.training.loop import Pretrainer, PretrainingParameters  # noqa: E402
-from mi_core.training.optimizers import OptimizerParameters  # noqa: E402
-from tests.encoder_works import cifar10  # noqa: E402
+from mi_core.augmentations.simclr import SimCLRAugmentation
+from mi_core.augmentations.views import make_views
+from mi_core.encoders.checkpoint import Encoder
+from mi_core.features.pairwise_similarity import pairwise_similarity
+from mi_core.metrics.delong import auc, auc_difference
+from mi_core.metrics.pooled import pool
+from mi_core.objectives.simclr import SimCLRParameters
+from mi_core.records import BoolArray, Estimate
+from mi_core.streams import sample_streams
+from mi_core.training.loop import PretrainingParameters
+from mi_core.training.optimizers import OptimizerParameters
+from tests.studies.shared import Result, Scores, cifar10, told, trained
 
 JUDGED, KNOWN, VIEWS, NEAREST = 500, 100, 10, 10
 SIDE = JUDGED + KNOWN
@@ -48,25 +40,16 @@ AUGMENTATION = SimCLRAugmentation(
 )
 BESIDE = ("difference", "line", "line, three numbers", "drift", "less neighbours", "both, regression")
 
-Scores = npt.NDArray[np.float64]
 
-
-def trained(
+def versions(
     images: torch.Tensor, rows: list[int], epochs: tuple[int, ...], seed: int, start: Encoder | None
 ) -> dict[int, Encoder]:
     """Encoders by epoch, trained on some images of the pool."""
     optimizer = OptimizerParameters(name="adamw", learning_rate=0.002, weight_decay=1e-4, schedule="constant")
     objective = SimCLRParameters(temperature=0.2, projection_hidden=256, projection_width=128)
-    recipe = PretrainingParameters("resnet8", "simclr", objective, optimizer, epochs=epochs[-1], batch_size=BATCH)
-    data = ResidentImages(images[rows], [("pool", str(row)) for row in rows], batch_size=BATCH, seed=seed)
-    worker, found = Pretrainer(data, AUGMENTATION, recipe, seed=seed), {}
-    if start is not None:
-        worker.start_from(start)
-    for epoch in range(1, epochs[-1] + 1):
-        worker.train_epoch()
-        if epoch in epochs:
-            found[epoch] = deepcopy(worker.encoder()).eval()
-    return found
+    how = PretrainingParameters("resnet8", "simclr", objective, optimizer, epochs=epochs[-1], batch_size=BATCH)
+    names = [("pool", str(row)) for row in rows]
+    return trained(how, images[rows], AUGMENTATION, names=names, seed=seed, epochs=epochs, start=start)
 
 
 def projections_of(encoder: Encoder, views: torch.Tensor) -> torch.Tensor:
@@ -128,8 +111,8 @@ def rows_of(seed: int, pool_: torch.Tensor) -> list[tuple[str, int, str, Estimat
     views = make_views(images[asking], streams, AUGMENTATION, views=VIEWS).transpose(0, 1)
     member = np.arange(2 * SIDE) < SIDE
     known = np.arange(2 * SIDE) % SIDE >= JUDGED
-    one = trained(images, a, (20,), seed, None)[20]
-    public = trained(images, base, (10,), seed, None)[10]
+    one = versions(images, a, (20,), seed, None)[20]
+    public = versions(images, base, (10,), seed, None)[10]
     updates = {
         "by the images": (one, one, b),
         "by earlier and new images": (one, one, a + b),
@@ -140,7 +123,7 @@ def rows_of(seed: int, pool_: torch.Tensor) -> list[tuple[str, int, str, Estimat
     found, earlier = [], {id(which): projections_of(which, views) for which in (one, public)}
     for name, (before, start, rows) in updates.items():
         epochs = UPDATES if len(rows) == SIDE else (UPDATES[0], UPDATES[1] * 2 // 3)
-        for epoch, after in trained(images, rows, epochs, seed + 100, start).items():
+        for epoch, after in versions(images, rows, epochs, seed + 100, start).items():
             scores = scores_of(earlier[id(before)], projections_of(after, views), member, known)
             judged = {score: values[~known] for score, values in scores.items()}
             found += [(name, epoch, score, auc(values, member[~known])) for score, values in judged.items()]
@@ -151,27 +134,20 @@ def rows_of(seed: int, pool_: torch.Tensor) -> list[tuple[str, int, str, Estimat
     return found
 
 
-def written(path: str, seconds: float, found: dict[tuple[str, int, str], list[Estimate]]) -> None:
-    """One row per line, of the seeds so far."""
-    told = []
-    for (update, epoch, score), estimates in found.items():
-        pooled = pool(estimates)
-        value = [round(each, 3) for each in (pooled.value, pooled.low, pooled.high)]
-        seeds = [round(each.value, 3) for each in estimates]
-        told.append({"update": update, "epoch": epoch, "score": score, "value": value, "seeds": seeds, "n": pooled.n})
-    rows = ",\n".join(json.dumps(row) for row in told)
-    Path(path).write_text(f'{{"seconds": {seconds:.0f}, "rows": [\n{rows}\n]}}\n')
-
-
 def main(path: str, most: int = 3) -> None:
     torch.set_num_threads(1)
-    began, found = time.process_time(), dict[tuple[str, int, str], list[Estimate]]()
-    shards = torch.cat([cifar10("train", shard)[0] for shard in range(SHARDS)])
-    pool_ = shards[np.random.default_rng(0).permutation(len(shards))]
+    result, found = Result(path), dict[tuple[str, int, str], list[Estimate]]()
+    images, _ = cifar10("train", *range(SHARDS))
+    pool_ = images[np.random.default_rng(0).permutation(len(images))]
     for seed in range(most):
         for *key, estimate in rows_of(seed, pool_):
             found.setdefault(tuple(key), []).append(estimate)  # type: ignore[arg-type]
-        written(path, time.process_time() - began, found)
+        result.rows = []
+        for (update, epoch, score), estimates in found.items():
+            pooled, seeds = pool(estimates), [round(each.value, 3) for each in estimates]
+            row = {"update": update, "epoch": epoch, "score": score}
+            result.rows.append(row | {"value": told(pooled), "seeds": seeds, "n": pooled.n})
+        result.write()
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """Time and memory of a lot and a claim on many small images, killed and resumed on the way.
 
-``python tests/lots_scale.py RESULT.json FOLDER [IMAGES]`` writes 1,000,000 noisy JPEGs of 32 x 32 pixels in shards of
-10,000 below FOLDER, draws a lot of them, and asks a small untrained encoder about all, with two views of each. The draw
-and the claim are each killed once, at a third of their parts, and started again. Nothing may be drawn or asked twice.
+``python -m tests.studies.lots_scale RESULT.json FOLDER [IMAGES]`` writes 1,000,000 noisy JPEGs of 32 x 32 pixels in
+shards of 10,000 below FOLDER, draws a lot of them, and asks a small untrained encoder about all, with two views of
+each. The draw and the claim are each killed once, at a third of their parts, and started again. Nothing may be drawn or
+asked twice.
 """
 
 from __future__ import annotations
@@ -24,11 +25,9 @@ import numpy as np
 import torch
 from PIL import Image
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))
-
-from mi_core.encoders import build_backbone  # noqa: E402
-from pipelines.files.digest import digest  # noqa: E402
+from mi_core.encoders import build_backbone
+from pipelines.files.digest import digest
+from tests.studies.shared import ROOT
 
 SHARD = 10_000
 

@@ -1,6 +1,6 @@
 """How often a claim says ``used`` of images that no encoder saw, however bad the groups are: it may in 1 % of lots.
 
-``python tests/lots_null.py RESULT.json [CASE ...]`` takes CIFAR-10's test images and a published ResNet-56 of
+``python -m tests.studies.lots_null RESULT.json [CASE ...]`` takes CIFAR-10's test images and a published ResNet-56 of
 ``shared``, which saw none of them. Every case is drawn 1,000 times: p-values at most .01, and any-time p-values at most
 .01 at any of the looks, are counted. At a true rate of 1 % more than 1.7 % of 1,000 come once in 50 cases. Nothing was
 tuned here.
@@ -9,30 +9,21 @@ tuned here.
 from __future__ import annotations
 
 import io
-import json
 import sys
-import time
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from PIL import Image, ImageFilter
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))
-
-from mi_core.lots.draw import Design, draw  # noqa: E402
-from mi_core.lots.drawn import asking_order, counted_against, joined_draws, waves_of  # noqa: E402
-from mi_core.lots.verdict import UNTIL_DECIDED, judge_claim  # noqa: E402
-from mi_core.metrics.intervals import clopper_pearson  # noqa: E402
-from tests.encoder_works import cifar10, published  # noqa: E402
-from tests.false_leaks import consistency  # noqa: E402
+from mi_core.lots.commitment import UNTIL_DECIDED
+from mi_core.lots.draw import Design, draw
+from mi_core.lots.drawn import asking_order, counted_against, joined_draws, waves_of
+from mi_core.lots.verdict import judge_claim
+from tests.studies.shared import Result, Scores, cifar10, consistency, counted, published
 
 LOTS, DRAWS, LEVEL = 1000, 1999, 0.01
-Scores = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -40,9 +31,9 @@ class Case:
     """One kind of lot, and what its owner does.
 
     Args:
-        scores: (N, 2) of both versions of each image; captions: likewise, or None.
+        scores: (N,) of the images; captions: (N, 2) of both captions of each, or None.
         albums: (N,) numbers, ascending.
-        designs: what is drawn of each release: share, twins, captions.
+        share: of each release that is held back.
         loses: share of the published images, those with the lowest scores, that the owner loses before the claim.
         keeps: how many lots the owner draws alone, to keep the luckiest.
     """
@@ -50,7 +41,6 @@ class Case:
     scores: Scores
     albums: npt.NDArray[np.int64]
     share: float = 0.2
-    twins: bool = False
     captions: Scores | None = None
     releases: int = 1
     loses: float = 0.0
@@ -83,7 +73,7 @@ def _claim(case: Case, name: str) -> tuple[float, float]:
     designs, draws, albums = [], [], []
     for release, rows in enumerate(parts):
         sizes = np.unique(case.albums[rows], return_counts=True)[1]
-        design = Design(tuple(sizes.tolist()), case.share, case.twins, case.captions is not None)
+        design = Design(tuple(sizes.tolist()), case.share, case.captions is not None)
         designs.append(design)
         draws.append(draw(design, f"{name}-{release}".zfill(32)))
         albums.append([str(one) for one in range(len(sizes))])
@@ -92,8 +82,8 @@ def _claim(case: Case, name: str) -> tuple[float, float]:
     scores = case.scores.copy()
     if case.loses:
         shown = np.flatnonzero(~drawn.held_back)
-        scores[shown[np.argsort(scores[shown, 0])[: int(case.loses * len(shown))]]] = np.nan
-    texts = np.full_like(scores, np.nan) if case.captions is None else case.captions
+        scores[shown[np.argsort(scores[shown])[: int(case.loses * len(shown))]]] = np.nan
+    texts = np.full((len(scores), 2), np.nan) if case.captions is None else case.captions
     own, captions = counted_against(scores[order], texts[order], drawn, order)
     result = judge_claim(
         drawn,
@@ -111,29 +101,25 @@ def _claim(case: Case, name: str) -> tuple[float, float]:
 def cases() -> dict[str, Case]:
     """The lots, worst first seen: chosen, sorted by class, compressed, of bursts, of many releases."""
     target, taste = published(56), published(20)
-    images, classes = cifar10("test", 0)
-    images, classes = images[:2000], classes[:2000]
-    noise = torch.from_numpy(np.random.default_rng(0).choice(np.array([-2, 2], np.int16), images.shape))
-    other = (images.to(torch.int16) + noise).clamp(0, 255).to(torch.uint8)
+    images, classes = (part[:2000] for part in cifar10("test", 0))
 
-    def both(some: torch.Tensor, others: torch.Tensor) -> Scores:
-        return np.stack([consistency(target, one, "null") for one in (some, others)], axis=1)
+    def scored(some: torch.Tensor) -> Scores:
+        return consistency(target, some, nonce="null")
 
-    plain = both(images, other)
-    liked = np.argsort(consistency(taste, images, "taste"))
+    plain = scored(images)
+    liked = np.argsort(consistency(taste, images, nonce="taste"))
     extremes = np.concatenate([liked[:300], liked[-300:]])
     by_class = np.argsort(np.asarray(classes), kind="stable")
     numbers = np.asarray(classes)[by_class]
-    effects = [images[by_class], other[by_class]]
+    effects = images[by_class]
     for kind, mine in (("jpeg", numbers % 3 == 0), ("blur", numbers % 3 == 1)):
         rows = torch.from_numpy(np.flatnonzero(mine))
-        for part in effects:
-            part[rows] = varied(part[rows], kind)
-    uneven = both(*effects)
+        effects[rows] = varied(effects[rows], kind)
+    uneven = scored(effects)
     scenes = np.repeat(np.arange(30), 20)
     frames = images[:30].repeat_interleave(20, dim=0).to(torch.int16)
     frames = (frames + torch.from_numpy(np.random.default_rng(1).integers(-3, 4, frames.shape)).short()).clamp(0, 255)
-    bursts = both(frames.to(torch.uint8), frames.to(torch.uint8))
+    bursts = scored(frames.to(torch.uint8))
     one = np.zeros(600, dtype=np.int64)
     texts = np.random.default_rng(2).standard_cauchy((600, 2))
     texts[:, 1] += np.where(np.arange(600) % 2, 0.5, -0.5)
@@ -147,13 +133,10 @@ def cases() -> dict[str, Case]:
         "bursts of 20": Case(bursts, one),
         "bursts of 20, as albums": Case(bursts, scenes),
         "the worst published images are lost": replace(usual, loses=0.2),
-        "twins": replace(usual, share=0.0, twins=True),
-        "twins, chosen": Case(plain[extremes], one, share=0.0, twins=True),
         "captions": replace(usual, share=0.0, captions=texts),
-        "held back, twins and captions": replace(usual, twins=True, captions=texts),
-        "held back, twins and captions, uneven albums": Case(uneven[small], numbers[small], twins=True, captions=texts),
+        "held back and captions": replace(usual, captions=texts),
+        "held back and captions, uneven albums": Case(uneven[small], numbers[small], captions=texts),
         "20 releases": Case(plain, np.zeros(2000, dtype=np.int64), releases=20),
-        "20 releases with twins": Case(plain, np.zeros(2000, dtype=np.int64), releases=20, twins=True),
     }
 
 
@@ -162,25 +145,17 @@ LUCKIEST = "an owner draws 1,000 lots alone and keeps the luckiest"
 
 def main(path: str, *chosen: str) -> None:
     torch.set_num_threads(1)
-    began, rows = time.perf_counter(), list[dict[str, Any]]()
-
-    def run(name: str, case: Case, lots: int = LOTS) -> None:
+    result, made = Result(path, draws_of_a_p_value=DRAWS), cases()
+    for name in chosen or [*made, LUCKIEST]:
+        lots, case = LOTS, made.get(name)
+        if case is None:  # the luckiest
+            lots, case = 3, replace(made["held back"], lots_drawn=1000)
         found = np.array([claim(case, number) for number in range(lots)])
-        row: dict[str, Any] = {"case": name, "images": len(case.scores), "lots": lots}
+        row = {"case": name, "images": len(case.scores), "lots": lots}
         for kind, values in zip(("p_value", "any_time_p_value"), found.T, strict=True):
             count = int((values <= LEVEL).sum())
-            row[kind] = {"at_most_.01": count / lots, "ci95": [round(end, 4) for end in clopper_pearson(count, lots)]}
-        rows.append(row)
-        print(row, f"{time.perf_counter() - began:.0f} s", flush=True)  # noqa: T201
-        told = {"seconds": round(time.perf_counter() - began), "draws_of_a_p_value": DRAWS, "rows": rows}
-        Path(path).write_text(json.dumps(told, indent=1) + "\n")
-
-    made = cases()
-    for name in chosen or [*made, LUCKIEST]:
-        if name == LUCKIEST:
-            run(name, replace(made["held back"], lots_drawn=1000), lots=3)
-        else:
-            run(name, made[name])
+            row[kind] = {"at_most_.01": count / lots, "ci95": counted(count, lots)}
+        result.keep(row)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Speed on a GPU: queries at 224 pixels, training at 32, and queries from shards through Ray.
 
-``python tests/gpu_speed.py RESULT.json [PATTERN...]`` measures the cases whose names match a pattern, such as
+``python -m tests.studies.gpu_speed RESULT.json [PATTERN...]`` measures the cases whose names match a pattern, such as
 ``'training*'`` (none: all), in some four minutes, and writes the result after every case. Rates are images per second
 over turns of half a second. A case that fails is told by its error, and the others go on.
 """
@@ -21,25 +21,22 @@ from typing import Any
 
 import torch
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))
-
-from mi_core.augmentations.simclr import SimCLRAugmentation  # noqa: E402
-from mi_core.encoders import batch_norm, build_backbone  # noqa: E402
-from mi_core.encoders.batch_norm import for_queries  # noqa: E402
-from mi_core.encoders.checkpoint import Encoder, channelwise, seeded  # noqa: E402
-from mi_core.features.lp_norm import LpNorm  # noqa: E402
-from mi_core.features.pairwise_similarity import PairwiseSimilarity  # noqa: E402
-from mi_core.objectives import OBJECTIVES  # noqa: E402
-from mi_core.querying.extractor import Extractor  # noqa: E402
-from mi_core.querying.plan import QueryPlan  # noqa: E402
-from mi_core.runtime import prepare_cuda  # noqa: E402
-from mi_core.training.data import ResidentImages  # noqa: E402
-from mi_core.training.loop import Pretrainer, PretrainingParameters  # noqa: E402
-from mi_core.training.optimizers import OptimizerParameters  # noqa: E402
-from tests.studies.bench.cases import dated  # noqa: E402
-from tests.studies.bench.extraction import ExtractionCase  # noqa: E402
-from tests.studies.bench.setting import MEAN, RECIPE, STD, spread  # noqa: E402
+from mi_core.augmentations.simclr import SimCLRAugmentation
+from mi_core.encoders import batch_norm, build_backbone
+from mi_core.encoders.batch_norm import for_queries
+from mi_core.encoders.checkpoint import Encoder, channelwise, seeded
+from mi_core.features.lp_norm import LpNorm
+from mi_core.features.pairwise_similarity import PairwiseSimilarity
+from mi_core.objectives import OBJECTIVES
+from mi_core.querying.extractor import Extractor
+from mi_core.querying.plan import QueryPlan
+from mi_core.runtime import prepare_cuda
+from mi_core.training.data import ResidentImages
+from mi_core.training.loop import Pretrainer, PretrainingParameters
+from mi_core.training.optimizers import OptimizerParameters
+from tests.studies.bench.cases import dated
+from tests.studies.bench.extraction import ExtractionCase
+from tests.studies.bench.setting import MEAN, RECIPE, STD, spread
 
 GPU = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 TURNS, SECONDS = 3, 0.5
