@@ -176,7 +176,7 @@ def _it_says_what_it_is(method: type[Attack]) -> None:
     assert method.threat_model
     assert method.source
     assert method.reference
-    assert method.reference <= {"shadow", "shadows", "known", "nonmembers", "unlabelled", "audited"}
+    assert method.reference <= {"shadow", "shadows", "known", "nonmembers", "audited"}
     assert set(method.outputs or ()) <= set(OUTPUTS)
     assert is_dataclass(method.Parameters)
     made = method()

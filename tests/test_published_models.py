@@ -38,7 +38,6 @@ SCALED = {
     "data.roles.known-member.count": 24,
     "data.roles.known-nonmember.count": 24,
     "data.roles.anchor.count": 8,
-    "data.roles.unlabelled.count": 60,
     **{f"encoders.{name}.load": f"open_clip:hf-hub:{MODELS}" for name in ("target", "target-40m", "target-4m")},
     **{f"encoders.{name}.weights": "null" for name in ("target", "target-40m", "target-4m")},
     "data.image_size": 32,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from mi_core.attacks.base import Attack
-from mi_core.attacks.clip import CaptionCosine, PairLoss, WeakSupervision
+from mi_core.attacks.clip import CaptionCosine, PairLoss
 from mi_core.attacks.combined import Combined
 from mi_core.attacks.downstream import BaselineA, BaselineB, BaselineC
 from mi_core.attacks.encodermi import EncoderMISet, EncoderMIThreshold, EncoderMIVector
@@ -47,7 +47,6 @@ ATTACKS: dict[str, type[Attack]] = {
     "quantile-regression": QuantileRegression,
     "clip-cosine": CaptionCosine,
     "clip-loss": PairLoss,
-    "clip-weak-supervision": WeakSupervision,
     "clipmem": CLIPMem,
     "posterior-nn": PosteriorNN,
     "posterior-mlp": PosteriorMLP,
@@ -81,7 +80,7 @@ def left_out(
     Example:
         >>> missing, useless = left_out([], ["backbone", "projection"], text=False)
         >>> "lpla" in missing[0], [line for line in useless if line.startswith("clip")]
-        (True, ['clip-cosine, clip-loss, clip-weak-supervision, clipmem: the encoder has no text tower'])
+        (True, ['clip-cosine, clip-loss, clipmem: the encoder has no text tower'])
     """
     missing: list[str] = []
     useless: dict[str, list[str]] = {}

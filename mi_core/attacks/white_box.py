@@ -10,7 +10,8 @@ gradient by layer, of which a few numbers per image are kept. Gradients are thos
 norms are folded into the convolutions before them (`mi_core.encoders.batch_norm`), so they are no layers of their own.
 
 The loss of a pair has gradients in two towers. Gomez ("Rethinking membership inference attacks for CLIP", AAAI 2026,
-abstract) attacks CLIP by gradients too.
+abstract) attacks CLIP by gradients too. Those of the image tower are taken here: those of the text tower added nothing
+that holds (`configs/results/README.md`).
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class WhiteBoxParameters:
 
     Args:
         loss: that of the encoder's framework. Of the views of an image: ``info-nce`` (SimCLR, MoCo; for Barlow Twins
-            too), ``byol``, ``dino`` (of the output prototypes) or ``vicreg``. Of the image and its caption: ``clip`` or
+            too), or ``byol``, ``dino`` (of the output prototypes). Of the image and its caption: ``clip`` or
             ``siglip`` (of a projection). Of hidden patches: ``mae`` or ``i-jepa``, for an encoder whose decoder or
             predictor is there.
         temperature: by which cosines or scores are divided, best that of the training; default: .5 of ``info-nce`` (as
@@ -52,9 +53,7 @@ class WhiteBoxParameters:
             other tasks, or ``plain``, as those that are published for pictures (``facebook/vit-mae-base``).
         gradient_views: views of an image whose loss is taken.
         bank: images of the role ``anchor`` that are the negatives, the first by rank of a hash.
-        layers: groups of layers of a tower whose gradients are told apart, at most.
-        towers: whose gradients are taken of the loss of a caption: ``image``, of the image tower alone, or ``both``, of
-            the text tower too, with at most ``layers`` further groups. A learned temperature is no layer.
+        layers: groups of layers whose gradients are told apart, at most.
         keys: ``own``, of the encoder itself, or ``momentum``, of the copy that gave them in training, for encoders that
             are trained here by MoCo, BYOL, DINO or I-JEPA or loaded from a checkpoint that holds the copy. With their
             last output that is the loss that was trained on.
@@ -70,7 +69,6 @@ class WhiteBoxParameters:
     bank: int = 128
     layers: int = 6
     keys: str = "own"
-    towers: str = "image"
     penalty: float = 10.0
 
     def __post_init__(self) -> None:
@@ -78,7 +76,6 @@ class WhiteBoxParameters:
         keyed = VIEW_LOSSES[self.loss].keyed if self.loss in VIEW_LOSSES else self.loss == "i-jepa"
         check_choice("keys", self.keys, ("own", "momentum") if keyed else ("own",))
         check_choice("pixels", self.pixels, ("normalised", "plain") if self.loss == "mae" else ("normalised",))
-        check_choice("towers", self.towers, ("image", "both") if self.loss in CAPTION_LOSSES else ("image",))
         check_range("penalty", self.penalty, 0, open_low=True)
         self.measure()
 
@@ -93,7 +90,7 @@ class WhiteBoxParameters:
         temperature = usual if self.temperature is None else self.temperature
         numbers = (temperature, self.gradient_views, self.bank, self.layers, self.loss)
         if of_caption:
-            return CaptionGradient(*numbers, bias=self.bias, both=self.towers == "both")
+            return CaptionGradient(*numbers, bias=self.bias)
         return ViewsGradient(*numbers, momentum=self.keys == "momentum")
 
 
@@ -101,8 +98,7 @@ class WhiteBox(RegressionAttack):
     """The loss of an image in pre-training and the norm of its gradient by layer, weighed by a logistic regression.
 
     The attacker holds the weights of the encoder: its owner, or anyone for whom it was published. Each image costs a
-    pass forwards and backwards over its views: of a ResNet-18 on a CPU 1.7 times the price of ten queries. The gradient
-    of a text tower too takes 1.3 to 1.5 times the time of the image tower alone, of three CLIPs on a CPU. With
+    pass forwards and backwards over its views: of a ResNet-18 on a CPU 1.7 times the price of ten queries. With
     ``reference: shadow`` the shadow needs as many groups of layers as the target, best the same architecture.
     """
 

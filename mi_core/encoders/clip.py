@@ -35,14 +35,6 @@ class TextTower(nn.Module, ABC):
         """B texts, or their tokens (B, ...), to embeddings (B, E)."""
         return self.embed(captions if isinstance(captions, torch.Tensor) else self.tokens(captions))
 
-    def weights(self) -> list[str]:
-        """Names of the parameters that embeddings depend on, in the order in which tokens pass them."""
-        return [name for name, _ in self.named_parameters()]
-
-
-_FIRST, _LAST = ("positional_embedding", "token_embedding", "cls_emb"), ("text_projection",)
-_ASIDE = ("logit_scale", "logit_bias", "text_decoder")  # the temperature is no layer, CoCa's decoder reads embeddings
-
 
 class CLIPBackbone(nn.Module):
     """The image tower before its projection: (B, 3, S, S) to (B, D)."""
@@ -106,15 +98,6 @@ class OpenCLIPText(TextTower):
         """Tokens (B, L) to embeddings (B, E)."""
         embeddings: torch.Tensor = self.model.encode_text(tokens)  # type: ignore[operator]
         return embeddings
-
-    def weights(self) -> list[str]:
-        """Names of the parameters in order, which is not that of their definition; without the learned temperature."""
-
-        def place(name: str) -> int:
-            parts = set(name.split("."))
-            return bool(parts.intersection(_LAST)) - bool(parts.intersection(_FIRST))
-
-        return sorted((name for name in super().weights() if not set(name.split(".")).intersection(_ASIDE)), key=place)
 
 
 @dataclass(frozen=True)

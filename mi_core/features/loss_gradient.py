@@ -5,9 +5,6 @@ privacy analysis of deep learning", IEEE S&P 2019, section III, for classifiers)
 views, or on an image and its caption (`mi_core.objectives.image_losses`), or on patches that are hidden
 (`mi_core.encoders.masked`, `mi_core.encoders.hidden_blocks`). V views of an image, A images in the bank, D width.
 
-The loss of a pair has gradients in two towers, image and text, and CLIP trains both. Gomez ("Rethinking membership
-inference attacks for CLIP", AAAI 2026, abstract) attacks by gradients a CLIP of 400 million pairs, of which attacks on
-answers tell nothing.
 """
 
 from __future__ import annotations
@@ -40,18 +37,13 @@ class LossGradient(Measure):
         check_range("views", self.views, self.least_views)
         check_range("layers", self.layers, 1)
 
-    @property
-    def both(self) -> bool:
-        """True if the gradient is that of the text tower's weights too."""
-        return False
-
     def query_count(self, views: int) -> int:
         """A query per view of its own."""
         return self.views
 
     def shape(self, views: int, width: int) -> tuple[int, ...]:
-        """The loss, and a norm per group of layers of each tower."""
-        return (1 + self.layers * (2 if self.both else 1),)
+        """The loss, and a norm per group of layers."""
+        return (1 + self.layers,)
 
     def answers(self, oracle: Oracle, sent: torch.Tensor | None) -> dict[str, torch.Tensor]:
         """Losses and norms."""
@@ -112,12 +104,10 @@ class CaptionGradient(_AgainstBank):
     Args:
         loss: of `image_losses.CAPTION_LOSSES`.
         bias: added to the logits of ``siglip``.
-        both: whether the gradient is that of the text tower's weights too.
     """
 
     loss: str = "clip"
     bias: float = -10.0
-    both: bool = False
 
     kind = "caption-gradient"
     output = "projection"

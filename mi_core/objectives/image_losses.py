@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import combinations, permutations
+from itertools import permutations
 
 import torch
 import torch.nn.functional as F
@@ -18,7 +18,6 @@ import torch.nn.functional as F
 from mi_core.checks import check_shape
 from mi_core.objectives.byol import byol_loss
 from mi_core.objectives.dino import DINOParameters, dino_loss
-from mi_core.objectives.vicreg import VICRegParameters, vicreg_loss
 
 
 def views_info_nce(queries: torch.Tensor, keys: torch.Tensor, bank: torch.Tensor, temperature: float) -> torch.Tensor:
@@ -71,17 +70,6 @@ def views_dino(queries: torch.Tensor, keys: torch.Tensor, bank: torch.Tensor, te
     return _mean(
         dino_loss(queries[[one]], keys[[other]], centre, *temperatures) for one, other in permutations(range(views), 2)
     )
-
-
-def views_vicreg(queries: torch.Tensor, keys: torch.Tensor, bank: torch.Tensor, temperature: float) -> torch.Tensor:
-    """The three terms of VICReg of the batch of bank and image, the mean over all pairs of two views.
-
-    Of the images of the bank both views are the same one. Args, returns and raises as `views_info_nce`; the keys and
-    the temperature are not read.
-    """
-    one = VICRegParameters
-    weights = one.invariance, one.variance, one.covariance
-    return _mean(vicreg_loss(*pair, *weights) for pair in _batches(queries, keys, bank))
 
 
 def caption_info_nce(
@@ -166,15 +154,6 @@ def _check(queries: torch.Tensor, keys: torch.Tensor, bank: torch.Tensor) -> int
     return views
 
 
-def _batches(
-    queries: torch.Tensor, keys: torch.Tensor, bank: torch.Tensor
-) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """For each pair of two views the batch (A + 1, D) of bank and image, in one view and in the other."""
-    views, others = _check(queries, keys, bank), bank.float()
-    with_bank = [torch.cat([others, queries[[view]].float()]) for view in range(views)]
-    yield from combinations(with_bank, 2)
-
-
 def _mean(losses: Iterator[torch.Tensor]) -> torch.Tensor:
     return torch.stack(list(losses)).mean()
 
@@ -200,7 +179,6 @@ VIEW_LOSSES: dict[str, ViewLoss] = {
     "info-nce": ViewLoss(views_info_nce, 0.5, keyed=True),
     "byol": ViewLoss(views_byol, keyed=True),
     "dino": ViewLoss(views_dino, 0.1, keyed=True, output="prototypes"),
-    "vicreg": ViewLoss(views_vicreg),
 }
 """Losses of the views of an image, by their names in a config."""
 

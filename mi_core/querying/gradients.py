@@ -2,8 +2,8 @@
 
 The losses are those of `mi_core.objectives.image_losses`, and of an encoder's decoder of hidden patches. One gradient
 is taken for each image by itself. On a GPU many images go at once (`torch.func.vmap`). On a CPU, where that is no
-faster, one goes after the other. The bank stands still. So does the embedding of the caption, unless gradients of the
-text tower are asked for: then the caption goes as tokens.
+faster, one goes after the other. The bank and the embedding of the
+caption stand still.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from torch.func import functional_call, grad_and_value, vmap
 from mi_core.augmentations.views import make_views
 from mi_core.checks import ConfigError
 from mi_core.encoders.checkpoint import Encoder
-from mi_core.encoders.clip import TextTower
 from mi_core.encoders.hidden_blocks import block_masks, mask_numbers
 from mi_core.encoders.masked import patches_along, visible_patches
 from mi_core.features.loss_gradient import CaptionGradient, LossGradient, MaskedGradient, ViewsGradient
@@ -32,10 +31,9 @@ from mi_core.querying.bank import BankAnswers
 from mi_core.streams import uniforms
 
 _AT_ONCE = 2 * 2**30  # bytes of gradients that are in the memory of a GPU together
-_TEXT = "text."  # before the names of the weights of the text tower
 Weights = dict[str, torch.Tensor]
 Beside = dict[str, torch.Tensor]
-"""What the loss of images takes beside the views: the caption as embedding or tokens, or keys from elsewhere."""
+"""What the loss of images takes beside the views: the embedding of the caption, or keys from elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -56,20 +54,10 @@ def key_output(output: str) -> str:
     return "projection" if output == "prediction" else output
 
 
-def check_differentiable(name: str, encoder: Encoder, *, both: bool = False) -> None:
-    """Raise ConfigError if an encoder is no plain network in this process, whose weights have gradients.
-
-    Args:
-        name: of the encoder, for the error.
-        encoder: with a text tower where gradients of both towers are taken.
-        both: whether they are.
-    """
+def check_differentiable(name: str, encoder: Encoder) -> None:
+    """Raise ConfigError if an encoder is no plain network in this process, whose weights have gradients."""
     if type(encoder) is not Encoder or any(isinstance(one, torch.jit.ScriptModule) for one in encoder.modules()):
         raise ConfigError(f"the encoder {name} gives no gradients of its weights, which a white-box attack needs")
-    if both and not isinstance(encoder.text, TextTower):
-        raise ConfigError(
-            f"the encoder {name} gives no gradients of its text tower, which towers: both needs; leave towers out"
-        )
 
 
 def layer_groups(encoder: Encoder, output: str, layers: int, *, rebuilt: bool = False) -> list[list[str]]:
@@ -82,24 +70,7 @@ def layer_groups(encoder: Encoder, output: str, layers: int, *, rebuilt: bool = 
         rebuilt: whether the loss is that of what the decoder rebuilds.
     """
     read = ("backbone", *list(encoder.heads)[: list(encoder.outputs).index(output)], *(("decoder",) if rebuilt else ()))
-    return _grouped([name for name, _ in encoder.named_parameters() if name.partition(".")[0] in read], layers)
-
-
-def text_groups(encoder: Encoder, layers: int) -> list[list[str]]:
-    """Names of the weights that a text embedding depends on, in groups as those of `layer_groups`.
-
-    A frozen tower before the text side of a training, and a learned temperature, are no layers.
-
-    Args:
-        encoder: whose text side is a `TextTower`.
-        layers: groups, at most.
-    """
-    assert isinstance(encoder.text, TextTower)
-    return _grouped([f"{_TEXT}{name}" for name in encoder.text.weights()], layers)
-
-
-def _grouped(weights: Sequence[str], layers: int) -> list[list[str]]:
-    """Weights in order, in at most ``layers`` groups of as many modules each as can be."""
+    weights = [name for name, _ in encoder.named_parameters() if name.partition(".")[0] in read]
     modules = [list(names) for _, names in groupby(weights, lambda name: name.rpartition(".")[0])]
     parts = np.array_split(np.arange(len(modules)), min(layers, len(modules)))
     return [[name for number in part for name in modules[number]] for part in parts]
@@ -124,13 +95,11 @@ def losses_and_gradients(
         bank: of `key_output`, by the same encoder, or by its momentum copy where that gives the keys; None for a loss
             that takes none.
         measure: the loss, and its parameters.
-        texts: for the loss on captions (B, D) of these, which stand still; where the measure asks for gradients of
-            both towers their tokens (B, ...), as `TextTower.tokens` gives them.
+        texts: for the loss on captions (B, D) of these, which stand still.
         together: whether images go at once; default: on a GPU.
 
     Returns:
-        (B, 1 + L) float32: the loss, then L <= ``measure.layers`` norms, of the first layers first. With both towers
-        (B, 1 + L + T): T <= ``measure.layers`` norms of the text tower follow.
+        (B, 1 + L) float32: the loss, then L <= ``measure.layers`` norms, of the first layers first.
 
     Raises:
         ConfigError: the encoder gives no gradients.
@@ -157,8 +126,6 @@ def _rows(
     if measure.momentum:
         besides["keys"] = _keys_of_copy(encoder, output, views, states=measure.rebuilds == "states")
     groups = layer_groups(encoder, output, measure.layers, rebuilt=bool(measure.rebuilds))
-    if measure.both:
-        groups += text_groups(encoder, measure.layers)
     held = dict(encoder.named_parameters())
     weights = {name: held[name].detach() for group in groups for name in group}
 
@@ -171,9 +138,8 @@ def _rows(
         queries, keys = answers[output], answers[key_output(output)]
         assert bank is not None
         if isinstance(measure, CaptionGradient):
-            of_caption, text = CAPTION_LOSSES[measure.loss][0], beside["text"]
-            text = _text(encoder, weights, text) if measure.both else text
-            return of_caption(queries, text, bank.keys, bank.texts, measure.temperature, measure.bias)
+            of_caption = CAPTION_LOSSES[measure.loss][0]
+            return of_caption(queries, beside["text"], bank.keys, bank.texts, measure.temperature, measure.bias)
         assert isinstance(measure, ViewsGradient)
         if "keys" in beside:
             keys = beside["keys"]
@@ -229,14 +195,6 @@ class _Answers(nn.Module):
         return self.method(self.encoder, *arguments)
 
 
-def _text(encoder: Encoder, weights: Weights, tokens: torch.Tensor) -> torch.Tensor:
-    """The embedding (D,) of the tokens (...) of one caption, with other weights of the text tower."""
-    assert encoder.text is not None
-    own = {name.removeprefix(_TEXT): value for name, value in weights.items() if name.startswith(_TEXT)}
-    embeddings: torch.Tensor = functional_call(encoder.text, own, (tokens[None],))
-    return embeddings[0]
-
-
 def _keys_of_copy(encoder: Encoder, output: str, views: torch.Tensor, *, states: bool) -> torch.Tensor:
     """Keys (B, V, D) of views (B, V, C, S, S) by the momentum copy, or states (B, V, L, D); they stand still."""
     copied, shown = encoder.momentum, views.flatten(0, 1)
@@ -270,7 +228,7 @@ def losses_of(
     Raises:
         ConfigError: the encoder gives no gradients, has no momentum copy or no decoder, or the bank is too small.
     """
-    check_differentiable(name, encoder, both=measure.both)
+    check_differentiable(name, encoder)
     read = [output for output in outputs if measure.output in (None, output)]
     views = make_views(batch.images, batch.streams, bank.augmentation, views=measure.views, size=encoder.size)
     if measure.momentum and encoder.momentum is None:
@@ -281,9 +239,6 @@ def losses_of(
         with bank.forward.in_precision():
             return {output: losses_and_gradients(encoder, output, views, None, measure) for output in read}
     bank_texts = None if texts is None else bank.texts(name, encoder, measure.bank)
-    if measure.both:
-        assert isinstance(encoder.text, TextTower) and batch.captions is not None
-        texts = encoder.text.tokens(batch.captions)
     keyed = tuple(dict.fromkeys(map(key_output, read)))
     if measure.momentum:
         assert encoder.momentum is not None

@@ -252,7 +252,7 @@ def series_of(row: PooledRow) -> tuple[str, str]:
 def known_in_words(row: PooledRow) -> str:
     """The reference of a row's attack in words; of a shadow encoder's owner, what she does not know of the target."""
     if row.knowledge is None:
-        words = {"known": "known samples", "nonmembers": "known non-members", "unlabelled": "unlabelled samples"}
+        words = {"known": "known samples", "nonmembers": "known non-members"}
         words |= {"audited": "the other candidates and controls"}
         return row.shadow or words.get(row.reference, row.reference)
     kinds = asdict(row.knowledge)

@@ -9,7 +9,6 @@ CANDIDATE_ROLES = ("candidate", "control")  # of an encoder whose training data 
 SHADOW_ROLES = ("shadow-member", "shadow-nonmember")
 KNOWN_ROLES = ("known-member", "known-nonmember")
 POPULATION_ROLE = KNOWN_ROLES[1]  # of attacks that compare with images that no encoder saw
-UNLABELLED_ROLE = "unlabelled"
 ANCHOR_ROLE = "anchor"
 CALIBRATION_ROLE = "calibration-member"  # known members that no attack is fitted on: they tell its true-positive rate
 CANARY_ROLE = "canary"  # samples that a fair coin each puts into the training set or leaves out

@@ -47,7 +47,6 @@ _REFERENCES = {
     "shadows": "fitted on the encoders",
     "known": "fitted on known members and non-members",
     "nonmembers": "fitted on known non-members",
-    "unlabelled": "fitted on unlabelled samples and known non-members",
     "audited": "fitted on the audited samples before the one that is judged: p-value and intervals are asymptotic",
 }
 

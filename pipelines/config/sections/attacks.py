@@ -21,7 +21,7 @@ from pipelines.config.paths import check_name
 from pipelines.config.sections.parameters import build, combinations, complete, parameter_fields
 from pipelines.config.sections.section import Names, Section, one_of
 
-KNOWN, NONMEMBERS, UNLABELLED, AUDITED = SAMPLES = ("known", "nonmembers", "unlabelled", "audited")
+KNOWN, NONMEMBERS, AUDITED = SAMPLES = ("known", "nonmembers", "audited")
 SHADOW, SHADOWS = "shadow", "shadows"
 PYTHON = "python:"
 
@@ -33,8 +33,7 @@ class AttackConfig(Section):
     target: str = Field(default="target", description="encoder attacked")
     reference: str = Field(
         default="shadow",
-        description="what it is fitted on: an encoder, encoders made by `halves`, known, nonmembers, unlabelled, or "
-        "audited",
+        description="what it is fitted on: an encoder, encoders made by `halves`, known, nonmembers, or audited",
     )
     before: str | None = Field(
         default=None, description="earlier version of the target, for attacks that compare the two"

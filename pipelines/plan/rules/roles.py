@@ -8,11 +8,10 @@ from pipelines.config.roles import (
     POPULATION_ROLE,
     SHADOW_ROLES,
     TARGET_ROLES,
-    UNLABELLED_ROLE,
     nonmembers_beside,
 )
 from pipelines.config.run_config import RunConfig
-from pipelines.config.sections.attacks import AUDITED, KNOWN, NONMEMBERS, UNLABELLED, AttackConfig
+from pipelines.config.sections.attacks import AUDITED, KNOWN, NONMEMBERS, AttackConfig
 from pipelines.plan.rules.encoders import member_roles, shadows_of
 
 
@@ -29,7 +28,7 @@ def is_membership_unknown(config: RunConfig) -> bool:
 
 def reference_roles(config: RunConfig, attack: AttackConfig) -> tuple[str, ...]:
     """Roles that an attack is fitted on: those of its shadow with the non-members beside them, or known samples."""
-    fixed = {KNOWN: KNOWN_ROLES, NONMEMBERS: KNOWN_ROLES[1:], UNLABELLED: (UNLABELLED_ROLE, KNOWN_ROLES[1])}
+    fixed = {KNOWN: KNOWN_ROLES, NONMEMBERS: KNOWN_ROLES[1:]}
     if attack.reference in fixed:
         return fixed[attack.reference]
     if attack.reference not in config.encoders:

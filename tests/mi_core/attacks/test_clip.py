@@ -14,8 +14,6 @@ from mi_core.attacks.clip import (
     ConformalParameters,
     PairLoss,
     PairLossParameters,
-    WeakSupervision,
-    WeakSupervisionParameters,
     bank_losses,
 )
 from mi_core.checks import ConfigError, NumericError
@@ -56,25 +54,6 @@ def test_at_a_rate_of_one_every_pair_is_called_a_member() -> None:
     attack = CaptionCosine(ConformalParameters(fpr=1))
     attack.fit(LabelledFeatures(pairs(20, 1.0, 0), np.zeros(20, dtype=bool)))
     assert (attack.score(pairs(200, 0.0, 1)) >= attack.threshold).all()
-
-
-def test_pairs_above_the_line_are_taken_for_members() -> None:
-    """The unlabelled pool is half members; weak labels alone let the network find the direction that they share."""
-    pool, _ = joined(pairs(150, 1.0, 3), pairs(150, 0.0, 4))
-    reference, member = joined(pool, pairs(300, 0.0, 5))
-    attack = WeakSupervision(WeakSupervisionParameters(deviations=1.0))
-    attack.fit(LabelledFeatures(reference, member))
-    known = reference.values["caption:cosine"][~member]
-    line = known.mean() + known.std()
-    assert attack.state()["pseudo_members"] == (pool.values["caption:cosine"] >= line).sum()
-    features, truth = joined(pairs(200, 1.0, 6), pairs(200, 0.0, 7))
-    assert auc(attack.score(features), truth).value > 0.9
-
-
-def test_nothing_above_the_line() -> None:
-    reference, member = joined(pairs(20, 0.0, 8), pairs(20, 0.0, 9))
-    with pytest.raises(NumericError, match="none of 20 unlabelled pairs reaches"):
-        WeakSupervision(WeakSupervisionParameters(deviations=9.0)).fit(LabelledFeatures(reference, member))
 
 
 def directions_of(count: int, seed: int) -> np.ndarray:

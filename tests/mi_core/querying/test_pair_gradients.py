@@ -1,4 +1,4 @@
-"""Gradients of the loss of image and caption in both towers: against plain autograd, for every kind of text tower."""
+"""Gradients of the loss of image and caption in the image tower: against plain autograd, for every kind of tower."""
 
 from __future__ import annotations
 
@@ -20,19 +20,17 @@ from mi_core.checks import ConfigError
 from mi_core.encoders import build_backbone
 from mi_core.encoders.batch_norm import for_queries
 from mi_core.encoders.checkpoint import Encoder, channelwise, seeded
-from mi_core.encoders.clip import OpenCLIPText
 from mi_core.features.loss_gradient import CaptionGradient
 from mi_core.objectives.clip import CLIP, CLIPParameters
 from mi_core.objectives.text import CaptionEncoder
 from mi_core.querying.bank import Bank
 from mi_core.querying.extractor import Extractor
-from mi_core.querying.gradients import BankKeys, layer_groups, losses_and_gradients, text_groups
+from mi_core.querying.gradients import BankKeys, layer_groups, losses_and_gradients
 from mi_core.querying.plan import QueryPlan
 from mi_core.streams import stream_keys
 from tests.mi_core.adoption.folders import save_open_clip, save_transformers
 
 IMAGE = CaptionGradient(temperature=0.2, views=2, bank=5, layers=3)
-BOTH = CaptionGradient(temperature=0.2, views=2, bank=5, layers=3, both=True)
 CAPTIONS = ["a photo of a cat", "red car", "a dog"]
 SMALL = CLIPParameters(projection_width=16, text_width=16, text_layers=2, text_heads=2, text_length=24)
 
@@ -92,13 +90,13 @@ KINDS = pytest.mark.parametrize(
 
 
 def asked(encoder: Encoder) -> tuple[torch.Tensor, BankKeys, torch.Tensor]:
-    """Views of three images, a bank, and the tokens of three captions."""
+    """Views of three images, a bank, and the embeddings of three captions."""
     assert encoder.text is not None
     side = encoder.size or 12
     with torch.no_grad():
-        width = encoder.text(CAPTIONS).shape[1]
-    bank = BankKeys(*(torch.randn(5, width, generator=generator(seed)) for seed in (1, 2)))
-    return torch.rand(3, 2, 3, side, side, generator=generator(3)), bank, encoder.text.tokens(CAPTIONS)
+        texts: torch.Tensor = encoder.text(CAPTIONS)
+    bank = BankKeys(*(torch.randn(5, texts.shape[1], generator=generator(seed)) for seed in (1, 2)))
+    return torch.rand(3, 2, 3, side, side, generator=generator(3)), bank, texts
 
 
 def loss_by_hand(images: torch.Tensor, text: torch.Tensor, bank: BankKeys) -> torch.Tensor:
@@ -116,65 +114,32 @@ def loss_by_hand(images: torch.Tensor, text: torch.Tensor, bank: BankKeys) -> to
 
 
 @KINDS
-def test_norms_of_both_towers_are_those_of_plain_autograd(made: Made, tmp_path: Path) -> None:
+def test_norms_of_the_image_tower_are_those_of_plain_autograd(made: Made, tmp_path: Path) -> None:
     encoder = made(tmp_path)
-    views, bank, tokens = asked(encoder)
-    found = losses_and_gradients(encoder, "projection", views, bank, BOTH, tokens)
+    views, bank, texts = asked(encoder)
+    found = losses_and_gradients(encoder, "projection", views, bank, IMAGE, texts)
     plain = copy.deepcopy(encoder).requires_grad_(True)
-    assert plain.text is not None
-    groups = [*layer_groups(plain, "projection", 3), *text_groups(plain, 3)]
-    for row, caption in enumerate(CAPTIONS):
+    groups = layer_groups(plain, "projection", 3)
+    for row, text in enumerate(texts):
         plain.zero_grad()
-        loss = loss_by_hand(plain(views[row])["projection"], plain.text([caption])[0], bank)
+        loss = loss_by_hand(plain(views[row])["projection"], text, bank)
         loss.backward()
         held = dict(plain.named_parameters())
         norms = [sum(float(held[name].grad.square().sum()) for name in group) ** 0.5 for group in groups]
         assert min(norms) > 0
         np.testing.assert_allclose(found[row], [float(loss.detach()), *norms], rtol=1e-3)
-    with torch.no_grad():
-        still = losses_and_gradients(encoder, "projection", views, bank, IMAGE, encoder.text(CAPTIONS))  # type: ignore[misc]
-    np.testing.assert_allclose(found[:, : still.shape[1]], still, rtol=1e-4)
 
 
 @KINDS
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
 def test_pairs_together_are_pairs_one_by_one(made: Made, tmp_path: Path) -> None:
     encoder = made(tmp_path)
-    views, bank, tokens = asked(encoder)
+    views, bank, texts = asked(encoder)
     alone, many = (
-        losses_and_gradients(encoder, "projection", views, bank, BOTH, tokens, together=together)
+        losses_and_gradients(encoder, "projection", views, bank, IMAGE, texts, together=together)
         for together in (False, True)
     )
     torch.testing.assert_close(alone, many, rtol=1e-3, atol=1e-6)
-
-
-@KINDS
-def test_groups_hold_every_weight_of_the_text_tower_that_has_a_gradient(made: Made, tmp_path: Path) -> None:
-    encoder = made(tmp_path)
-    encoder.requires_grad_(True)
-    assert encoder.text is not None
-    encoder.text(CAPTIONS).square().sum().backward()
-    moved = {name for name, weight in encoder.named_parameters() if weight.grad is not None}
-    assert {name for group in text_groups(encoder, 99) for name in group} == moved
-    assert len(text_groups(encoder, 2)) <= 2
-
-
-def test_layers_of_open_clip_come_in_the_order_of_tokens_without_the_temperature(tmp_path: Path) -> None:
-    open_clip = pytest.importorskip("open_clip")
-    groups = text_groups(of_open_clip(tmp_path), 99)
-    assert groups[:2] == [["text.model.positional_embedding"], ["text.model.token_embedding.weight"]]
-    assert groups[-1] == ["text.model.text_projection"]
-    assert groups[-2] == ["text.model.ln_final.weight", "text.model.ln_final.bias"]
-    custom = open_clip.CustomTextCLIP(
-        embed_dim=8,
-        vision_cfg={"image_size": 32, "layers": 1, "width": 32, "head_width": 16, "patch_size": 16},
-        text_cfg={"context_length": 16, "vocab_size": 100, "width": 32, "heads": 2, "layers": 1},
-        init_logit_bias=-10.0,
-    )
-    custom.visual = nn.Identity()
-    names = OpenCLIPText(custom, None).weights()
-    assert names[-1] == "model.text.text_projection"
-    assert set(names) == {name for name, _ in OpenCLIPText(custom, None).named_parameters() if "logit" not in name}
 
 
 @pytest.mark.parametrize("made", [trained_here, behind_a_frozen_tower])
@@ -184,21 +149,21 @@ def test_the_extractor_gives_the_captions_of_the_images(made: Made, tmp_path: Pa
     assert encoder.text is not None
     images = torch.randint(0, 256, (8, 3, 12, 12), dtype=torch.uint8, generator=generator(4))
     streams = stream_keys(0, "train", "pool", [str(row) for row in range(8)])
-    bank, needs = Bank(images[3:], streams[3:], tuple("abcde")), (IMAGE, BOTH)
+    bank, needs = Bank(images[3:], streams[3:], tuple("abcde")), (IMAGE,)
     plan = QueryPlan(needs, ("backbone", "projection"), batch_views=8)
     ask = Extractor({"e": encoder}, plan, SimCLRAugmentation(), torch.device("cpu"), bank=bank)
     found = ask(images[:3], streams[:3], ["x/0", "x/1", "x/2"], captions=CAPTIONS)["e"]
     views, keys = (make_views(images, streams, SimCLRAugmentation(), views=count) for count in (2, 1))
     with torch.no_grad():
         asked = BankKeys(encoder(keys[3:, 0])["projection"], encoder.text(list("abcde")))
-    expected = losses_and_gradients(encoder, "projection", views[:3], asked, BOTH, encoder.text.tokens(CAPTIONS))
-    np.testing.assert_allclose(found[f"projection.{needs[1]}"], expected, rtol=1e-3)
-    image, both = (found[f"projection.{need}"].shape[1] for need in needs)
-    assert (image, both - image) == (1 + 3, len(text_groups(encoder, 3)))
-    assert plan.queries_per_image == 4
+        texts = encoder.text(CAPTIONS)
+    expected = losses_and_gradients(encoder, "projection", views[:3], asked, IMAGE, texts)
+    np.testing.assert_allclose(found[f"projection.{IMAGE}"], expected, rtol=1e-3)
+    assert found[f"projection.{IMAGE}"].shape[1] == 1 + 3
+    assert plan.queries_per_image == 2
 
 
-def test_pairs_that_were_learned_by_heart_have_low_losses_and_small_gradients_in_both_towers() -> None:
+def test_pairs_that_were_learned_by_heart_have_low_losses_and_small_gradients() -> None:
     """The planted truth: a CLIP over-fitted on 8 pairs, and 8 other pairs of the same kind."""
     pixels = torch.randint(0, 256, (24, 3, 12, 12), dtype=torch.uint8, generator=generator(5))
     captions = [f"picture {number}" for number in torch.randperm(1000, generator=generator(6))[:24].tolist()]
@@ -214,33 +179,20 @@ def test_pairs_that_were_learned_by_heart_have_low_losses_and_small_gradients_in
     encoder = Encoder(module.backbone, {"projection": module.projection}, plain, plain, text=module.text_tower())
     ask = Extractor(
         {"e": for_queries(encoder, "cpu")},
-        QueryPlan((CaptionGradient(0.07, 1, 8, 3, both=True),), ("projection",)),
+        QueryPlan((CaptionGradient(0.07, 1, 8, 3),), ("projection",)),
         CLIPAugmentation(crop_scale=(1.0, 1.0)),
         torch.device("cpu"),
         bank=Bank(pixels[16:], torch.arange(8), tuple(captions[16:])),
     )
     found = ask(pixels[:16], torch.arange(16), [f"pool/{row}" for row in range(16)], captions=captions[:16])["e"]
     (rows,) = found.values()
-    assert rows.shape == (16, 1 + 3 + 3)
+    assert rows.shape == (16, 1 + 3)
     assert (np.median(rows[:8], axis=0) < 0.25 * np.median(rows[8:], axis=0)).all()
 
 
-def test_a_text_tower_without_gradients_is_refused() -> None:
-    class Letters(nn.Module):
-        def forward(self, texts: list[str]) -> torch.Tensor:
-            return torch.ones(len(texts), 16)
-
+def test_an_encoder_without_text_tower_is_refused() -> None:
     encoder, images = trained_here(Path()), torch.zeros(1, 3, 12, 12, dtype=torch.uint8)
-    ask = Extractor(
-        {"e": encoder},
-        QueryPlan((BOTH,), ("projection",)),
-        SimCLRAugmentation(),
-        torch.device("cpu"),
-    )
-    for tower, reason in (
-        (Letters(), "the encoder e gives no gradients of its text tower, which towers: both needs; leave towers out"),
-        (None, "the encoder e has no text tower, which an attack on captions needs"),
-    ):
-        encoder.text = tower
-        with pytest.raises(ConfigError, match=reason):
-            ask(images, torch.arange(1), ["a"], captions=["a"])
+    encoder.text = None
+    ask = Extractor({"e": encoder}, QueryPlan((IMAGE,), ("projection",)), SimCLRAugmentation(), torch.device("cpu"))
+    with pytest.raises(ConfigError, match="the encoder e has no text tower, which an attack on captions needs"):
+        ask(images, torch.arange(1), ["a"], captions=["a"])

@@ -37,7 +37,7 @@ def config(folder: Path, *, captions: bool = True) -> dict[str, object]:
             if seed % 2:
                 members.append((f"s{seed:04d}.txt", f"picture number {seed}".encode()))
         (folder / f"{shard}.tar").write_bytes(tar_bytes(members))
-    roles = ("target-member", "target-nonmember", "known-nonmember", "unlabelled")
+    roles = ("target-member", "target-nonmember", "known-nonmember")
     raw = small_config()
     raw["data"] = {
         "sources": {"pool": {"kind": "shards", "path": str(folder)}},
@@ -61,7 +61,6 @@ def config(folder: Path, *, captions: bool = True) -> dict[str, object]:
     raw["attacks"] = [
         {"attack": "clip-cosine", "reference": "nonmembers"},
         {"attack": "clip-loss", "reference": "nonmembers"},
-        {"attack": "clip-weak-supervision", "reference": "unlabelled", "deviations": -1.0},
     ]
     raw["queries"] = {"chunk": 16}
     raw["utility"] = {"k": 5}
@@ -94,7 +93,7 @@ def test_pairs_from_shards_to_scores(local_ray: None, tmp_path: Path) -> None:
     assert own[made] == templated_caption(chosen.data.captions[0].words(), "pool", made[-5:])
     report = json.loads((run / "report.json").read_text())
     by_attack = {entry["attack"]: entry for entry in report["attacks"]}
-    assert set(by_attack) == {"clip-cosine", "clip-loss", "clip-weak-supervision"}
+    assert set(by_attack) == {"clip-cosine", "clip-loss"}
     assert by_attack["clip-cosine"]["auc"]["value"] > 0.7  # it was trained on these pairs for 40 epochs
     assert by_attack["clip-loss"]["auc"]["value"] > 0.7
     assert all(entry["queries"]["per_sample"] == 1 for entry in by_attack.values())

@@ -176,7 +176,7 @@ def config_with(lines: dict[str, Any], target: dict[str, Any], reference: str = 
     raw = small_config(attacks=[{"attack": "mean-cosine", "reference": "nonmembers"}]) | lines
     raw["data"]["sources"] = {"pool": {"kind": "digits"}}
     sides = ("target-member", "target-nonmember")
-    drawn = (*sides, "shadow-member", "shadow-nonmember", "anchor", "provider-nonmember", "unlabelled")
+    drawn = (*sides, "shadow-member", "shadow-nonmember", "anchor", "provider-nonmember")
     raw["data"]["roles"] = {role: {"from": "pool", "count": 200} for role in drawn}
     raw["data"]["roles"] |= {f"known-{side[7:]}": {"from": side, "count": 100} for side in sides}
     raw["data"]["attributes"] = ATTRIBUTES

@@ -216,7 +216,6 @@ def test_impossible_shadows_and_populations(changes: dict[str, Any], expected: s
         ),
         ({"attack": "lpla", "reference": "known"}, "needs the role 'known-member'"),
         ({"attack": "lpla", "reference_count": 61}, "asks for 61 samples of shadow-member, which has 60"),
-        ({"attack": "clip-weak-supervision", "reference": "unlabelled"}, "needs the role 'unlabelled'"),
     ],
 )
 def test_impossible_attacks(attack: dict[str, Any], expected: str) -> None:
