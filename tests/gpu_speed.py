@@ -28,7 +28,7 @@ from mi_core.augmentations.simclr import SimCLRAugmentation  # noqa: E402
 from mi_core.encoders import batch_norm, build_backbone  # noqa: E402
 from mi_core.encoders.batch_norm import for_queries  # noqa: E402
 from mi_core.encoders.checkpoint import Encoder, channelwise, seeded  # noqa: E402
-from mi_core.features.lp_norm import LpNorm  # noqa: E402
+from mi_core.features.embedding import LpNorm  # noqa: E402
 from mi_core.features.pairwise_similarity import PairwiseSimilarity  # noqa: E402
 from mi_core.objectives import OBJECTIVES  # noqa: E402
 from mi_core.querying.extractor import Extractor  # noqa: E402

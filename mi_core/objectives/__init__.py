@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from mi_core.objectives.barlow_twins import BarlowTwins
 from mi_core.objectives.base import Objective
-from mi_core.objectives.byol import BYOL
 from mi_core.objectives.clip import CLIP, SigLIP
 from mi_core.objectives.dino import DINO
 from mi_core.objectives.i_jepa import IJEPA
@@ -13,7 +11,7 @@ from mi_core.objectives.moco import MoCoV1, MoCoV2, MoCoV3
 from mi_core.objectives.simclr import SimCLR
 from mi_core.objectives.supervised import Supervised
 from mi_core.objectives.talos import Talos
-from mi_core.objectives.vicreg import VICReg
+from mi_core.objectives.without_negatives import BYOL, BarlowTwins, VICReg
 
 OBJECTIVES: dict[str, type[Objective]] = {
     "simclr": SimCLR,

@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F
 
 from mi_core.checks import check_shape
-from mi_core.objectives.byol import byol_loss
 from mi_core.objectives.dino import DINOParameters, dino_loss
+from mi_core.objectives.without_negatives import byol_loss
 
 
 def views_info_nce(queries: torch.Tensor, keys: torch.Tensor, bank: torch.Tensor, temperature: float) -> torch.Tensor:

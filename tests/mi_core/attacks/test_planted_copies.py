@@ -25,7 +25,7 @@ from mi_core.encoders.checkpoint import Encoder
 from mi_core.features.pairwise_similarity import pairwise_similarity
 from mi_core.metrics.memorisation import Memorisation
 from mi_core.objectives.clip import CLIP, CLIPParameters
-from mi_core.objectives.vicreg import VICRegParameters
+from mi_core.objectives.without_negatives import VICRegParameters
 from mi_core.records import Features, LabelledFeatures
 from mi_core.streams import sample_streams
 from mi_core.training.data import ResidentImages

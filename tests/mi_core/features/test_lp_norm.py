@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from mi_core.checks import ConfigError, ShapeError
-from mi_core.features.lp_norm import LpNorm, lp_norm
+from mi_core.features.embedding import LpNorm, lp_norm
 
 
 @pytest.mark.parametrize("order", [0, 0.5, 1, 2, 3, 5, float("inf")])

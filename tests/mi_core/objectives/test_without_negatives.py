@@ -10,9 +10,17 @@ from torch import nn
 
 from mi_core.checks import ConfigError, ShapeError
 from mi_core.encoders import build_backbone
-from mi_core.objectives.barlow_twins import BarlowTwins, BarlowTwinsParameters, barlow_twins_loss
-from mi_core.objectives.byol import BYOL, BYOLParameters, byol_loss
-from mi_core.objectives.vicreg import VICReg, VICRegParameters, vicreg_loss
+from mi_core.objectives.without_negatives import (
+    BYOL,
+    BarlowTwins,
+    BarlowTwinsParameters,
+    BYOLParameters,
+    VICReg,
+    VICRegParameters,
+    barlow_twins_loss,
+    byol_loss,
+    vicreg_loss,
+)
 
 Rows = list[list[float]]
 

@@ -18,9 +18,7 @@ from torch import nn
 from mi_core.encoders import build_backbone
 from mi_core.encoders.hidden_blocks import mask_numbers
 from mi_core.objectives import OBJECTIVES
-from mi_core.objectives.barlow_twins import BarlowTwinsParameters
 from mi_core.objectives.base import Objective
-from mi_core.objectives.byol import BYOLParameters
 from mi_core.objectives.clip import CLIPParameters, SigLIPParameters
 from mi_core.objectives.dino import DINOParameters
 from mi_core.objectives.i_jepa import IJEPAParameters
@@ -29,7 +27,7 @@ from mi_core.objectives.moco import MoCoV1Parameters, MoCoV2Parameters, MoCoV3Pa
 from mi_core.objectives.simclr import SimCLRParameters
 from mi_core.objectives.supervised import SupervisedParameters
 from mi_core.objectives.talos import TalosParameters
-from mi_core.objectives.vicreg import VICRegParameters
+from mi_core.objectives.without_negatives import BarlowTwinsParameters, BYOLParameters, VICRegParameters
 
 PARAMETERS: dict[str, Any] = {
     "simclr": SimCLRParameters(projection_hidden=7, projection_width=4, projection_batch_norm=False),

@@ -20,8 +20,8 @@ from mi_core.encoders.averaging import averaged
 from mi_core.encoders.batch_norm import for_queries
 from mi_core.encoders.checkpoint import Encoder, channelwise, seeded
 from mi_core.encoders.heads import projection_head
+from mi_core.features.embedding import LpNorm
 from mi_core.features.loss_gradient import CaptionGradient, ViewsGradient
-from mi_core.features.lp_norm import LpNorm
 from mi_core.objectives.clip import image_text_info_nce
 from mi_core.objectives.image_losses import CAPTION_LOSSES, VIEW_LOSSES, caption_info_nce, views_info_nce
 from mi_core.objectives.moco import queue_info_nce

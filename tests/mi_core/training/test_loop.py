@@ -8,14 +8,12 @@ import torch
 from mi_core.augmentations.simclr import SimCLRAugmentation
 from mi_core.checks import ConfigError, NumericError
 from mi_core.encoders.checkpoint import fingerprint, load_weights, weights_bytes
-from mi_core.objectives.barlow_twins import BarlowTwinsParameters
-from mi_core.objectives.byol import BYOLParameters
 from mi_core.objectives.i_jepa import IJEPAParameters
 from mi_core.objectives.moco import MoCoV1Parameters, MoCoV2Parameters, MoCoV3Parameters
 from mi_core.objectives.simclr import SimCLRParameters
 from mi_core.objectives.supervised import SupervisedParameters
 from mi_core.objectives.talos import TalosParameters
-from mi_core.objectives.vicreg import VICRegParameters
+from mi_core.objectives.without_negatives import BarlowTwinsParameters, BYOLParameters, VICRegParameters
 from mi_core.training.data import ResidentImages
 from mi_core.training.loop import Pretrainer, PretrainingParameters, audited_encoder
 from mi_core.training.optimizers import OptimizerParameters

@@ -161,7 +161,12 @@ def fields_of(config: dict[str, Any]) -> Iterator[tuple[Any, ...]]:
     """Places of keys that are fields, not names that a user chooses."""
     chosen = {("data", "sources"), ("data", "roles"), ("data", "attributes"), ("data", "captions"), ("encoders",)}
     for place in places(config):
-        free = place[:-1] in chosen or "options" in place[:-1] or place[:-1] == ("tune", "search") or "values" in place[:-1]
+        free = (
+            place[:-1] in chosen
+            or "options" in place[:-1]
+            or place[:-1] == ("tune", "search")
+            or "values" in place[:-1]
+        )
         if place and isinstance(place[-1], str) and not free and "outside" not in place[:-1]:
             yield place
 
