@@ -22,8 +22,7 @@ from mi_core.attacks.regression import LEAST, RegressionAttack
 from mi_core.checks import ConfigError, check_range
 from mi_core.features import Measure
 from mi_core.features.caption_similarity import CaptionSimilarity
-from mi_core.features.lp_norm import LpNorm
-from mi_core.features.neighbour_density import NeighbourDensity
+from mi_core.features.embedding import LpNorm, NeighbourDensity
 from mi_core.features.pairwise_similarity import PairwiseSimilarity
 from mi_core.features.part_energy import PartEnergies
 from mi_core.features.patch_similarity import CenterSimilarity

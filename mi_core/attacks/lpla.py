@@ -16,7 +16,7 @@ import numpy.typing as npt
 from mi_core.attacks.base import Attack, NotApplicable, Scores, State
 from mi_core.checks import NumericError, check_choice, check_range
 from mi_core.features import Measure
-from mi_core.features.lp_norm import LpNorm
+from mi_core.features.embedding import LpNorm
 from mi_core.records import Features
 
 _LEAST_SPREAD = 1e-6  # relative; rounding of a unit vector's norm is of this size

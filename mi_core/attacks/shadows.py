@@ -15,7 +15,7 @@ import numpy.typing as npt
 from mi_core.attacks.base import Attack, Scores, fisher_z, places_among
 from mi_core.checks import NumericError, check_choice
 from mi_core.features import Measure
-from mi_core.features.lp_norm import LpNorm
+from mi_core.features.embedding import LpNorm
 from mi_core.features.pairwise_similarity import PairwiseSimilarity
 from mi_core.records import Features
 

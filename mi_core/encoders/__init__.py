@@ -46,7 +46,6 @@ def _vit(
     return partial(vision_transformer, **how, class_token=class_token)
 
 
-# the command line reads the summaries off this file without importing it: they are literals
 _MOCO_S = Architecture("ViT-S as in MoCo v3: 12 layers, 12 heads, D = 384.", _vit(384, 12, 12), patches=True)
 _DEIT_S = Architecture(
     "ViT-S as in DeiT, timm, DINO and DINOv2: 12 layers, 6 heads, D = 384.", _vit(384, 12, 6), patches=True

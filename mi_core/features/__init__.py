@@ -9,10 +9,8 @@ from __future__ import annotations
 from mi_core.features.adversarial import AdversarialLogits
 from mi_core.features.boundary_distance import BoundaryDistance
 from mi_core.features.caption_similarity import CaptionEmbedding, CaptionSimilarity
-from mi_core.features.embedding import Embedding, ViewEmbeddings
-from mi_core.features.lp_norm import LpNorm
+from mi_core.features.embedding import Embedding, LpNorm, NeighbourDensity, ViewEmbeddings
 from mi_core.features.measure import Measure, as_json, queries_per_image
-from mi_core.features.neighbour_density import NeighbourDensity
 from mi_core.features.pairwise_similarity import PairwiseSimilarity
 from mi_core.features.part_energy import PartEnergies
 from mi_core.features.patch_similarity import CenterSimilarity

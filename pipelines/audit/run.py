@@ -35,8 +35,8 @@ from pipelines.data.draw.splits import Splits
 from pipelines.data.plans import Planned, plans_of
 from pipelines.data.run import draw_roles
 from pipelines.errors import UserError
+from pipelines.estimate.outline import stand_in
 from pipelines.estimate.run import Estimate, estimate
-from pipelines.estimate.stand_ins import stand_in
 from pipelines.extract import run as extract
 from pipelines.files import storage
 from pipelines.files.digest import digest
@@ -51,7 +51,7 @@ from pipelines.report.after import hand_over
 from pipelines.run import registration
 from pipelines.run.folder import FINISHED, PROGRESS, STAGES, RunFolder
 from pipelines.run.heartbeat import heartbeat
-from pipelines.run.leftovers import watched
+from pipelines.run.machine import watched
 from pipelines.run.points import Run, points, runs_of
 from pipelines.run.ray_session import HELPER_MEMORY, TASK_MEMORY, borne, check_connected, mapped, ray_cluster
 from pipelines.run.registration import code_digest

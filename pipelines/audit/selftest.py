@@ -58,7 +58,7 @@ from pipelines.plan.checks import build
 from pipelines.plan.rules.views import primary_output, recipe_of
 from pipelines.report.forget import forget
 from pipelines.run.folder import SCAN, RunFolder, SeedFolder
-from pipelines.run.leftovers import note, watched
+from pipelines.run.machine import note, watched
 from pipelines.run.parts import on_parts
 from pipelines.run.points import points
 from pipelines.run.ray_session import ray_cluster

@@ -1,20 +1,17 @@
-"""The choices of a config: the facts of every method, its docstrings and its lines in a config.
-
-Everything is read off the source files, because importing all methods to print a table takes seconds.
-"""
+"""The choices of a config: the facts of every method, its docstrings and its lines in a config."""
 
 from __future__ import annotations
 
+import inspect
 import re
-import sys
+from collections.abc import Mapping
+from dataclasses import asdict
 from importlib import import_module
 from typing import Any
 
 import yaml
 
-from mi_core import plugins
 from mi_core.checks import check_choice
-from pipelines.cli.source_files import docstring_of, value_of
 
 Facts = dict[str, str]
 """The facts of an entry, by a word; or its first line, under the word ``""``."""
@@ -22,55 +19,48 @@ Facts = dict[str, str]
 
 def facts() -> dict[str, dict[str, Facts]]:
     """The facts of every entry by name, by the heading of its table."""
-    elsewhere = _first_lines("mi_core.adoption.builders", "LOADERS")
-    backbones = {name: row.arguments[0] for name, row in value_of("mi_core.encoders", "ENCODERS").items()}
-    backbones |= {name: row.summary for name, row in _plugged_in("encoders").items()}
+    backbones = _table("mi_core.encoders", "ENCODERS")
+    elsewhere = _table("mi_core.adoption.builders", "LOADERS")
     return {
         "attack": {name: _facts_of_attack(method) for name, method in methods("attack").items()},
         "defense": {name: _facts_of_defense(method) for name, method in methods("defense").items()},
-        "backbone": {name: {"": summary} for name, summary in backbones.items()},
-        "framework": _first_lines("mi_core.objectives", "OBJECTIVES"),
-        "from elsewhere": {f"{name}:...": told for name, told in elsewhere.items()},
-        "endpoint's adapter": _first_lines("mi_core.encoders.remote.adapters", "ADAPTERS"),
+        "backbone": {name: {"": architecture.summary} for name, architecture in backbones.items()},
+        "framework": _first_lines(_table("mi_core.objectives", "OBJECTIVES")),
+        "from elsewhere": _first_lines({f"{name}:...": load for name, load in elsewhere.items()}),
+        "endpoint's adapter": _first_lines(_table("mi_core.encoders.remote.adapters", "ADAPTERS")),
     }
 
 
-def methods(kind: str) -> dict[str, type[Any]]:
-    """The classes of all attacks (``attack``) or defenses (``defense``) by name, without their code.
+def methods(kind: str) -> Mapping[str, type[Any]]:
+    """The classes of all attacks (``attack``) or defenses (``defense``) by name.
 
     An objective that hides something is a defense too.
     """
     if kind == "attack":
-        return {**value_of("mi_core.attacks", "ATTACKS"), **_plugged_in("attacks")}
-    objectives = value_of("mi_core.objectives", "OBJECTIVES").items()
-    own = {**value_of("mi_core.defenses", "DEFENSES"), **_plugged_in("defenses")}
-    return own | {name: method for name, method in objectives if method.hides}
+        return _table("mi_core.attacks", "ATTACKS")
+    objectives = _table("mi_core.objectives", "OBJECTIVES").items()
+    hiding = {name: method for name, method in objectives if method.hides}
+    return {**_table("mi_core.defenses", "DEFENSES"), **hiding}
 
 
-def _plugged_in(table: str) -> dict[str, Any]:
-    """The entries that other packages bring; these are imported."""
-    names = plugins.names(table)
-    every = vars(import_module(f"mi_core.{table}"))[table.upper()] if names else {}
-    return {name: every[name] for name in names if name in every}
-
-
-def defaults(method: type[Any]) -> dict[str, Any]:
-    """The default of every parameter of a method, in the order of its dataclass."""
-    parts = reversed(method.Parameters.__mro__)
-    return {name: getattr(method.Parameters, name) for part in parts for name in vars(part).get("__annotations__", ())}
+def _table(module: str, name: str) -> Mapping[str, Any]:
+    """A table of `mi_core`, not imported before it is asked for: all methods take seconds."""
+    table: Mapping[str, Any] = vars(import_module(module))[name]
+    return table
 
 
 def example(kind: str, name: str) -> str:
     """The YAML that chooses an attack or a defense, with the defaults of all parameters."""
     method = methods(kind)[name]
+    defaults = asdict(method.Parameters())
     if kind == "attack":
         beside = {"before": "earlier"} if method.updated else {}
-        entry = {"attack": name, "reference": max(method.reference), **beside, **defaults(method)}
+        entry = {"attack": name, "reference": max(method.reference), **beside, **defaults}
         chosen: dict[str, Any] = {"attacks": [entry]}
-    elif name not in value_of("mi_core.objectives", "OBJECTIVES"):
-        chosen = {"defenses": [{"defense": name, "settings": defaults(method)}]}
+    elif name not in _table("mi_core.objectives", "OBJECTIVES"):
+        chosen = {"defenses": [{"defense": name, "settings": defaults}]}
     else:
-        chosen = {"encoders": {"target": {"objective": name, "parameters": defaults(method)}}}
+        chosen = {"encoders": {"target": {"objective": name, "parameters": defaults}}}
     return yaml.safe_dump(chosen, sort_keys=False).strip()
 
 
@@ -83,10 +73,9 @@ def page(kind: str, name: str) -> str:
     there = methods(kind)
     method = there[check_choice(kind, name, there)]
     told = "\n".join(f"- {fact}: {value}" for fact, value in facts()[kind][name].items())
-    brought = sys.modules.get(method.__module__)
-    documented = [docstring_of(method.__module__) if brought is None else brought.__doc__, method.__doc__]
-    documented += [part.__doc__ for part in method.Parameters.__mro__ if part is not object]
-    texts = [re.sub(r"\n    (?=\S)", "\n- ", text).replace("``", "`") for text in documented if text]
+    parts = [import_module(method.__module__), method, *method.Parameters.__mro__[:-1]]
+    documented = [inspect.cleandoc(part.__doc__) for part in parts if part.__doc__]
+    texts = [re.sub(r"\n    (?=\S)", "\n- ", text).replace("``", "`") for text in documented]
     return "\n\n".join([f"# {name}", told, *texts, f"In a config:\n```yaml\n{example(kind, name)}\n```"])
 
 
@@ -106,11 +95,11 @@ def _facts_of_defense(method: type[Any]) -> Facts:
     told = {
         "hides": method.hides,
         "needs": ", ".join(sorted(needs)),
-        "settings": ", ".join(f"{name} = {value}" for name, value in defaults(method).items()),
+        "settings": ", ".join(f"{name} = {value}" for name, value in asdict(method.Parameters()).items()),
         "source": method.source,
     }
     return {fact: value for fact, value in told.items() if value}
 
 
-def _first_lines(module: str, table: str) -> dict[str, Facts]:
-    return {name: {"": str(entry.__doc__).splitlines()[0]} for name, entry in value_of(module, table).items()}
+def _first_lines(table: Mapping[str, Any]) -> dict[str, Facts]:
+    return {name: {"": str(entry.__doc__).splitlines()[0]} for name, entry in table.items()}

@@ -13,6 +13,11 @@ from pipelines.cli.options import Overrides
 from pipelines.console import output
 from pipelines.errors import UserError
 
+if TYPE_CHECKING:
+    from pipelines.config.run_config import RunConfig
+
+COMMAND_LINE = "the command line"
+"""Where settings stand that flags give, for messages."""
 _WARNING = "WARNING: "  # told first, and counted
 Config = Annotated[
     str | None, typer.Argument(help="Config file or name of a config.", metavar="[CONFIG]", autocompletion=configs)
@@ -78,14 +83,6 @@ def _gpus() -> float:
     import torch
 
     return float(torch.cuda.device_count())
-
-
-if TYPE_CHECKING:
-    from pipelines.cli.flags import Flags
-    from pipelines.config.run_config import RunConfig
-
-COMMAND_LINE = "the command line"
-"""Where settings stand that flags give, for messages."""
 
 
 def check_stage(force: str | None) -> None:

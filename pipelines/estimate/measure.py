@@ -36,8 +36,7 @@ from pipelines.data.read.shard_paths import sampled
 from pipelines.data.read.sources import Source
 from pipelines.data.scan.scan import usable
 from pipelines.errors import UserError
-from pipelines.estimate.outline import RoleSizes, TimedPass, Training
-from pipelines.estimate.stand_ins import Stated, TimeChunks, stand_in
+from pipelines.estimate.outline import RoleSizes, Stated, TimeChunks, TimedPass, Training, stand_in
 from pipelines.extract import bank
 from pipelines.extract.actor.telemetry import STEPS
 from pipelines.extract.division.jobs import ShardJob, orders_of

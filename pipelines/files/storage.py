@@ -25,8 +25,7 @@ from pyarrow import fs
 from pipelines.errors import UserError
 from pipelines.files.conditional import Conditional
 from pipelines.files.damage import DAMAGED
-from pipelines.files.places import check_names, check_place
-from pipelines.files.stores import Address, connected, store_of
+from pipelines.files.stores import Address, check_names, check_place, connected, store_of
 
 THREADS = 16  # requests at once
 UNFINISHED = ".tmp-"  # how names of files begin that are being written

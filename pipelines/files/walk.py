@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import posixpath
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -10,6 +11,7 @@ from typing import NamedTuple
 from pyarrow import fs
 
 from pipelines.files import storage
+from pipelines.files.storage import absolute
 from pipelines.files.stores import store_of
 
 
@@ -87,3 +89,14 @@ def _in_store(path: str) -> list[_Entry]:
     filesystem, place = store_of(path)
     found = filesystem.get_file_info(fs.FileSelector(place))
     return [_Entry(info.base_name, info.type == fs.FileType.Directory) for info in found]
+
+
+def way(folder: str, other: str) -> str:
+    """The relative path from a folder to another one, both on a disk or in one object store."""
+    return posixpath.relpath(absolute(other), absolute(folder))
+
+
+def follow(folder: str, relative: str) -> str:
+    """The folder that a way leads to."""
+    scheme, mark, place = absolute(folder).rpartition("://")
+    return scheme + mark + posixpath.normpath(posixpath.join(place, relative))

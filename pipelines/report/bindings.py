@@ -19,7 +19,7 @@ from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.files.damage import reading
 from pipelines.files.digest import digest
-from pipelines.files.ways import follow, way
+from pipelines.files.walk import follow, way
 from pipelines.run.folder import MANIFEST, STAGE_FOLDERS, RunFolder
 
 REPORT, CONFIG, OF_ENCODER = "report.json", "config.yaml", "encoder.json"

@@ -32,7 +32,7 @@ from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.files.damage import DAMAGE, in_a_line, reading
 from pipelines.files.digest import digest
-from pipelines.files.ways import follow, way
+from pipelines.files.walk import follow, way
 from pipelines.plan.load import load
 from pipelines.plan.written import PLAN_FILE, faults_of_plan
 from pipelines.report.bindings import (

@@ -15,8 +15,7 @@ from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.files.damage import reading
 from pipelines.run.folder import MANIFEST, PROGRESS, RunFolder
-from pipelines.run.leftovers import note
-from pipelines.run.machine import Process, identity, this_process
+from pipelines.run.machine import Process, identity, note, this_process
 
 LINE_SECONDS = 30.0  # longest silence
 WRITE_SECONDS = 10.0  # between two states of PROGRESS

@@ -12,7 +12,7 @@ import yaml
 
 from mi_core.encoders.batch_norm import for_queries
 from mi_core.encoders.remote.meter import Spent
-from mi_core.features.lp_norm import LpNorm
+from mi_core.features.embedding import LpNorm
 from mi_core.features.pairwise_similarity import PairwiseSimilarity
 from pipelines.audit.run import with_nonce
 from pipelines.config.run_config import RunConfig

@@ -25,7 +25,7 @@ from mi_core.augmentations.simclr import SimCLRAugmentation
 from mi_core.encoders import batch_norm, build_backbone
 from mi_core.encoders.batch_norm import for_queries
 from mi_core.encoders.checkpoint import Encoder, channelwise, seeded
-from mi_core.features.lp_norm import LpNorm
+from mi_core.features.embedding import LpNorm
 from mi_core.features.pairwise_similarity import PairwiseSimilarity
 from mi_core.objectives import OBJECTIVES
 from mi_core.querying.extractor import Extractor

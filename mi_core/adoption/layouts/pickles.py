@@ -1,7 +1,7 @@
 """Reads the tensors of files that hold other objects beside them, and names files that hold none.
 
-A pickle is read so that no class of it is imported and no function called: empty objects stand in for all of them, and
-tensors are cut from the bytes of the file.
+A pickle is read so that no class of it is imported and no function called but those that build a tensor: empty objects
+stand in for all others.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import io
 import json
 import pickle
 import re
+import warnings
 import zipfile
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -19,19 +20,6 @@ import torch
 
 CONTAINERS = ("state_dict", "model_state_dict", "model", "net", "network", "teacher", "student", "module")
 """Names under which checkpoints keep their weights; the first that is there is taken."""
-_DTYPES: dict[str, torch.dtype] = {
-    "Double": torch.float64,
-    "Float": torch.float32,
-    "Half": torch.float16,
-    "BFloat16": torch.bfloat16,
-    "Long": torch.int64,
-    "Int": torch.int32,
-    "Short": torch.int16,
-    "Char": torch.int8,
-    "Byte": torch.uint8,
-    "Bool": torch.bool,
-    "Untyped": torch.uint8,
-}
 _MAGIC: dict[bytes, str] = {
     b"version https://git-lfs": "a Git-LFS pointer, not the weights; run git lfs pull in its repository",
     b"\x1f\x8b": "compressed (gzip); unpack it",
@@ -77,8 +65,9 @@ class _Stand:
     extend = add = append
 
 
-def _strided(storage: torch.Tensor, offset: int, size: Any, stride: Any, *rest: Any) -> torch.Tensor:
-    return torch.as_strided(storage, size, stride, offset)
+def _strided(storage: Any, offset: int, size: Any, stride: Any, *rest: Any) -> torch.Tensor:
+    made: torch.Tensor = torch._utils._rebuild_tensor(storage, offset, size, stride)
+    return made
 
 
 _REBUILT: dict[str, Callable[..., Any]] = {
@@ -100,76 +89,38 @@ def _builder(kind: str) -> Callable[..., Any]:
     return build
 
 
-class _Reader(pickle.Unpickler):
-    """Reads a pickle with tensors, and with empty objects in place of all other classes and functions.
-
-    Args:
-        stream: the pickle.
-        storage: gives the numbers (N,) of a dtype by the key of their storage and N.
-    """
-
-    def __init__(self, stream: io.BytesIO, storage: Callable[[str, torch.dtype, int], torch.Tensor]) -> None:
-        super().__init__(stream)
-        self.storage = storage
+class _Unpickler(pickle.Unpickler):
+    """Puts empty objects in place of all classes and functions, but of dictionaries and of what builds a tensor."""
 
     def find_class(self, module: str, name: str) -> Any:
         """A dictionary, what builds a tensor, or a class of empty objects that remember what they stand for."""
         kind = f"{module}.{name}".replace("__builtin__", "builtins")
         if kind == "collections.OrderedDict":
             return OrderedDict
-        if kind in _REBUILT:
-            return _builder(kind)
-        return type(name, (_Stand,), {"kind": kind})
+        return _builder(kind) if kind in _REBUILT else type(name, (_Stand,), {"kind": kind})
 
-    def persistent_load(self, pid: Any) -> Any:
-        """The numbers of a storage; older files keep the classes of modules so too."""
-        if pid[0] == "module":
-            return pid[1]
-        _, kind, key, _, count = pid[:5]
-        return self.storage(str(key), _DTYPES[kind.kind.rpartition(".")[2].removesuffix("Storage")], int(count))
+
+class _Pickles:
+    """In place of the module `pickle`, for ``torch.load``."""
+
+    Unpickler = _Unpickler
+
+    @staticmethod
+    def load(stream: Any, **settings: Any) -> Any:
+        """An object of its own, as the first ones of an older file."""
+        return _Unpickler(stream, **settings).load()
 
 
 def tensors_in(data: bytes) -> Any:
     """The content of a file by ``torch.save``, as dictionaries; objects without tensors are empty, others unfolded.
 
-    A module becomes its state dict.
+    A module becomes its state dict. The file must not be TorchScript, which would be run.
 
     Raises:
         Exception: of any kind, if the file is damaged or no such file.
     """
-    return _unfolded(_zipped(data) if zipfile.is_zipfile(io.BytesIO(data)) else _streamed(data), ())
-
-
-def _zipped(data: bytes) -> Any:
-    with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        place = next(name for name in archive.namelist() if name.endswith("data.pkl")).removesuffix("data.pkl")
-
-        def storage(key: str, dtype: torch.dtype, count: int) -> torch.Tensor:
-            return _numbers(archive.read(f"{place}data/{key}"), dtype, count)
-
-        return _Reader(io.BytesIO(archive.read(f"{place}data.pkl")), storage).load()
-
-
-def _streamed(data: bytes) -> Any:
-    """Of an older file: pickles of a magic number, protocol, machine, the object and its keys; then storages."""
-    stream, storages = io.BytesIO(data), dict[str, torch.Tensor]()
-
-    def storage(key: str, dtype: torch.dtype, count: int) -> torch.Tensor:
-        if count * dtype.itemsize > len(data):
-            raise ValueError("a storage is larger than the file")
-        return storages.setdefault(key, torch.zeros(count, dtype=dtype))
-
-    *_, held, keys = (_Reader(stream, storage).load() for _ in range(5))
-    for key in keys:
-        count, own = int.from_bytes(stream.read(8), "little"), storages[key]
-        own.copy_(_numbers(stream.read(count * own.itemsize), own.dtype, len(own)))
-    return held
-
-
-def _numbers(raw: bytes, dtype: torch.dtype, count: int) -> torch.Tensor:
-    if len(raw) < count * dtype.itemsize:
-        raise ValueError("a storage is cut short")
-    return torch.frombuffer(bytearray(raw), dtype=dtype, count=count) if count else torch.empty(0, dtype=dtype)
+    with warnings.catch_warnings(action="ignore"):  # that the source of an empty class is not found
+        return _unfolded(torch.load(io.BytesIO(data), "cpu", _Pickles, weights_only=False), ())
 
 
 def _unfolded(value: Any, above: tuple[int, ...]) -> Any:

@@ -11,7 +11,7 @@ parameters of every objective are allowed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from mi_core.augmentations import AUGMENTATIONS
@@ -27,7 +27,6 @@ Schema = dict[str, Any]
 TEXT: Schema = {"type": "string"}
 NOTHING: Schema = {"type": "null"}
 SOME_TEXT: Schema = {"anyOf": [TEXT, {"type": "array", "items": TEXT}]}
-NAME = "[^.]+(?:[.][0-9]+)?"  # of an encoder, role or source; it may hold a number such as noise-0.5
 _ENCODERS = {
     "load": "LoadedConfig",
     "endpoint": "EndpointConfig",
@@ -68,15 +67,12 @@ def schema() -> Schema:
         "anyOf": [{"const": "as-trained"}, _to("AnyViews")],
     }
     _take_away(whole)
-    names = _Names(models).below(fields)
-    search = {section: names[section] for section in ("encoders", "defenses")}
     models["TuneConfig"]["properties"]["search"] = {
         **_described(models["TuneConfig"]["properties"]["search"]),
         "type": ["object", "null"],
-        "patternProperties": {_pattern(search): _searched()},
-        "additionalProperties": False,
+        "additionalProperties": _searched(),
     }
-    fields["sweep"] = _sweep(_pattern(names)) | _described(fields["sweep"])
+    fields["sweep"] = _sweep() | _described(fields["sweep"])
     extended = "config files that this one changes, relative to its folder, or names of shipped ones"
     fields["extends"] = SOME_TEXT | {"description": extended}
     plain: Schema = _draft_7(
@@ -255,71 +251,19 @@ def _searched() -> Schema:
     return {"anyOf": [choice, _to("SearchConfig"), NOTHING]}
 
 
-def _sweep(dotted: str) -> Schema:
-    """Sweeps: a dotted field with its values, or any name with points that say which fields they change."""
+def _sweep() -> Schema:
+    """Sweeps: a dotted field with its values, or any name with points that say which fields they change.
+
+    That such fields are there is checked when the config is read.
+    """
     label: Schema = {"type": ["string", "number", "boolean"], "description": "name of the point"}
-    point = {
-        "type": "object",
-        "required": ["label"],
-        "properties": {"label": label},
-        "patternProperties": {dotted: {}},
-        "additionalProperties": False,
-    }
-    value = {"if": {"type": "object", "required": ["label"]}, "then": point}
+    field: Schema = {"type": ["array", "null"], "minItems": 1}
     return {
         "type": ["object", "null"],
-        "patternProperties": {dotted: {"type": ["array", "null"], "minItems": 1, "items": value}},
-        "additionalProperties": {"type": ["array", "null"], "minItems": 1, "items": point},
+        "patternProperties": {"[.]": field},
+        "additionalProperties": field
+        | {"items": {"type": "object", "required": ["label"], "properties": {"label": label}}},
     }
-
-
-class _Names:
-    """The dotted names of all fields, as regular expressions."""
-
-    def __init__(self, models: Mapping[str, Schema]) -> None:
-        self._models = models
-
-    def below(self, fields: Mapping[str, Schema]) -> dict[str, Any]:
-        """The names of fields, each with the names below it."""
-        return {name: self._of(field) for name, field in fields.items() if name not in ("sweep", "tune")}
-
-    def _of(self, field: Any) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        if not isinstance(field, dict):
-            return found
-        if "$ref" in field:
-            _merge(found, self._of(self._models[field["$ref"].rpartition("/")[2]]))
-        parts = [
-            *field.get("anyOf", ()),
-            *field.get("allOf", ()),
-            *(field[key] for key in ("then", "else") if key in field),
-        ]
-        for part in parts:
-            _merge(found, self._of(part))
-        _merge(found, {name: self._of(one) for name, one in field.get("properties", {}).items()})
-        others = field.get("additionalProperties", True)
-        if isinstance(others, dict) and others != NOTHING:
-            _merge(found, {NAME: self._of(others)})
-        elif others is True and field.get("type") == "object" and not {"properties", "allOf"} & set(field):
-            _merge(found, {".+": {}})
-        if "items" in field:
-            _merge(found, {"(?:[*]|[0-9]+)": self._of(field["items"])})
-        return found
-
-
-def _merge(names: dict[str, Any], more: Mapping[str, Any]) -> None:
-    for name, below in more.items():
-        _merge(names.setdefault(name, {}), below)
-
-
-def _pattern(names: Mapping[str, Any]) -> str:
-    """One regular expression for all dotted names."""
-
-    def any_of(some: Mapping[str, Any]) -> str:
-        every = [name + (f"(?:[.]{any_of(below)})?" if below else "") for name, below in some.items()]
-        return f"(?:{'|'.join(every)})"
-
-    return f"^{any_of(names)}$"
 
 
 def _draft_7(value: Any) -> Any:

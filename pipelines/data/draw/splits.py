@@ -26,7 +26,7 @@ from pipelines.data.draw.sums import SUMS, Sums, dropped_path, sums_of
 from pipelines.data.scan.losses import Rejection
 from pipelines.errors import UserError
 from pipelines.files import storage
-from pipelines.files.ways import follow, way
+from pipelines.files.walk import follow, way
 
 ROLES, SUMMED, REJECTED = "roles.json", "shards.parquet", "rejected.parquet"
 NEAR = "near-copies.parquet"

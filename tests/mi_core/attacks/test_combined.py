@@ -13,8 +13,7 @@ from mi_core.attacks.base import NotApplicable
 from mi_core.attacks.combined import Combined, CombinedParameters
 from mi_core.checks import ConfigError, ShapeError
 from mi_core.features.caption_similarity import CaptionSimilarity
-from mi_core.features.lp_norm import LpNorm
-from mi_core.features.neighbour_density import NeighbourDensity
+from mi_core.features.embedding import LpNorm, NeighbourDensity
 from mi_core.features.pairwise_similarity import PairwiseSimilarity
 from mi_core.features.part_energy import PartEnergies
 from mi_core.features.patch_similarity import CenterSimilarity

@@ -9,7 +9,7 @@ from scipy.stats import norm
 from mi_core.attacks.base import NotApplicable
 from mi_core.attacks.lpla import LpLA, LpLAParameters
 from mi_core.checks import ConfigError, NumericError
-from mi_core.features.lp_norm import LpNorm
+from mi_core.features.embedding import LpNorm
 from mi_core.records import Features, LabelledFeatures
 from tests.raising import refused
 

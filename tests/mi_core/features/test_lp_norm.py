@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from mi_core.checks import ConfigError, ShapeError
-from mi_core.features.lp_norm import LpNorm, lp_norm
+from mi_core.features.embedding import LpNorm, lp_norm
 from tests.raising import refused
 
 

@@ -23,9 +23,7 @@ from mi_core.features import MEASURES, Measure, as_json, queries_per_image
 from mi_core.features.adversarial import AdversarialLogits
 from mi_core.features.boundary_distance import BoundaryDistance
 from mi_core.features.caption_similarity import CaptionEmbedding, CaptionSimilarity, caption_similarity
-from mi_core.features.embedding import Embedding, ViewEmbeddings
-from mi_core.features.lp_norm import LpNorm, lp_norm
-from mi_core.features.neighbour_density import NeighbourDensity
+from mi_core.features.embedding import Embedding, LpNorm, NeighbourDensity, ViewEmbeddings, lp_norm
 from mi_core.features.pairwise_similarity import METRICS, PairwiseSimilarity, pairwise_similarity
 from mi_core.features.part_energy import PartEnergies
 from mi_core.features.patch_similarity import CenterSimilarity, center_similarity

@@ -12,8 +12,7 @@ from mi_core.encoders import build_backbone
 from mi_core.encoders.batch_norm import for_queries
 from mi_core.encoders.checkpoint import Encoder, channelwise, seeded
 from mi_core.encoders.heads import projection_head
-from mi_core.features.lp_norm import LpNorm
-from mi_core.features.neighbour_density import NeighbourDensity, neighbour_density
+from mi_core.features.embedding import LpNorm, NeighbourDensity, neighbour_density
 from mi_core.querying.extractor import Extractor
 from mi_core.querying.plan import QueryPlan
 from tests.raising import refused

@@ -20,8 +20,7 @@ from mi_core.features import Measure
 from mi_core.features.adversarial import AdversarialLogits, targeted_pgd
 from mi_core.features.boundary_distance import BoundaryDistance, hop_skip_jump
 from mi_core.features.caption_similarity import CaptionEmbedding, CaptionSimilarity
-from mi_core.features.embedding import Embedding, ViewEmbeddings
-from mi_core.features.lp_norm import LpNorm
+from mi_core.features.embedding import Embedding, LpNorm, ViewEmbeddings
 from mi_core.features.pairwise_similarity import PairwiseSimilarity
 from mi_core.features.part_energy import PartEnergies, global_and_parts, part_energies
 from mi_core.features.patch_similarity import CenterSimilarity, center_similarity, patches

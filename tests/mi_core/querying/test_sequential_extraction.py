@@ -12,7 +12,7 @@ from torch import nn
 from mi_core.augmentations.simclr import SimCLRAugmentation
 from mi_core.augmentations.views import make_views
 from mi_core.checks import ConfigError, NumericError
-from mi_core.features.lp_norm import LpNorm
+from mi_core.features.embedding import LpNorm
 from mi_core.features.pairwise_similarity import PairwiseSimilarity
 from mi_core.features.sequential import SequentialSimilarity, StoppingRule, by_views, stopped
 from mi_core.querying.extractor import Extractor

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from mi_core.encoders.batch_norm import for_queries
-from mi_core.features.neighbour_density import neighbour_density
+from mi_core.features.embedding import neighbour_density
 from pipelines.data.draw.images import load_images
 from pipelines.data.draw.splits import Splits
 from pipelines.encoders.stored import describe

@@ -20,8 +20,7 @@ import yaml
 from pipelines import console
 from pipelines.cli import app as cli
 from pipelines.run.heartbeat import status
-from pipelines.run.leftovers import RECORD, end_leftovers
-from pipelines.run.machine import Process
+from pipelines.run.machine import RECORD, Process, end_leftovers
 from tests.conftest import ROOT, background, small_config, wait_until
 from tests.pipelines.tars import shard_bytes
 

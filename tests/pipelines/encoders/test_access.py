@@ -26,7 +26,7 @@ from mi_core.encoders.batch_norm import for_queries
 from mi_core.encoders.remote.encoder import png_bytes
 from mi_core.encoders.remote.meter import Limits, Meter
 from mi_core.encoders.remote.parameters import IDENTITY, EndpointParameters
-from mi_core.features.lp_norm import LpNorm
+from mi_core.features.embedding import LpNorm
 from mi_core.features.pairwise_similarity import PairwiseSimilarity
 from mi_core.querying.extractor import Extractor
 from mi_core.querying.plan import QueryPlan

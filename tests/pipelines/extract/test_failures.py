@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from mi_core.checks import ConfigError, NumericError
-from mi_core.features.lp_norm import LpNorm
+from mi_core.features.embedding import LpNorm
 from pipelines.audit import run as audit
 from pipelines.audit.run import with_nonce
 from pipelines.config.run_config import RunConfig

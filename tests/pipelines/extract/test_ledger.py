@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from mi_core.features.lp_norm import LpNorm
+from mi_core.features.embedding import LpNorm
 from mi_core.images import Decoder
 from pipelines.audit import run as audit
 from pipelines.config.run_config import RunConfig

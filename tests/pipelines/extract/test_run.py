@@ -19,7 +19,7 @@ import yaml
 from safetensors.numpy import load_file, save_file
 
 from mi_core.augmentations import AUGMENTATIONS
-from mi_core.features.lp_norm import LpNorm
+from mi_core.features.embedding import LpNorm
 from mi_core.features.pairwise_similarity import PairwiseSimilarity
 from mi_core.images import Decoder, encode_png
 from mi_core.querying.extractor import Extractor

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from mi_core.features.lp_norm import LpNorm
+from mi_core.features.embedding import LpNorm
 from pipelines.config.sections.encoders import TrainedConfig
 from pipelines.plan.items import (
     Beside,

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from mi_core.features.embedding import Embedding
-from mi_core.features.lp_norm import LpNorm
+from mi_core.features.embedding import Embedding, LpNorm
 from mi_core.features.pairwise_similarity import PairwiseSimilarity
 from mi_core.features.sequential import SequentialSimilarity
 from mi_core.validity.verdict import CLASSIFIED

@@ -15,8 +15,17 @@ import pytest
 
 from pipelines.config.sections.limits import ResourcesConfig
 from pipelines.plan.load import load
-from pipelines.run.leftovers import RECORD, end_leftovers, note
-from pipelines.run.machine import Process, cpus, descendants, identity, quotas, this_process
+from pipelines.run.machine import (
+    RECORD,
+    Process,
+    cpus,
+    descendants,
+    end_leftovers,
+    identity,
+    note,
+    quotas,
+    this_process,
+)
 from pipelines.run.ray_session import check_connected
 
 pytestmark = pytest.mark.ray

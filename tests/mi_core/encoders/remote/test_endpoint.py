@@ -24,7 +24,7 @@ from mi_core.encoders.remote.client import MOST_RETRY_AFTER_SECONDS, Client, ret
 from mi_core.encoders.remote.encoder import Endpoint, png_bytes
 from mi_core.encoders.remote.meter import Limits, Meter, Spent
 from mi_core.encoders.remote.parameters import EndpointParameters
-from mi_core.features.lp_norm import LpNorm
+from mi_core.features.embedding import LpNorm
 from mi_core.features.pairwise_similarity import PairwiseSimilarity
 from mi_core.querying.extractor import Extractor
 from mi_core.querying.plan import QueryPlan

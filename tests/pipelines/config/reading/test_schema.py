@@ -135,12 +135,9 @@ def test_extending_takes_fields_away() -> None:
         ("attacks.0.attack", ["encodermi-t", "lpl"]),
         ("attacks.0.refrence", "shadow"),
         ("attacks.0", {"target": "target"}),
-        ("sweep", {"attacks.*.view": [2, 3]}),
-        ("sweep", {"size": [{"label": 1, "data.role.target-member.count": 5}]}),
         ("sweep", {"size": [{"data.roles.target-member.count": 5}]}),
         ("sweep", {"attacks.*.views": 4}),
-        ("tune", {"search": {"defenses.0.setting.scale": [1, 2]}}),
-        ("tune", {"search": {"queries.views": [1, 2]}}),
+        ("tune", {"search": {"defenses.0.settings.scale": [1]}}),
         ("defenses", [{"defense": "output-noise", "settings": {"scal": 1}}]),
         ("defenses", [{"defense": "noise"}]),
         ("defenses", [{"label": "a"}]),
@@ -164,7 +161,12 @@ def fields_of(config: dict[str, Any]) -> Iterator[tuple[Any, ...]]:
     """Places of keys that are fields, not names that a user chooses."""
     chosen = {("data", "sources"), ("data", "roles"), ("data", "attributes"), ("data", "captions"), ("encoders",)}
     for place in places(config):
-        free = place[:-1] in chosen or "options" in place[:-1] or place[0:1] == ("sweep",) or "values" in place[:-1]
+        free = (
+            place[:-1] in chosen
+            or "options" in place[:-1]
+            or place[:-1] == ("tune", "search")
+            or "values" in place[:-1]
+        )
         if place and isinstance(place[-1], str) and not free and "outside" not in place[:-1]:
             yield place
 

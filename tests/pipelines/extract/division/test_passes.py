@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from mi_core.features import Measure
-from mi_core.features.embedding import Embedding
-from mi_core.features.lp_norm import LpNorm
+from mi_core.features.embedding import Embedding, LpNorm
 from mi_core.features.pairwise_similarity import PairwiseSimilarity
 from mi_core.features.patch_similarity import CenterSimilarity
 from pipelines.config.run_config import RunConfig
