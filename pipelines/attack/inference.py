@@ -11,7 +11,7 @@ import pyarrow as pa
 from mi_core.attacks.attribute_inference import infer
 from mi_core.hashing import digest64
 from mi_core.records import Features, among
-from pipelines.attack.reference import names_of
+from pipelines.attack.fit import names_of
 from pipelines.config.sections.attacks import AttributeInferenceConfig
 from pipelines.config.sections.parameters import told_apart
 from pipelines.data.draw.overlap import overlap_of

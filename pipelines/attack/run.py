@@ -14,14 +14,13 @@ from typing import Any
 
 import torch
 
-from pipelines.attack.answers.canaries import CANARIES
-from pipelines.attack.answers.memorised import MEMORISED
-from pipelines.attack.blind import blind_path, run_blind, telling_path
+from pipelines.attack.blind import blind_path, run_blind, run_references, semantic_path, telling_path
+from pipelines.attack.canaries import CANARIES
 from pipelines.attack.inference import inference_path, map_path, planes, run_inference, run_plane
+from pipelines.attack.judge import MEMORISED
 from pipelines.attack.results import tasks
 from pipelines.attack.score import ONE_PART, is_divided, run_attack, run_divided
 from pipelines.attack.scores import SCORES
-from pipelines.attack.semantic import run_references, semantic_path
 from pipelines.attack.utility import measure, utility_path
 from pipelines.console import count_of, say
 from pipelines.data.draw.splits import Splits

@@ -10,7 +10,7 @@ from typing import Any
 from mi_core.nonce import GIVEN, SEED, SYSTEM, new_nonce
 from mi_core.registration import LOOK, PLAN, ROLES, START, planned_nonce
 from pipelines.attack import run as attack
-from pipelines.attack.reference import stopping_rule
+from pipelines.attack.fit import stopping_rule
 from pipelines.audit import spending
 from pipelines.audit.precision import settle_precision, with_settled_precision
 from pipelines.config.run_config import RunConfig
