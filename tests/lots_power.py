@@ -33,7 +33,7 @@ sys.path.insert(0, str(ROOT))
 from mi_core.lots.marks import twins  # noqa: E402
 
 from mi_core.auditing.models import Preparation  # noqa: E402
-from mi_core.auditing.questions import CaptionFit, Question, ViewSimilarity  # noqa: E402
+from mi_core.auditing.questions import Question, Scorer  # noqa: E402
 from mi_core.encoders.checkpoint import Encoder  # noqa: E402
 from mi_core.images import Decoder, decode, encode_jpeg  # noqa: E402
 from mi_core.lots.designs import (  # noqa: E402  # noqa: E402
@@ -136,13 +136,14 @@ def scores_of(encoder: Encoder, objective: str, release: Release) -> tuple[Score
     output = "projection" if objective == "clip" else "backbone"
     question = Question(objective, MILD, output, {}, Decoder(32), Preparation(32))
     device, names = torch.device("cpu"), [str(row) for row in range(2 * PUBLISHED)]
-    ask = ViewSimilarity(encoder, question, 10, "power", device)
-    views = np.stack([ask(release.pixels(version), names) for version in (0, 1)], axis=1)
+    ask = Scorer(encoder, question, 10, "power", device)
+    views = np.stack([ask.similarity(release.pixels(version), names) for version in (0, 1)], axis=1)
     if encoder.text is None:
         return views, None
-    fit, shown = CaptionFit(encoder, question, device), release.pixels(0)
+    shown = release.pixels(0)
     shown[release.version == 1] = release.pixels(1)[release.version == 1]
-    return views, np.stack([fit(shown, [both[line] for both in release.texts], names) for line in (0, 1)], axis=1)
+    texts = [[both[line] for both in release.texts] for line in (0, 1)]
+    return views, np.stack([ask.caption_fit(shown, one, names) for one in texts], axis=1)
 
 
 def power_of(claim: Callable[[np.random.Generator, int], float]) -> tuple[int | None, dict[str, float]]:

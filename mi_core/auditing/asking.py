@@ -12,14 +12,13 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from mi_core.auditing.attacks import AuditAttack, needs_of
+from mi_core.auditing.attacks import Asked, AuditAttack, needs_of
 from mi_core.auditing.config_text import FAMILY, reference_settings
 from mi_core.auditing.models import Model
 from mi_core.auditing.questions import Question
 from mi_core.auditing.reading import Samples
 from mi_core.auditing.references import Reference, make_references
 from mi_core.augmentations.views import make_views
-from mi_core.encoders.averaging import averaged
 from mi_core.encoders.checkpoint import Encoder
 from mi_core.encoders.folding import for_queries
 from mi_core.features import Measure
@@ -36,21 +35,6 @@ from mi_core.validity.file_features import shrunken
 
 CHUNK = 256  # images that are decoded and queried together
 EMBEDDING = Embedding()  # what the classifier on embeddings reads
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What the encoders answer, and what the classifiers see of M of the N images.
-
-    Args:
-        features: by encoder, of all N images: what the attacks read.
-        pixels: (M, P) float32, the shrunken images.
-        embeddings: (M, D) float32 by all references, side by side; D = 0 without references.
-    """
-
-    features: dict[str, Features]
-    pixels: np.ndarray
-    embeddings: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -87,7 +71,7 @@ class Setup:
         """
         encoders = {"target": target.encoder, **{one.name: one.model.encoder for one in beside}}
         outputs = {"target": self.question.output, **{one.name: one.output for one in beside}}
-        ready = {name: averaged(for_queries(one, self.device), 1) for name, one in encoders.items()}
+        ready = {name: for_queries(one, self.device) for name, one in encoders.items()}
         read = needs_of(self.attacks)
         parts: dict[tuple[str, str], list[np.ndarray]] = {}
         small = _Rows(int(seen.sum()))

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from mi_core.auditing.attacks import Scores
 from mi_core.auditing.images import Item
 from mi_core.auditing.reading import CANDIDATES, Samples
-from mi_core.auditing.scores import Scores
 from mi_core.checks import check_choice, check_range
 from mi_core.images import decode, thumbnail
 from mi_core.report.contents import AttackScores, FigureData, to_json

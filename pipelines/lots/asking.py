@@ -13,9 +13,9 @@ import pyarrow.compute as pc
 import torch
 
 from mi_core.auditing.models import device_of, model_of, tried_out
-from mi_core.auditing.questions import CaptionFit, ViewSimilarity, question_of
+from mi_core.auditing.questions import Scorer, question_of
 from mi_core.image_files import ImageError
-from mi_core.images import Decoder, decode_and_hash
+from mi_core.images import decode_and_hash
 from pipelines.console import bars
 from pipelines.data.read.samples import Item
 from pipelines.data.read.sources import Source
@@ -42,7 +42,7 @@ class Asking:
 
 
 def ask_part(
-    asking: Asking, release: Release, name: str, part: pa.Table, path: str, ready: Callable[[], Ready] | None = None
+    asking: Asking, release: Release, name: str, part: pa.Table, path: str, ready: Callable[[], Scorer] | None = None
 ) -> str:
     """Ask about the images of a part, and write their scores (NaN: missing or altered), unless that is done.
 
@@ -72,7 +72,7 @@ def ask_part(
         for caption in (0, 1):
             if some:
                 texts = [batch[at][0]["captions"][caption] for at in some]
-                fits = ask.fit(images[some], texts, [names[at] for at in some])
+                fits = ask.caption_fit(images[some], texts, [names[at] for at in some])
                 for at, score in zip(some, fits, strict=True):
                     scores[batch[at][0]["unit"]][1 + caption] = score
         count = len(batch)
@@ -130,16 +130,7 @@ def expected_files(release: Release) -> Iterator[tuple[str, list[str]]]:
         yield folder, names
 
 
-@dataclass(frozen=True)
-class Ready:
-    """An encoder that is loaded, and how its images are decoded."""
-
-    similarity: ViewSimilarity
-    fit: CaptionFit
-    decoder: Decoder
-
-
-def make_ready(asking: Asking) -> Ready:
+def make_ready(asking: Asking) -> Scorer:
     """Load an encoder.
 
     Raises:
@@ -149,12 +140,10 @@ def make_ready(asking: Asking) -> Ready:
     views = how.pop("views")
     question = question_of(asking.model, **how, seed=0)
     target = tried_out(model_of(asking.model, question.how), question.decoder.image_size)
-    device = device_of(asking.model)
-    similarity = ViewSimilarity(target.encoder, question, views, asking.nonce, device)
-    return Ready(similarity, CaptionFit(target.encoder, question, device), question.decoder)
+    return Scorer(target.encoder, question, views, asking.nonce, device_of(asking.model))
 
 
-def _kept_ready(asking: Asking) -> Ready:
+def _kept_ready(asking: Asking) -> Scorer:
     """An encoder with a name or an address, loaded once per process."""
     key = json.dumps([asking.model, asking.settings, asking.nonce], sort_keys=True, default=str)
     if key not in _KEPT:
@@ -163,4 +152,4 @@ def _kept_ready(asking: Asking) -> Ready:
     return _KEPT[key]
 
 
-_KEPT: dict[str, Ready] = {}
+_KEPT: dict[str, Scorer] = {}

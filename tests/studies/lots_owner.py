@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from mi_core.auditing.models import device_of, model_of  # noqa: E402
-from mi_core.auditing.questions import ViewSimilarity  # noqa: E402
+from mi_core.auditing.questions import Scorer  # noqa: E402
 from mi_core.encoders import build_backbone  # noqa: E402
 from mi_core.encoders.checkpoint import seeded  # noqa: E402
 from mi_core.hashing import digest64  # noqa: E402
@@ -83,7 +83,7 @@ class Owner:
 
     def scores(self, nonce: str) -> Scores:
         """The answers (480,) to all images in the views of a nonce."""
-        ask = ViewSimilarity(self.target.encoder, self.way, 10, nonce, device_of(LOAD))
+        ask = Scorer(self.target.encoder, self.way, 10, nonce, device_of(LOAD)).similarity
         return np.asarray(ask(self.small, self.names), dtype=np.float64)
 
 

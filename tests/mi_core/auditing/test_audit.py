@@ -24,7 +24,7 @@ from torch import nn
 
 from mi_core import audit
 from mi_core.attacks.base import Attack, State
-from mi_core.auditing import config_text, judging, scores
+from mi_core.auditing import attacks, config_text, judging
 from mi_core.auditing.asking import Bar
 from mi_core.auditing.found import Found
 from mi_core.auditing.images import Item, items_of
@@ -351,13 +351,13 @@ def test_only_what_the_classifiers_see_is_kept_and_it_is_what_they_saw_of_all(mo
     """Against all images, decoded and shrunk one by one, and the answers for all, of which rows are taken."""
     given: dict[str, list[Any]] = {}
     for name in ("blind_scores", "semantic_scores"):
-        real = getattr(scores, name)
+        real = getattr(attacks, name)
 
         def recorded(*arguments: Any, name: str = name, real: Any = real, **settings: Any) -> Any:
             given.setdefault(name, []).append(arguments)
             return real(*arguments, **settings)
 
-        monkeypatch.setattr(scores, name, recorded)
+        monkeypatch.setattr(attacks, name, recorded)
     monkeypatch.setattr("mi_core.auditing.audit.CLASSIFIED", 60)
     references = [network(1), network(2)]
     found_in(references=references)
