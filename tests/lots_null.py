@@ -24,8 +24,7 @@ from PIL import Image, ImageFilter
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from mi_core.lots.draw import Design, draw  # noqa: E402
-from mi_core.lots.drawn import asking_order, counted_against, joined_draws, waves_of  # noqa: E402
+from mi_core.lots.draw import Design, asking_order, counted_against, draw, joined_draws, waves_of  # noqa: E402
 from mi_core.lots.verdict import UNTIL_DECIDED, judge_claim  # noqa: E402
 from mi_core.metrics.intervals import clopper_pearson  # noqa: E402
 from tests.encoder_works import cifar10, published  # noqa: E402
@@ -94,7 +93,7 @@ def _claim(case: Case, name: str) -> tuple[float, float]:
         shown = np.flatnonzero(~drawn.held_back)
         scores[shown[np.argsort(scores[shown, 0])[: int(case.loses * len(shown))]]] = np.nan
     texts = np.full_like(scores, np.nan) if case.captions is None else case.captions
-    own, captions = counted_against(scores[order], texts[order], drawn, order)
+    own, captions = counted_against(np.column_stack([scores, texts])[order], drawn, order)
     result = judge_claim(
         drawn,
         order,

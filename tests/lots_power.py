@@ -36,7 +36,7 @@ from mi_core.auditing.models import Preparation  # noqa: E402
 from mi_core.auditing.questions import Question, Scorer  # noqa: E402
 from mi_core.encoders.checkpoint import Encoder  # noqa: E402
 from mi_core.images import Decoder, decode, encode_jpeg  # noqa: E402
-from mi_core.lots.designs import (  # noqa: E402  # noqa: E402
+from mi_core.lots.designs import (  # noqa: E402
     any_time_p_value,
     held_back_bets,
     held_back_p_value,
@@ -44,7 +44,7 @@ from mi_core.lots.designs import (  # noqa: E402  # noqa: E402
     paired_p_value,
     wealth,
 )
-from mi_core.lots.drawn import waves_of  # noqa: E402
+from mi_core.lots.draw import waves_of  # noqa: E402
 from mi_core.lots.phrases import captioned, credit_lines  # noqa: E402
 from mi_core.metrics.delong import auc  # noqa: E402
 from mi_core.objectives import OBJECTIVES  # noqa: E402

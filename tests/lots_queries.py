@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from mi_core.lots.designs import held_back_bets, held_back_p_value, wealth  # noqa: E402
-from mi_core.lots.drawn import waves_of  # noqa: E402
+from mi_core.lots.draw import waves_of  # noqa: E402
 
 CLAIMS, POWER, LEVEL = 500, 0.8, 0.01
 

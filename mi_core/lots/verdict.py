@@ -40,8 +40,7 @@ from mi_core.lots.designs import (
     signed_scores,
     wealth,
 )
-from mi_core.lots.draw import CAPTIONS, HELD_BACK
-from mi_core.lots.drawn import Drawn
+from mi_core.lots.draw import CAPTIONS, HELD_BACK, Drawn
 from mi_core.metrics.delong import auc
 from mi_core.metrics.intervals import clopper_pearson
 from mi_core.records import BoolArray, Estimate, FloatArray
@@ -184,7 +183,7 @@ def judge_claim(
     Args:
         drawn: the coins of the N units of the lot.
         units: (M,) numbers of those that were asked about, in an order that does not depend on the coins.
-        waves: (M,) ascending numbers of the waves in which they were asked about, from `mi_core.lots.drawn.waves_of`.
+        waves: (M,) ascending numbers of the waves in which they were asked about, from `mi_core.lots.draw.waves_of`.
         scores: (M,) of the images, higher = more likely used.
         caption_scores: (M, 2) of the image with each caption; None: captions were not drawn.
         counted: `ALL` or `UNTIL_DECIDED`, as it was fixed before the first query.

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mi_core.lots.chain import FIXED, OWNERS_WORD, WITNESSED
-from mi_core.lots.commitment import UNTIL_DECIDED
+from mi_core.lots.commitment import FIXED, OWNERS_WORD, UNTIL_DECIDED, WITNESSED
 from mi_core.lots.draw import HELD_BACK
 from mi_core.lots.verdict import USED, ClaimResult, DesignResult, least_auc
 from mi_core.report.words.numbers import count, estimate, percent, rate, small

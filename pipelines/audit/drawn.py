@@ -17,9 +17,8 @@ from pipelines.config.sections.sources import SourceConfig
 from pipelines.data.draw.images import read_samples
 from pipelines.data.draw.splits import Splits
 from pipelines.encoders.stored import describe
-from pipelines.lots.captions import Wanted
 from pipelines.lots.claim import Claim, claim
-from pipelines.lots.commit import commit
+from pipelines.lots.commit import Wanted, commit
 from pipelines.lots.publish import publish
 from pipelines.lots.vault import VAULT, Lot
 from pipelines.plan.checks import build

@@ -22,7 +22,7 @@ from pipelines.data.read.samples import Item
 from pipelines.data.read.sources import Source
 from pipelines.errors import UserError
 from pipelines.files import storage
-from pipelines.lots.captions import both_captions, bytes_digest, caption_path
+from pipelines.lots.commit import both_captions, bytes_digest, caption_path
 from pipelines.lots.vault import Release
 from pipelines.run.parts import TaskMap
 

@@ -34,19 +34,16 @@ from mi_core.auditing.questions import Scorer  # noqa: E402
 from mi_core.encoders import build_backbone  # noqa: E402
 from mi_core.encoders.checkpoint import seeded  # noqa: E402
 from mi_core.hashing import digest64  # noqa: E402
-from mi_core.lots.chain import Question, nonce_of  # noqa: E402
-from mi_core.lots.commitment import Header, text_digest  # noqa: E402
+from mi_core.lots.commitment import Header, Question, nonce_of, text_digest  # noqa: E402
 from mi_core.lots.designs import held_back_p_value  # noqa: E402
-from mi_core.lots.draw import HELD_BACK, Design, draw  # noqa: E402
-from mi_core.lots.drawn import Drawn, asking_order, joined_draws, waves_of  # noqa: E402
+from mi_core.lots.draw import HELD_BACK, Design, Drawn, asking_order, draw, joined_draws, waves_of  # noqa: E402
 from mi_core.lots.verdict import judge_claim, level_of  # noqa: E402
 from mi_core.metrics.intervals import clopper_pearson  # noqa: E402
 from pipelines.config.sections.sources import SourceConfig  # noqa: E402
 from pipelines.errors import UserError  # noqa: E402
 from pipelines.files import storage  # noqa: E402
-from pipelines.lots.captions import Wanted  # noqa: E402
 from pipelines.lots.claim import claim  # noqa: E402
-from pipelines.lots.commit import commit  # noqa: E402
+from pipelines.lots.commit import Wanted, commit  # noqa: E402
 from pipelines.lots.publish import publish  # noqa: E402
 from pipelines.lots.question import plan_of, way_of, whole  # noqa: E402
 from pipelines.lots.vault import VAULT, Lot  # noqa: E402

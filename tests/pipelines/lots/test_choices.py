@@ -22,16 +22,24 @@ from typer.testing import CliRunner, Result
 
 from mi_core.checks import ConfigError
 from mi_core.encoders import build_backbone
-from mi_core.lots.chain import FIXED, OWNERS_WORD, WITNESSED, Question, faults_of_chain, grade_of, nonce_of
-from mi_core.lots.commitment import Header, entry_digest
+from mi_core.lots.commitment import (
+    FIXED,
+    OWNERS_WORD,
+    WITNESSED,
+    Header,
+    Question,
+    entry_digest,
+    faults_of_chain,
+    grade_of,
+    nonce_of,
+)
 from mi_core.lots.designs import held_back_p_value
-from mi_core.lots.draw import Design, draw
-from mi_core.lots.drawn import Drawn, counted_against
+from mi_core.lots.draw import Design, Drawn, counted_against, draw
 from mi_core.lots.verdict import least_auc, level_of, support_of
 from pipelines.cli.app import app
 from pipelines.errors import UserError
 from pipelines.files import storage
-from pipelines.lots.again import _compared
+from pipelines.lots.again import _compare
 from pipelines.lots.claim import claim, register_claim
 from pipelines.lots.vault import Lot
 from pipelines.lots.verify import verify_claim
@@ -327,7 +335,7 @@ def test_answers_that_were_moved_are_found_by_asking_again(
 
 def judged_anew(path: Path, stated: Mapping[str, Any]) -> dict[str, Any]:
     """The result that the answers of a statement give."""
-    from mi_core.lots.drawn import asking_order, joined_draws, waves_of
+    from mi_core.lots.draw import asking_order, joined_draws, waves_of
     from mi_core.lots.verdict import judge_claim
     from pipelines.lots.statement import Stated
 
@@ -361,7 +369,8 @@ def test_a_later_number_decides_a_registered_question(tmp_path: Path, weights: P
     later = "round 99 of drand"
     registered = run("claim", "register", lot, *named(weights), "--decided-by", later)
     assert registered.exit_code == 0, told(registered)
-    (question,) = Lot.at(str(lot)).questions()
+    question = Lot.at(str(lot)).chain()[-1]
+    assert isinstance(question, Question)
     assert question.commitment in registered.output and question.decided_by == later
     assert not (lot / "claims").exists()  # nothing was asked
     assert "to be decided by 'round 99 of drand'; ask with --beacon" in told(run("claim", lot, *named(weights)))
@@ -634,7 +643,7 @@ def test_other_spellings_of_a_beacon_draw_the_same(tmp_path: Path) -> None:
 def test_a_missing_answer_never_speaks_for_a_use() -> None:
     held = np.arange(100) < 20
     drawn = Drawn(np.zeros(100, dtype=np.int64), ("",), held, caption=np.zeros(100, dtype=np.int8))
-    images, captions = counted_against(np.full(100, np.nan), np.full((100, 2), np.nan), drawn, np.arange(100))
+    images, captions = counted_against(np.full((100, 3), np.nan), drawn, np.arange(100))
     assert (images[held] == 1).all() and (images[~held] == -1).all()
     assert captions is not None and (captions[~held] == [-1, 1]).all() and (captions[held] == 1).all()
 
@@ -644,11 +653,11 @@ def test_answers_that_lean_a_little_towards_a_use_are_found() -> None:
     generator = np.random.default_rng(0)
     now, held = np.repeat(generator.normal(0.5, 0.1, (400, 1)), 3, axis=1), np.arange(400) < 80
     noise = np.repeat(generator.normal(0, 0.004, (400, 1)), 3, axis=1)
-    assert _compared(now, now + noise, held, is_noisy=True).outcome == "holds"
+    assert _compare(now, now + noise, held, is_noisy=True).outcome == "holds"
     leaning = now + noise + np.where(held, -0.005, 0.005)[:, None]
-    assert _compared(now, leaning, held, is_noisy=True).outcome == "FAILS"
-    assert _compared(now, now + np.where(held, -0.0002, 0.0002)[:, None], held, is_noisy=False).outcome == "FAILS"
-    assert _compared(now, np.where(np.arange(400)[:, None] == 3, np.nan, now), held, is_noisy=False).outcome == "FAILS"
+    assert _compare(now, leaning, held, is_noisy=True).outcome == "FAILS"
+    assert _compare(now, now + np.where(held, -0.0002, 0.0002)[:, None], held, is_noisy=False).outcome == "FAILS"
+    assert _compare(now, np.where(np.arange(400)[:, None] == 3, np.nan, now), held, is_noisy=False).outcome == "FAILS"
 
 
 def test_a_word_that_is_no_command_is_told_the_commands() -> None:
