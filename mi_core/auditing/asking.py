@@ -69,17 +69,17 @@ class Setup:
             seen: (N,) which images the classifiers see. Of the others neither pixels (up to 12 kB an image) nor
                 embeddings are kept.
         """
-        encoders = {"target": target.encoder, **{one.name: one.model.encoder for one in beside}}
-        outputs = {"target": self.question.output, **{one.name: one.output for one in beside}}
-        ready = {name: for_queries(one, self.device) for name, one in encoders.items()}
         read = needs_of(self.attacks)
+        more = tuple(dict.fromkeys((*read, EMBEDDING)))
+        asked = {"target": (target.encoder, self.question.output, read)}
+        asked |= {one.name: (one.model.encoder, one.output, more) for one in beside}
         parts: dict[tuple[str, str], list[np.ndarray]] = {}
         small = _Rows(int(seen.sum()))
         embeddings = _Rows(int(seen.sum()))
         together: dict[tuple[str, int | None, tuple[Measure, ...]], dict[str, Encoder]] = {}
-        for name, one in ready.items():
-            needs = read if name == "target" else tuple(dict.fromkeys((*read, EMBEDDING)))
-            together.setdefault((outputs[name], one.size, needs), {})[name] = one
+        for name, (encoder, output, needs) in asked.items():
+            ready = for_queries(encoder, self.device)
+            together.setdefault((output, ready.size, needs), {})[name] = ready
         extractors = [
             Extractor(
                 some,
@@ -107,7 +107,7 @@ class Setup:
         each = np.array(ids)
         features = {
             name: Features(each, {measure.name: np.concatenate(parts.pop((name, measure.name))) for measure in read})
-            for name in ready
+            for name in asked
         }
         return Asked(features, small.array, embeddings.array)
 
@@ -144,15 +144,12 @@ class Setup:
         else:
             nothing = np.zeros(len(samples.items), dtype=bool)
             named = [Reference(f"{FAMILY}-{number}", model, nothing, given=True) for number, model in enumerate(given)]
-        return [self._tried(reference, samples) for reference in named]
-
-    def _tried(self, reference: Reference, samples: Samples) -> Reference:
-        rows, outputs = samples.first(PROBED, self.seed), reference.model.encoder.outputs
-        unseen = rows[~reference.seen[rows]][:PROBED].tolist()
-        model = reference.model
-        works = self.consistency(model, samples, () if reference.given else unseen)
-        output = self.question.output if self.question.output in outputs else outputs[0]
-        return replace(reference, output=output, consistency=works)
+        tried, rows, wanted = [], samples.first(PROBED, self.seed), self.question.output
+        for one in named:
+            unseen, outputs = rows[~one.seen[rows]][:PROBED].tolist(), one.model.encoder.outputs
+            works = self.consistency(one.model, samples, () if one.given else unseen)
+            tried.append(replace(one, output=wanted if wanted in outputs else outputs[0], consistency=works))
+        return tried
 
     def grid(self, samples: Samples) -> tuple[np.ndarray, np.ndarray]:
         """The first candidates (N, C, S, S) and their views (N, V, C, S, S), uint8."""

@@ -100,11 +100,10 @@ def attacks_of(given: Any, *, seed: int, output: str, no_shadows: str) -> tuple[
 def _read(given: Any, seed: int, no_shadows: str) -> AuditAttack:
     parameters: dict[str, Any] = {}
     if isinstance(given, Attack):
-        method = _unfitted(given, seed)
-        defaults = {one.name: one.default for one in fields(given.parameters)}
-        values = {name: plain_value(f"{given.name}.{name}", getattr(given.parameters, name)) for name in defaults}
-        parameters = {name: value for name, value in values.items() if value != defaults[name]}
-        wanted = None
+        method, wanted = _unfitted(given, seed), None
+        for one in fields(given.parameters):
+            value = plain_value(f"{given.name}.{one.name}", getattr(given.parameters, one.name))
+            parameters |= {} if value == one.default else {one.name: value}
     else:
         entry = dict(given) if isinstance(given, Mapping) else {"attack": given}
         kind, wanted = entry.pop("attack", None), entry.pop("reference", None)

@@ -29,6 +29,7 @@ from pipelines.plan.items import Blind, Semantic
 from pipelines.run.folder import SeedFolder
 
 SMALL = 200_000  # samples of a role among which any are drawn; of more, those that the scan kept something of
+TELLING = "telling.json"
 _SHARDS = 4000  # shards that are looked through for these
 _Place = tuple[str, str]
 
@@ -40,7 +41,7 @@ def blind_path(folder: SeedFolder) -> str:
 
 def telling_path(folder: SeedFolder) -> str:
     """The file of the single features that separate the two groups best."""
-    return f"{folder.path}/validity/telling.json"
+    return f"{folder.path}/validity/{TELLING}"
 
 
 def run_blind(blind: Blind, folder: SeedFolder, data: DataConfig) -> None:

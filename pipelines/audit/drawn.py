@@ -60,7 +60,8 @@ def training(config: RunConfig, lot: Lot, *, whole: bool) -> RunConfig:
     primary = config.attacks[config.validity.attack]
     target = config.encoders[primary.target].model_dump(mode="json")
     used = lot.published if whole else f"{lot.published}/{_ALBUM}"
-    sources = {"used": {"kind": "imagefolder", "path": used}, "back": {"kind": "imagefolder", "path": _back(lot)}}
+    back = lot.releases()[0].held_back
+    sources = {name: {"kind": "imagefolder", "path": path} for name, path in (("used", used), ("back", back))}
     roles: dict[str, dict[str, object]] = {
         TARGET_ROLES[0]: {"from": "used"},
         TARGET_ROLES[1]: {"from": "back"},
@@ -83,10 +84,6 @@ def training(config: RunConfig, lot: Lot, *, whole: bool) -> RunConfig:
             "utility": {},
         }
     )
-
-
-def _back(lot: Lot) -> str:
-    return lot.releases()[0].held_back
 
 
 def claim_on(config: RunConfig, lot: Lot, folder: SeedFolder, name: str) -> Claim:

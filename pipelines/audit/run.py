@@ -11,8 +11,7 @@ from mi_core.nonce import GIVEN, SEED, SYSTEM, new_nonce
 from mi_core.registration import LOOK, PLAN, ROLES, START, planned_nonce
 from pipelines.attack import run as attack
 from pipelines.attack.fit import stopping_rule
-from pipelines.audit import spending
-from pipelines.audit.precision import settle_precision, with_settled_precision
+from pipelines.audit.before import confirm, settle_precision, with_settled_precision
 from pipelines.config.run_config import RunConfig
 from pipelines.console import say, step
 from pipelines.data.draw.draw import check_sizes
@@ -99,7 +98,7 @@ def run(
             stack.enter_context(ray_cluster(address, object_store_mb=config.resources.object_store_mb, verbose=verbose))
         check_connected(config.resources)
         runs = settle_precision(runs)
-        spending.confirm(runs, stages, yes=yes)
+        confirm(runs, stages, yes=yes)
         for stage in stages:
             pulse.enter(stage)
             with folder.timed(stage):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pipelines.audit import precision
+from pipelines.audit import before
 from pipelines.audit.run import run
 from pipelines.plan.load import parse
 from tests.conftest import small_config
@@ -24,13 +24,13 @@ def test_it_is_settled_at_the_first_start_and_kept(
     local_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = parse(small_config(sweep={"queries.views": [2, 4]}), "small.yaml")
-    monkeypatch.setattr(precision, "_all_nodes_have_bfloat16", lambda: True)
-    monkeypatch.setattr(precision, "_tried", lambda _: "bfloat16")
+    monkeypatch.setattr(before, "_all_nodes_have_bfloat16", lambda: True)
+    monkeypatch.setattr(before, "_tried", lambda _: "bfloat16")
     run(config, str(tmp_path / "run"), last="data")
     assert settled(tmp_path / "run") == settled(tmp_path / "run/sweep/queries.views/2") == "bfloat16"
     assert '"precision": "bfloat16"' in (tmp_path / "run/plan.json").read_text()
     assert "queries.precision: bfloat16" in capsys.readouterr().err
-    monkeypatch.setattr(precision, "_all_nodes_have_bfloat16", lambda: False)  # resumed on an old machine
+    monkeypatch.setattr(before, "_all_nodes_have_bfloat16", lambda: False)  # resumed on an old machine
     run(config, str(tmp_path / "run"), last="data")
     assert settled(tmp_path / "run") == "bfloat16"
     assert "changed" not in capsys.readouterr().err
@@ -43,7 +43,7 @@ def test_each_architecture_is_tried_once_as_a_worker_would_ask_it(monkeypatch: p
     encoders["shadow"]["backbone"] = "resnet8"
     encoders["further"] = {"like": "target", "train_on": "shadow-nonmember"}
     config = parse(small_config(encoders=encoders, validity={"references": ["further"]}), "small.yaml")
-    found = list(precision._networks(config))
+    found = list(before._networks(config))
     assert [(one.channels, one.side) for one in found] == [(1, 8)] * 2
     monkeypatch.setattr("mi_core.querying.precision_trial.has_bfloat16", lambda: True)
-    assert precision._try(config) in ("bfloat16", "float32")
+    assert before._try(config) in ("bfloat16", "float32")

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pytest
 
 from mi_core.costs import Range
+from pipelines.audit import before
 from pipelines.audit import run as audit
-from pipelines.audit import spending
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.encoders import EndpointConfig
 from pipelines.config.sections.sources import SourceConfig
@@ -312,7 +312,7 @@ BUDGET: dict[str, Any] = {"budget": {"cpu_hours": 1e-9}}
 def test_above_the_budget_nothing_starts_without_yes(
     local_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spending, "estimate", lambda runs: estimate(runs, SHORT))
+    monkeypatch.setattr(before, "estimate", lambda runs: estimate(runs, SHORT))
     with pytest.raises(UserError, match=r"CPU-hours \(.* to .*\), more than budget.cpu_hours = 1e-09; .* --yes"):
         audit.run(config_with(**BUDGET), str(tmp_path / "run"), last="data")
     assert not (tmp_path / "run" / "seed-0").exists()
@@ -320,12 +320,12 @@ def test_above_the_budget_nothing_starts_without_yes(
 
 @pytest.mark.slow
 def test_yes_spends_and_is_asked_once(local_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spending, "estimate", lambda runs: estimate(runs, SHORT))
+    monkeypatch.setattr(before, "estimate", lambda runs: estimate(runs, SHORT))
     folder = audit.run(config_with(**BUDGET), str(tmp_path / "run"), last="data", yes=True)
     (entry,) = folder.manifest["estimates"]
     assert entry["confirmed"] is True
     assert entry["cpu_hours"]["low"] <= entry["cpu_hours"]["value"] <= entry["cpu_hours"]["high"]
-    monkeypatch.setattr(spending, "estimate", None)  # measuring again would fail
+    monkeypatch.setattr(before, "estimate", None)  # measuring again would fail
     audit.run(config_with(**BUDGET), folder.path, last="data")
     shutil.rmtree(folder.path)
     audit.run(config_with(), folder.path, last="data")  # no budget, no calibration
