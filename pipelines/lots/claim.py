@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 import torch
 
 from mi_core.auditing.models import device_of, evaluating, is_address, model_of, tried_out
@@ -234,8 +233,7 @@ def ask(
         seen = np.zeros(count, dtype=bool)
         for name in release.parts():
             images = release.images(name, _ASKED)
-            place = pc.index_in(images["sha256"], value_set=release.digests)
-            numbers = np.asarray(pc.fill_null(place, -1))
+            numbers = release.numbers(images)
             chosen = np.flatnonzero(numbers >= 0)
             chosen = chosen[~seen[numbers[chosen]] & wanted[start + numbers[chosen]]]
             _, first = np.unique(numbers[chosen], return_index=True)  # of several copies

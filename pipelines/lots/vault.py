@@ -260,6 +260,10 @@ class Release:
         """The pixels (SHA-256) of the units by number."""
         return self.units["sha256"].combine_chunks()
 
+    def numbers(self, images: pa.Table) -> npt.NDArray[np.int32]:
+        """(N,) the units of some images, by their pixels; -1: they are in none."""
+        return np.asarray(pc.fill_null(pc.index_in(images["sha256"], value_set=self.digests), -1))
+
     @property
     def strata(self) -> tuple[str, ...]:
         """The names of the strata."""
@@ -296,7 +300,7 @@ class Release:
             names: list[str] = []
             for part in self.parts():
                 table = self.images(part, ["name", "sha256"])
-                units = np.asarray(pc.fill_null(pc.index_in(table["sha256"], value_set=self.digests), -1))
+                units = self.numbers(table)
                 mine = (units >= 0) & (held_back[units] == is_held)
                 if self.source.kind == "imagefolder":
                     names += table["name"].filter(pa.array(mine)).to_pylist()

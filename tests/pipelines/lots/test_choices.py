@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -210,18 +211,15 @@ def test_no_release_can_be_left_out(tmp_path: Path, weights: Path) -> None:
     lot = drawn_lot(tmp_path, 60, 70)
     _, statement = claimed(lot, *named(weights))
     assert not failing(statement)
-    for kept in (0, 1):
-        place = tmp_path / f"only-{kept}"
-        shutil.copytree(statement.parent, place)
-        stated = storage.read_json(str(place / "statement.json"))
+
+    def only(kept: int, stated: dict[str, Any], table: pa.Table) -> pa.Table:
         stated["releases"] = [stated["releases"][kept]]
         stated["chain"] = [stated["chain"][kept], stated["chain"][2]]
-        table = storage.read_table(str(place / "opened.parquet"))
         table = table.filter(pc.equal(table["release"], kept))
-        table = table.set_column(0, "release", pa.array(np.zeros(len(table), dtype=np.int64)))
-        storage.write_table(str(place / "opened.parquet"), table)
-        stated["answers"]["opened"] |= {"sha256": file_digest(str(place / "opened.parquet")), "rows": len(table)}
-        storage.write_json(str(place / "statement.json"), stated)
+        return table.set_column(0, "release", pa.array(np.zeros(len(table), dtype=np.int64)))
+
+    for kept in (0, 1):
+        place = changed(statement.parent, tmp_path / f"only-{kept}", partial(only, kept))
         assert failing(place / "statement.json") == {"chain"}
     with forged(statement, tmp_path / "unopened") as stated:
         stated["releases"] = stated["releases"][:1]
@@ -284,14 +282,11 @@ def test_answers_that_were_moved_are_found_by_asking_again(
     assert result.exit_code == 0, told(result)
     assert result.stdout.startswith("CHECKED. The statement says NOT SHOWN, grade: fixed.")
     assert "holds  encoder: asked again about 50 images" in result.output
-    moved = tmp_path / "moved"
-    shutil.copytree(fixed_claim.parent, moved)
-    table = storage.read_table(str(moved / "opened.parquet"))
-    release = Lot.at(str(lot)).releases()[0]
-    held = release.draw.held_back[np.asarray(table["unit"])]
-    scores = np.where(held, -0.9, np.asarray(table["score"]))
-    table = table.set_column(table.schema.get_field_index("score"), "score", pa.array(scores))
-    storage.write_table(str(moved / "opened.parquet"), table)
+    held = Lot.at(str(lot)).releases()[0].draw.held_back
+    lower = held[np.asarray(storage.read_table(str(fixed_claim.parent / "opened.parquet"))["unit"])]
+    moved = changed(
+        fixed_claim.parent, tmp_path / "moved", column("score", lambda old: np.where(lower, -0.9, old).tolist())
+    )
     with forged(moved / "statement.json", tmp_path / "forged") as stated:
         monkeypatch.setattr("pipelines.lots.verify._MOST", 99)
         stated["result"] |= judged_anew(tmp_path / "forged" / "statement.json", stated)
