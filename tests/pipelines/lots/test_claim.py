@@ -56,10 +56,6 @@ def lot_of(
     return place / "lot"
 
 
-def release(lot: Path, number: int = 1) -> Path:
-    return lot / "vault" / f"release-{number:03d}"
-
-
 def published(lot: Path) -> set[int]:
     return {int(path.stem) for path in (lot / "published").rglob("*.png")}
 
