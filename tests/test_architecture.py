@@ -79,10 +79,6 @@ DRAWERS = {
         "actor": {"division", "bank"},
         "": {"division", "actor"},
     },
-    "pipelines.attack": {
-        "answers": {"fit", "reference", "results", "scores"},
-        "": {"answers"},
-    },
     "pipelines.report": {
         "parts": set(),
         "": {"parts"},

@@ -52,15 +52,16 @@ def recipe_of(objective: str, settings: Mapping[str, Any]) -> SimCLRAugmentation
     """
     recipe = AUGMENTATIONS[check_choice("objective", objective, AUGMENTATIONS)]
     defaults = {field.name: field.default for field in fields(recipe)}
-    return recipe(**{name: _setting(name, value, defaults) for name, value in settings.items()})
 
+    def checked_setting(name: str, value: Any) -> Any:
+        default, full = defaults[check_choice("augmentation", name, defaults)], f"augmentation.{name}"
+        if isinstance(default, tuple):
+            return _numbers(full, value, (len(default),))
+        if isinstance(default, str) and not isinstance(value, str):
+            raise _fault(full, value, "a text")
+        return value if isinstance(default, str) else _number(full, value)
 
-def _setting(name: str, value: Any, defaults: Mapping[str, Any]) -> Any:
-    """A setting of the kind that its default is."""
-    default, full = defaults[check_choice("augmentation", name, defaults)], f"augmentation.{name}"
-    if isinstance(default, tuple):
-        return _numbers(full, value, (len(default),))
-    return _text(full, value) if isinstance(default, str) else _number(full, value)
+    return recipe(**{name: checked_setting(name, value) for name, value in settings.items()})
 
 
 def _fault(name: str, value: Any, allowed: str) -> ConfigError:
@@ -113,19 +114,6 @@ def _whole(low: int, high: int, *, absent: bool = False) -> Callable[[str, Any],
     return check
 
 
-def _channels(name: str, value: Any) -> int:
-    if value not in (1, 3) or isinstance(value, bool):
-        raise _fault(name, value, "1 or 3")
-    return int(value)
-
-
-def _between(low: float, high: float, *, is_open: bool = False) -> Callable[[str, Any], float]:
-    def check(name: str, value: Any) -> float:
-        return check_range(name, _number(name, value), low, high, open_low=is_open, open_high=is_open)
-
-    return check
-
-
 def _normalisation(name: str, value: Any) -> tuple[float, ...] | None:
     if value is None:
         return None
@@ -135,13 +123,13 @@ def _normalisation(name: str, value: Any) -> tuple[float, ...] | None:
     return values
 
 
-def _text(name: str, value: Any) -> str:
-    if not isinstance(value, str):
-        raise _fault(name, value, "a text")
-    return value
+def _channels(name: str, value: Any) -> int:
+    if value not in (1, 3) or isinstance(value, bool):
+        raise _fault(name, value, "1 or 3")
+    return int(value)
 
 
-def _optional(kinds: type | tuple[type, ...], allowed: str) -> Callable[[str, Any], Any]:
+def _optional(allowed: str, *kinds: type) -> Callable[[str, Any], Any]:
     def check(name: str, value: Any) -> Any:
         if value is not None and (not isinstance(value, kinds) or value == ""):
             raise _fault(name, value, allowed)
@@ -151,7 +139,7 @@ def _optional(kinds: type | tuple[type, ...], allowed: str) -> Callable[[str, An
 
 
 def _settings(name: str, value: Any) -> Any:
-    return plain_value(name, _optional(Mapping, "a dictionary of settings, or None")(name, value))
+    return plain_value(name, _optional("a dictionary of settings, or None", Mapping)(name, value))
 
 
 def _decoding(name: str, value: Any) -> Any:
@@ -165,20 +153,19 @@ def _decoding(name: str, value: Any) -> Any:
     return value
 
 
-_TEXT, _FLAG = _optional(str, "a text, or None"), _optional((bool,), "True or False")
 _KINDS: dict[str, Callable[[str, Any], Any]] = {
     "size": _whole(1, 4096, absent=True),
     "channels": _channels,
     "views": _whole(2, 10_000),
     "seed": _whole(0, 2**32 - 1),
-    "fdr": _between(0, 1, is_open=True),
-    "max_rejected": _between(0, 1),
-    "factor": _between(1, float("inf")),
-    **dict.fromkeys(("weights", "registration"), _optional((str, os.PathLike), "a path, or None")),
+    "fdr": lambda name, value: check_range(name, _number(name, value), 0, 1, open_low=True, open_high=True),
+    "max_rejected": lambda name, value: check_range(name, _number(name, value), 0, 1),
+    "factor": lambda name, value: check_range(name, _number(name, value), 1),
     "decoding": _decoding,
+    **dict.fromkeys(("weights", "registration"), _optional("a path, or None", str, os.PathLike)),
     **dict.fromkeys(("mean", "std"), _normalisation),
-    **dict.fromkeys(("weights_key", "objective", "output", "key", "nonce"), _TEXT),
+    **dict.fromkeys(("weights_key", "objective", "output", "key", "nonce"), _optional("a text, or None", str)),
     **dict.fromkeys(("augmentation", "endpoint"), _settings),
-    **dict.fromkeys(("quick", "near_duplicates", "trust_code", "progress"), _FLAG),
+    **dict.fromkeys(("quick", "near_duplicates", "trust_code", "progress"), _optional("True or False", bool)),
 }
 """What every argument has to be, by its name."""

@@ -12,14 +12,13 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from mi_core.auditing.attacks import AuditAttack, needs_of
+from mi_core.auditing.attacks import Asked, AuditAttack, needs_of
 from mi_core.auditing.config_text import FAMILY, reference_settings
 from mi_core.auditing.models import Model
 from mi_core.auditing.questions import Question
 from mi_core.auditing.reading import Samples
 from mi_core.auditing.references import Reference, make_references
 from mi_core.augmentations.views import make_views
-from mi_core.encoders.averaging import averaged
 from mi_core.encoders.batch_norm import for_queries
 from mi_core.encoders.checkpoint import Encoder
 from mi_core.features import Measure
@@ -36,21 +35,6 @@ from mi_core.validity.file_features import shrunken
 
 CHUNK = 256  # images that are decoded and queried together
 EMBEDDING = Embedding()  # what the classifier on embeddings reads
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What the encoders answer, and what the classifiers see of M of the N images.
-
-    Args:
-        features: by encoder, of all N images: what the attacks read.
-        pixels: (M, P) float32, the shrunken images.
-        embeddings: (M, D) float32 by all references, side by side; D = 0 without references.
-    """
-
-    features: dict[str, Features]
-    pixels: np.ndarray
-    embeddings: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -85,17 +69,17 @@ class Setup:
             seen: (N,) which images the classifiers see. Of the others neither pixels (up to 12 kB an image) nor
                 embeddings are kept.
         """
-        encoders = {"target": target.encoder, **{one.name: one.model.encoder for one in beside}}
-        outputs = {"target": self.question.output, **{one.name: one.output for one in beside}}
-        ready = {name: averaged(for_queries(one, self.device), 1) for name, one in encoders.items()}
         read = needs_of(self.attacks)
+        more = tuple(dict.fromkeys((*read, EMBEDDING)))
+        asked = {"target": (target.encoder, self.question.output, read)}
+        asked |= {one.name: (one.model.encoder, one.output, more) for one in beside}
         parts: dict[tuple[str, str], list[np.ndarray]] = {}
         small = _Rows(int(seen.sum()))
         embeddings = _Rows(int(seen.sum()))
         together: dict[tuple[str, int | None, tuple[Measure, ...]], dict[str, Encoder]] = {}
-        for name, one in ready.items():
-            needs = read if name == "target" else tuple(dict.fromkeys((*read, EMBEDDING)))
-            together.setdefault((outputs[name], one.size, needs), {})[name] = one
+        for name, (encoder, output, needs) in asked.items():
+            ready = for_queries(encoder, self.device)
+            together.setdefault((output, ready.size, needs), {})[name] = ready
         extractors = [
             Extractor(
                 some,
@@ -123,7 +107,7 @@ class Setup:
         each = np.array(ids)
         features = {
             name: Features(each, {measure.name: np.concatenate(parts.pop((name, measure.name))) for measure in read})
-            for name in ready
+            for name in asked
         }
         return Asked(features, small.array, embeddings.array)
 
@@ -160,15 +144,12 @@ class Setup:
         else:
             nothing = np.zeros(len(samples.items), dtype=bool)
             named = [Reference(f"{FAMILY}-{number}", model, nothing, given=True) for number, model in enumerate(given)]
-        return [self._tried(reference, samples) for reference in named]
-
-    def _tried(self, reference: Reference, samples: Samples) -> Reference:
-        rows, outputs = samples.first(PROBED, self.seed), reference.model.encoder.outputs
-        unseen = rows[~reference.seen[rows]][:PROBED].tolist()
-        model = reference.model
-        works = self.consistency(model, samples, () if reference.given else unseen)
-        output = self.question.output if self.question.output in outputs else outputs[0]
-        return replace(reference, output=output, consistency=works)
+        tried, rows, wanted = [], samples.first(PROBED, self.seed), self.question.output
+        for one in named:
+            unseen, outputs = rows[~one.seen[rows]][:PROBED].tolist(), one.model.encoder.outputs
+            works = self.consistency(one.model, samples, () if one.given else unseen)
+            tried.append(replace(one, output=wanted if wanted in outputs else outputs[0], consistency=works))
+        return tried
 
     def grid(self, samples: Samples) -> tuple[np.ndarray, np.ndarray]:
         """The first candidates (N, C, S, S) and their views (N, V, C, S, S), uint8."""

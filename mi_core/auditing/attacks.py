@@ -1,26 +1,38 @@
-"""The attacks of an audit: mean-cosine, on which the verdict rests, and those that the user adds."""
+"""The attacks of an audit, mean-cosine, on which the verdict rests, and those that the user adds; and their scores."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from functools import cached_property
+from itertools import compress
+from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from mi_core.attacks import ATTACKS
-from mi_core.attacks.base import Attack
+from mi_core.attacks.base import Attack, NotApplicable
 from mi_core.attacks.mean_cosine import MeanCosine
 from mi_core.attacks.shadows import join_shadows
 from mi_core.auditing.arguments import plain_value
 from mi_core.auditing.config_text import FAMILY, MISSING
+from mi_core.auditing.reading import Samples
 from mi_core.auditing.references import Reference
 from mi_core.checks import ConfigError, check_choice
 from mi_core.features import Measure
-from mi_core.records import BoolArray, Features, LabelledFeatures
+from mi_core.metrics.delong import auc
+from mi_core.records import BoolArray, Estimate, Features, FloatArray, LabelledFeatures
+from mi_core.validity.blind import blind_scores, semantic_scores, telling
+from mi_core.validity.bound import auc_limits
+from mi_core.validity.bursts import find_bursts
+from mi_core.validity.file_features import FILE_FEATURES, pixel_names
+from mi_core.validity.unseen import Calibration, Scale, mean_of_unseen
+from mi_core.validity.verdict import Validity, judge
 
 AUDITED, NONMEMBERS, SHADOWS = "audited", "nonmembers", "shadows"
 _FITTED_ON = (NONMEMBERS, AUDITED, SHADOWS)  # the first that an attack can be fitted on is taken
+_Number = TypeVar("_Number", np.float64, np.int64)
 
 
 @dataclass(frozen=True)
@@ -52,47 +64,6 @@ class AuditAttack:
             named = {"attack": f"python:{module}:{kind.__qualname__}", "trust_code": True}
         return named | {"target": "target", "reference": reference, **self.given}
 
-    def fitted(self, name: str, features: Mapping[str, Features], rows: Rows, beside: Sequence[Reference]) -> Attack:
-        """The attack, fitted to score an encoder.
-
-        Args:
-            name: of the encoder.
-            features: of all N images, by encoder.
-            rows: what they are.
-            beside: the references.
-
-        Raises:
-            NotApplicable: the features carry nothing to fit.
-            ShapeError: there are too few images to learn from.
-        """
-        method = _unfitted(self.method, self.method.seed)
-        if self.reference == NONMEMBERS:
-            known = features[name].take(rows.known)
-            method.fit(LabelledFeatures(known, np.zeros(len(known), dtype=bool)))
-        elif self.reference == AUDITED:
-            method.fit(LabelledFeatures(features[name], rows.candidate, audited=True))
-        else:
-            joined = join_shadows({one.name: method.condensed(features[one.name]) for one in beside})
-            method.fit(LabelledFeatures(joined, np.concatenate([one.seen for one in beside])))
-        return method
-
-    def judges(self, rows: Rows) -> BoolArray:
-        """(N,) the images that it judges: all but those that fix its threshold."""
-        return ~rows.known if self.reference == NONMEMBERS else np.ones_like(rows.known)
-
-
-@dataclass(frozen=True)
-class Rows:
-    """What the N images of an audit are.
-
-    Args:
-        known: (N,) controls that fix thresholds of attacks that need some.
-        candidate: (N,) which are candidates.
-    """
-
-    known: BoolArray
-    candidate: BoolArray
-
 
 def needs_of(attacks: Sequence[AuditAttack]) -> tuple[Measure, ...]:
     """All features that some attacks read, each once."""
@@ -115,8 +86,7 @@ def attacks_of(given: Any, *, seed: int, output: str, no_shadows: str) -> tuple[
     """
     if not isinstance(given, list | tuple):
         raise ConfigError(f"attacks = {given!r}; give a list, such as ['lira']")
-    first = AuditAttack(MeanCosine(seed=seed), NONMEMBERS, {})
-    chosen = [first]
+    chosen = [AuditAttack(MeanCosine(seed=seed), NONMEMBERS, {})]
     for one in given:
         attack = _read(one, seed, no_shadows)
         if any(attack.name == other.name for other in chosen):
@@ -130,11 +100,10 @@ def attacks_of(given: Any, *, seed: int, output: str, no_shadows: str) -> tuple[
 def _read(given: Any, seed: int, no_shadows: str) -> AuditAttack:
     parameters: dict[str, Any] = {}
     if isinstance(given, Attack):
-        method = _unfitted(given, seed)
-        defaults = {one.name: one.default for one in fields(given.parameters)}
-        values = {name: plain_value(f"{given.name}.{name}", getattr(given.parameters, name)) for name in defaults}
-        parameters = {name: value for name, value in values.items() if value != defaults[name]}
-        wanted = None
+        method, wanted = _unfitted(given, seed), None
+        for one in fields(given.parameters):
+            value = plain_value(f"{given.name}.{one.name}", getattr(given.parameters, one.name))
+            parameters |= {} if value == one.default else {one.name: value}
     else:
         entry = dict(given) if isinstance(given, Mapping) else {"attack": given}
         kind, wanted = entry.pop("attack", None), entry.pop("reference", None)
@@ -163,16 +132,213 @@ def _unfitted(method: Attack, seed: int) -> Attack:
 
 def _lack(method: Attack, output: str) -> str:
     """What an attack takes that is not at hand; empty: nothing."""
-    needs = method.needs
-    if method.outputs and output not in method.outputs:
-        return f"reads {' or '.join(method.outputs)}, not {output}"
-    for taken, words in (
-        (any(need.captions for need in needs), "reads captions"),
-        (method.labelled, "needs the classes of the images"),
-        (method.populated or method.anchored or method.bank_size, "needs further images"),
-        (method.updated, "needs an earlier version of the encoder"),
-        (method.sequential, "decides while it asks"),
-    ):
-        if taken:
-            return words
-    return ""
+    takes = {
+        f"reads {' or '.join(method.outputs or ())}, not {output}": method.outputs and output not in method.outputs,
+        "reads captions": any(need.captions for need in method.needs),
+        "needs the classes of the images": method.labelled,
+        "needs further images": method.populated or method.anchored or method.bank_size,
+        "needs an earlier version of the encoder": method.updated,
+        "decides while it asks": method.sequential,
+    }
+    return next((words for words, taken in takes.items() if taken), "")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the encoders answer, and what the classifiers see of M of the N images.
+
+    Args:
+        features: by encoder, of all N images: what the attacks read.
+        pixels: (M, P) float32, the shrunken images.
+        embeddings: (M, D) float32 by all references, side by side; D = 0 without references.
+    """
+
+    features: dict[str, Features]
+    pixels: np.ndarray
+    embeddings: np.ndarray
+
+
+@dataclass(frozen=True)
+class JudgedScores:
+    """Scores of the J images that one attack judges.
+
+    Args:
+        attack: that scored them.
+        member: (J,) which are candidates; seen: (J,) which the classifiers saw.
+        score: (J,) on the target.
+        statistic: (J,) the one number that it reads; None: it reads several.
+        threshold: from which on an image is called a member.
+        control: (J,) on the references; None: there are none.
+        groups: (J,) numbers of bursts; None: there are none.
+    """
+
+    attack: AuditAttack
+    member: BoolArray
+    seen: BoolArray
+    score: FloatArray
+    statistic: FloatArray | None
+    threshold: float
+    control: FloatArray | None
+    groups: npt.NDArray[np.int64] | None
+
+    @property
+    def limits(self) -> Estimate:
+        """The AUC with two limits, on images that the classifiers saw."""
+        groups = None if self.groups is None else self.groups[self.seen]
+        return auc_limits(self.score[self.seen], self.member[self.seen], groups)
+
+    def validity(self, blind: FloatArray | None = None, semantic: FloatArray | None = None, **settled: Any) -> Validity:
+        """What a verdict on it rests on; ``blind`` and ``semantic`` as in `Scores`, other arguments are its fields."""
+        seen, member = self.seen, self.member[self.seen]
+        blind, semantic, control = (None if every is None else every[seen] for every in (blind, semantic, self.control))
+        groups = None if self.groups is None else self.groups[seen]
+        semantic_auc = None if semantic is None else auc(semantic, member, groups)
+        return judge(self.score[seen], blind, control, member, groups, semantic_auc=semantic_auc, **settled)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scores:
+    """Scores of the images of an audit; J are judged by the attack of the verdict.
+
+    Args:
+        attacks: what each gave; the first is that of the verdict.
+        not_applicable: why others found nothing to read, by name.
+        known: how many controls fixed thresholds.
+        blind: (J,) of the classifier that never asks an encoder.
+        calibrated: (J,) of the first attack without what the references explain; None: there are none. So are the next.
+        semantic: (J,) of the classifier on embeddings of the references.
+        telling: features of files and pixels, with the AUC of each by itself.
+    """
+
+    attacks: tuple[JudgedScores, ...]
+    not_applicable: Mapping[str, str]
+    known: int
+    blind: FloatArray
+    calibrated: FloatArray | None = None
+    semantic: FloatArray | None = None
+    telling: Mapping[str, float]
+
+    @property
+    def first(self) -> JudgedScores:
+        """Those of the attack of the verdict."""
+        return self.attacks[0]
+
+
+def scores_of(
+    attacks: Sequence[AuditAttack],
+    asked: Asked,
+    beside: Sequence[Reference],
+    samples: Samples,
+    seen: BoolArray,
+    seed: int,
+) -> Scores:
+    """Score the images that fixed no threshold.
+
+    Args:
+        attacks: the first is that of the verdict.
+        asked: what the encoders answered about all N images.
+        beside: the references.
+        samples: the images.
+        seen: (N,) which the classifiers see.
+        seed: of the audit.
+    """
+    known, candidate = samples.known(seed), samples.candidate
+    member, summaries, hashes = candidate[seen], samples.summaries[seen], list(compress(samples.hashes, seen))
+
+    def spread(values: npt.NDArray[_Number], absent: int = 0) -> npt.NDArray[_Number]:
+        every = np.full(len(seen), absent, dtype=values.dtype)
+        every[seen] = values
+        return every
+
+    bursts = find_bursts(asked.embeddings, member) if beside else None
+    groups = None if bursts is None else spread(bursts, -1)
+    first, *others = (_Scorer(attack, asked.features, beside, known, candidate) for attack in attacks)
+    found, faults = [first.scores(seen, groups)], {}
+    for scorer in others:
+        try:
+            found.append(scorer.scores(seen, groups))
+        except NotApplicable as error:
+            faults[scorer.attack.name] = str(error)
+    control, judged, calibrated = first.control, first.judged, None
+    if control is not None:
+        calibrated = Calibration.fit(first.target[known], control[known])(first.target[judged], control[judged])
+    return Scores(
+        attacks=tuple(found),
+        not_applicable=faults,
+        known=int(known.sum()),
+        blind=spread(blind_scores(summaries, asked.pixels, member, seed=seed))[judged],
+        calibrated=calibrated,
+        semantic=spread(semantic_scores(asked.embeddings, member, hashes, seed=seed))[judged] if beside else None,
+        telling=telling(summaries, (*FILE_FEATURES, *pixel_names(samples.decoder.channels)), member),
+    )
+
+
+@dataclass(frozen=True)
+class _Scorer:
+    """An attack on what the encoders answered about all N images: ``known`` (N,) are controls that fix thresholds."""
+
+    attack: AuditAttack
+    features: Mapping[str, Features]
+    beside: Sequence[Reference]
+    known: BoolArray
+    candidate: BoolArray
+
+    @property
+    def judged(self) -> BoolArray:
+        """(N,) the images that it judges: all but those that fix its threshold."""
+        return ~self.known if self.attack.reference == NONMEMBERS else np.ones_like(self.known)
+
+    def scores(self, seen: BoolArray, groups: npt.NDArray[np.int64] | None) -> JudgedScores:
+        """Those of the images that it judges; ``seen`` and ``groups`` are of all. Raises as `_fit`."""
+        judged, features, control = self.judged, self.features["target"], self.control
+        return JudgedScores(
+            attack=self.attack,
+            member=self.candidate[judged],
+            seen=seen[judged],
+            score=self.target[judged],
+            statistic=self._fitted.statistic(features.take(judged)),
+            threshold=self._fitted.threshold,
+            control=None if control is None else control[judged],
+            groups=None if groups is None else groups[judged],
+        )
+
+    @cached_property
+    def target(self) -> FloatArray:
+        """(N,) on the target."""
+        return self._fitted.score(self.features["target"])
+
+    @cached_property
+    def control(self) -> FloatArray | None:
+        """(N,) the mean score over the references that did not see an image, on one scale; None: there are none."""
+        if not self.beside:
+            return None
+        by_shadows = self.attack.reference == SHADOWS  # the same for all encoders
+        methods = {one.name: self._fitted if by_shadows else self._fit(one.name) for one in self.beside}
+        scores = [method.score(self.features[name]) for name, method in methods.items()]
+        seen, alone = [one.seen for one in self.beside], len(self.beside) == 1
+        scales = [
+            Scale() if alone else Scale.fit(own[~mine & self.judged]) for own, mine in zip(scores, seen, strict=True)
+        ]
+        return mean_of_unseen(scores, seen, scales)
+
+    @cached_property
+    def _fitted(self) -> Attack:
+        return self._fit("target")
+
+    def _fit(self, name: str) -> Attack:
+        """The attack, fitted to score an encoder.
+
+        Raises:
+            NotApplicable: the features carry nothing to fit.
+            ShapeError: there are too few images to learn from.
+        """
+        method, features = _unfitted(self.attack.method, self.attack.method.seed), self.features[name]
+        if self.attack.reference == SHADOWS:
+            joined = join_shadows({one.name: method.condensed(self.features[one.name]) for one in self.beside})
+            method.fit(LabelledFeatures(joined, np.concatenate([one.seen for one in self.beside])))
+        elif self.attack.reference == AUDITED:
+            method.fit(LabelledFeatures(features, self.candidate, audited=True))
+        else:
+            known = features.take(self.known)
+            method.fit(LabelledFeatures(known, np.zeros(len(known), dtype=bool)))
+        return method

@@ -14,17 +14,16 @@ from torch import nn
 
 from mi_core.auditing.arguments import checked
 from mi_core.auditing.asking import Bar, Setup
-from mi_core.auditing.attacks import attacks_of
+from mi_core.auditing.attacks import attacks_of, scores_of
 from mi_core.auditing.config_text import reference_settings
 from mi_core.auditing.found import Found
 from mi_core.auditing.images import items_of
-from mi_core.auditing.judging import Measured, judged
+from mi_core.auditing.judging import Measured, conclude
 from mi_core.auditing.models import device_of, evaluating, given_reference, model_of, tried_out
 from mi_core.auditing.questions import Question, question_of
 from mi_core.auditing.reading import CANDIDATES, CONTROLS, MAX_REJECTED, Samples, read
 from mi_core.auditing.references import check_enough
 from mi_core.auditing.registering import COMMAND, RegistrationFile, plan_of
-from mi_core.auditing.scores import scores_of
 from mi_core.checks import ConfigError
 from mi_core.registration import PLAN, ROLES, START
 from mi_core.report.model.as_json import part_as_json
@@ -172,7 +171,7 @@ def audit(
         seen[samples.first(CLASSIFIED, seed)] = True
         scores = scores_of(chosen, setup.ask(target, beside, samples, seen), beside, samples, seen, seed)
         sources = {CANDIDATES: candidates, CONTROLS: controls}
-        return judged(Measured(samples, scores, target, beside, shown, sources, setup, setup.grid(samples), file))
+        return conclude(Measured(samples, scores, target, beside, shown, sources, setup, setup.grid(samples), file))
 
 
 def _no_shadows(question: Question, quick: bool, references: Sequence[Any] | None) -> str:

@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from mi_core.auditing.images import Item
+from mi_core.auditing.attacks import Scores
 from mi_core.auditing.reading import CANDIDATES, Samples
-from mi_core.auditing.scores import Scores
 from mi_core.checks import check_choice, check_range
 from mi_core.images import decode, thumbnail
 from mi_core.report.contents import AttackScores, FigureData, to_json
@@ -143,15 +142,14 @@ class Found:
     def _repr_html_(self) -> str:
         """What a notebook shows: the answer, the AUCs, and the first flagged images."""
         names = {
+            "attack_auc": "attack",
             "blind_auc": "without the encoder",
             "semantic_auc": "on what references see",
             "control_auc": "on references that did not see the image",
         }
-        rows = [("attack", self.validity.attack_auc)]
-        rows += [(names[check], one) for check, one in self.validity.checks.items()]
         cells = "".join(
-            f"<tr><td>{name}</td><td>{one.value:.3f}</td><td>{one.low:.3f} to {one.high:.3f}</td></tr>"
-            for name, one in rows
+            f"<tr><td>{names[check]}</td><td>{one.value:.3f}</td><td>{one.low:.3f} to {one.high:.3f}</td></tr>"
+            for check, one in {"attack_auc": self.validity.attack_auc, **self.validity.checks}.items()
         )
         said = "".join(f"<p>{html.escape(line)}</p>" for line in self.lines)
         named = self.flagged()
@@ -180,7 +178,6 @@ class Found:
     def _thumbnails(self) -> dict[str, bytes]:
         answers = () if self._report.evidence is None else self._report.evidence.samples
         shown = {row.id for of_seed in answers for row in of_seed.top}
-        samples = self._samples
-        decoder = replace(samples.decoder, image_size=64, fit=None, resize=None)
-        rows: list[tuple[str, Item]] = list(zip(samples.ids, samples.items, strict=True))
-        return {name: thumbnail(decode(item.data(), decoder)) for name, item in rows if name in shown}
+        decoder = replace(self._samples.decoder, image_size=64, fit=None, resize=None)
+        items = dict(zip(self._samples.ids, self._samples.items, strict=True))
+        return {name: thumbnail(decode(items[name].data(), decoder)) for name in items if name in shown}

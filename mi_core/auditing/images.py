@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -109,20 +110,20 @@ def _yielded(given: Any, name: str) -> list[Item]:
             f"{name} is a {type(given).__name__}; give a folder, a list of images, an array or a data set"
         )
     held: list[bytes] = []
-    room, samples = _MOST_HELD, iter(given)
-    while True:
-        try:
-            held.append(encoded(next(samples), f"{name}[{len(held)}]"))
-        except StopIteration:
-            break
-        except Exception as error:
-            raise ConfigError(f"{name}[{len(held)}]: {error_in_words(error)}") from error
-        room -= len(held[-1])
-        if room < 0:
-            raise ConfigError(
-                f"{name} yields more than {_MOST_HELD // 10**9} GB in {len(held):,} images; give a folder, or a data "
-                "set with len() and [], which is read piece by piece"
-            )
+    room = _MOST_HELD
+    try:
+        for image in given:
+            held.append(encoded(image, f"{name}[{len(held)}]"))
+            room -= len(held[-1])
+            if room < 0:
+                break
+    except Exception as error:
+        raise ConfigError(f"{name}[{len(held)}]: {error_in_words(error)}") from error
+    if room < 0:
+        raise ConfigError(
+            f"{name} yields more than {_MOST_HELD // 10**9} GB in {len(held):,} images; give a folder, or a data set "
+            "with len() and [], which is read piece by piece"
+        )
     if not held:
         raise ConfigError(f"{name} yields nothing; give at least some images")
     width = len(str(len(held) - 1))
@@ -190,11 +191,9 @@ def _head(path: Path) -> bytes:
 
 def _of_files(paths: Iterable[Path], name: str) -> list[Item]:
     items = [Item(printable(path.as_posix()), path.read_bytes) for path in paths]
-    seen: set[str] = set()
-    for item in items:
-        if item.key in seen:
-            raise ConfigError(f"{name} lists {item.key} twice; list every file once")
-        seen.add(item.key)
+    key, number = Counter(item.key for item in items).most_common(1)[0]
+    if number > 1:
+        raise ConfigError(f"{name} lists {key} twice; list every file once")
     return items
 
 

@@ -13,14 +13,13 @@ import numpy as np
 from mi_core.adoption.soundness import QUERIES, noise_caveat
 from mi_core.attacks import left_out
 from mi_core.auditing.asking import EMBEDDING, Setup
-from mi_core.auditing.attacks import NONMEMBERS, SHADOWS, AuditAttack, needs_of
+from mi_core.auditing.attacks import NONMEMBERS, SHADOWS, AuditAttack, Scores, needs_of
 from mi_core.auditing.config_text import FAMILY, MISSING, audit_settings, reference_settings, yaml_of
 from mi_core.auditing.found import Found
 from mi_core.auditing.models import Model
 from mi_core.auditing.reading import CANDIDATES, CONTROLS, Samples
 from mi_core.auditing.references import Reference
 from mi_core.auditing.registering import COMMAND, RegistrationFile
-from mi_core.auditing.scores import Scores
 from mi_core.encoders.remote.encoder import Endpoint
 from mi_core.features import queries_per_image
 from mi_core.metrics.membership import evaluate
@@ -71,9 +70,9 @@ class Measured:
     file: RegistrationFile
 
 
-def judged(measured: Measured) -> Found:
+def conclude(measured: Measured) -> Found:
     """The result of an audit."""
-    scores, setup, answers = measured.scores, measured.setup, measured.target.answers
+    scores, setup, answers, samples = measured.scores, measured.setup, measured.target.answers, measured.samples
     fault = fault_in_words(measured.consistency)
     trained = any(reference.consistency["works"] for reference in measured.beside)
     measured.file.add(LOOK, {"command": COMMAND, "auc": scores.first.limits.value})
@@ -96,29 +95,20 @@ def judged(measured: Measured) -> Found:
     config, remarks = _config(measured)
     report = replace(_report(measured, verdict, shown, caveats, config), registration=told)
     said, text = answer(report), yaml_of(config, remarks)
-    warned = (f"WARNING. {said.warning}",) if said.warning else ()
-    lines = (*warned, *said.lines, *_further(report), *_losses(measured), *report.caveats)
-    kept = measured.samples, scores, measured.grid
-    return Found(said.headline, tuple(dict.fromkeys(lines)), verdict.validity, setup.fdr, report, text, single, *kept)
-
-
-def _further(report: Report) -> Iterator[str]:
-    """What attacks beside that of the verdict reached."""
+    lines = [f"WARNING. {said.warning}"] if said.warning else []
+    lines += said.lines
     for row in report.pooled[1:]:
         taught = known_in_words(row) if row.shadow is None else "the references trained here"
-        yield f"{row.attack}, fitted on {taught}: AUC {estimate(row.auc)}; a leak does not rest on it."
-    for one in report.not_applicable:
-        yield f"{one.attack}: {one.reason}."
-
-
-def _losses(measured: Measured) -> Iterator[str]:
-    """Images that were left out, and why."""
-    samples = measured.samples
+        lines.append(f"{row.attack}, fitted on {taught}: AUC {estimate(row.auc)}; a leak does not rest on it.")
+    lines += [f"{one.attack}: {one.reason}." for one in report.not_applicable]
     if samples.rejected:
-        first = samples.rejected[0]
-        yield f"Images that cannot be used: {len(samples.rejected)}; first {first.source}/{first.key}: {first.reason}."
+        first = f"first {samples.rejected[0].source}/{samples.rejected[0].key}: {samples.rejected[0].reason}"
+        lines.append(f"Images that cannot be used: {len(samples.rejected)}; {first}.")
     if left := samples.copies + samples.near_copies:
-        yield f"Images left out as copies or near-copies of others: {left}."
+        lines.append(f"Images left out as copies or near-copies of others: {left}.")
+    every = tuple(dict.fromkeys([*lines, *report.caveats]))
+    kept = samples, scores, measured.grid
+    return Found(said.headline, every, verdict.validity, setup.fdr, report, text, single, *kept)
 
 
 def _evidence(measured: Measured, verdict: VerdictPart, planned: int) -> tuple[Evidence, CandidateAnswers | None]:
@@ -187,8 +177,18 @@ def _report(
     methods, attacks = [one.method for one in setup.attacks], tuple(_attacks(measured))
     encoder, output = measured.target.encoder, setup.question.output
     missing, useless = left_out([one.name for one in methods], encoder.outputs, text=encoder.text is not None)
-    data = _data(samples, setup.seed)
     rejected = tuple(samples.rejected)
+    data = DataPart(
+        source="images given in Python",
+        roles=samples.roles(setup.seed),
+        duplicates_removed=samples.copies,
+        near_duplicates_removed=samples.near_copies,
+        remarks=tuple(
+            Remark(source=side, remark=remark, n=count)
+            for side, counts in samples.remarks.items()
+            for remark, count in counts.items()
+        ),
+    )
     return Report(
         schema_version=SCHEMA_VERSION,
         name="audit",
@@ -246,20 +246,6 @@ def _queries(measured: Measured) -> QueriesPart:
     return build.queries_part(
         QueryEntry(encoder=name, role=role, seed=measured.setup.seed, images=images, queries=queries)
         for name, role, images, queries in sent
-    )
-
-
-def _data(samples: Samples, seed: int) -> DataPart:
-    return DataPart(
-        source="images given in Python",
-        roles=samples.roles(seed),
-        duplicates_removed=samples.copies,
-        near_duplicates_removed=samples.near_copies,
-        remarks=tuple(
-            Remark(source=side, remark=remark, n=count)
-            for side, counts in samples.remarks.items()
-            for remark, count in counts.items()
-        ),
     )
 
 

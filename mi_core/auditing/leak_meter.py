@@ -202,8 +202,8 @@ class LeakMeter:
         drawn = make_views(images.to(place), streams.to(place), self.recipe, views=self.views)
         flat = (drawn.flatten(0, 1) - self.mean.to(place)) / self.std.to(place)
         embedded = self.embed(flat)
-        if not isinstance(embedded, torch.Tensor) or embedded.ndim != 2 or len(embedded) != len(flat):
-            shape = tuple(embedded.shape) if isinstance(embedded, torch.Tensor) else type(embedded).__name__
+        shape = tuple(embedded.shape) if isinstance(embedded, torch.Tensor) else type(embedded).__name__
+        if isinstance(shape, str) or len(shape) != 2 or shape[0] != len(flat):
             raise ShapeError(f"the network returned {shape} for {len(flat)} images, expected (B, D); give embed=...")
         similar = pairwise_similarity(embedded.float().unflatten(0, (-1, self.views)))
         return np.asarray(similar.mean(dim=1, dtype=torch.float64).cpu().numpy())

@@ -79,8 +79,7 @@ class Preparation:
     @property
     def normalisation(self) -> dict[str, Any]:
         """Settings that replace the encoder's own."""
-        given = {"mean": self.mean, "std": self.std}
-        return {name: tuple(values) for name, values in given.items() if values is not None}
+        return {name: tuple(given) for name in ("mean", "std") if (given := getattr(self, name)) is not None}
 
     def check_used(self, kind: str, *used: str, name: str = "model") -> None:
         """Raise ConfigError if an argument is given that an encoder of this kind has no use for."""

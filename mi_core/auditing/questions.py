@@ -17,9 +17,9 @@ from mi_core.attacks.mean_cosine import MeanCosine
 from mi_core.auditing.arguments import recipe_of
 from mi_core.auditing.models import Preparation
 from mi_core.augmentations.simclr import SimCLRAugmentation
-from mi_core.encoders.averaging import averaged
 from mi_core.encoders.batch_norm import for_queries
 from mi_core.encoders.checkpoint import Encoder
+from mi_core.features import Measure
 from mi_core.features.caption_similarity import CaptionSimilarity
 from mi_core.images import Decoder
 from mi_core.querying.extractor import Extractor
@@ -90,8 +90,8 @@ def question_of(
     return Question(objective, recipe, output, told, decoder, how, augmentation or {})
 
 
-class ViewSimilarity:
-    """The score of `mi_core.attacks.mean_cosine` on one encoder: how alike its answers to views of an image are.
+class Scorer:
+    """The scores of one encoder on which a claim rests.
 
     Args:
         encoder: in evaluation mode.
@@ -102,41 +102,40 @@ class ViewSimilarity:
     """
 
     def __init__(self, encoder: Encoder, question: Question, views: int, nonce: str, device: torch.device) -> None:
-        self.attack, self.nonce, self.seed = MeanCosine(seed=question.how.seed), nonce, question.how.seed
-        plan = QueryPlan(self.attack.needs, (question.output,), views, precision=precision_on(device.type, PRECISION))
-        ready = averaged(for_queries(encoder, device), 1)
-        self.extractor = Extractor({"target": ready}, plan, question.recipe, device)
+        self.decoder, self._nonce, self._attack = question.decoder, nonce, MeanCosine(seed=question.how.seed)
+        ready, precision = {"target": for_queries(encoder, device)}, precision_on(device.type, PRECISION)
 
-    def __call__(self, images: torch.Tensor, names: Sequence[str]) -> FloatArray:
-        """The scores (B,) of images (B, C, S, S) uint8; ``names`` are for messages."""
-        streams = pixel_streams(self.nonce, self.seed, "query", images)
-        (columns,) = self.extractor(images, streams, list(names)).values()
-        (values,) = columns.values()
-        (measure,) = self.attack.needs
-        return self.attack.statistic(Features(np.array(names), {measure.name: values}))
+        def extractor(measure: Measure, output: str) -> Extractor:
+            plan = QueryPlan((measure,), (output,), views, precision=precision)
+            return Extractor(ready, plan, question.recipe, device)
 
+        (self._cosines,), captions = self._attack.needs, CaptionSimilarity()
+        self._of_views = extractor(self._cosines, question.output)
+        self._of_captions = None if encoder.text is None else extractor(captions, captions.output)
 
-class CaptionFit:
-    """How well an encoder of images and texts fits an image to a caption: their cosine (Ko et al., ICCV 2023).
+    def similarity(self, images: torch.Tensor, names: Sequence[str]) -> FloatArray:
+        """How alike the answers to views of an image are, as `mi_core.attacks.mean_cosine` scores it.
 
-    Args:
-        encoder: in evaluation mode; one without texts gives NaN.
-        question: how it is asked.
-        device: where the encoder is to work.
-    """
+        Args:
+            images: (B, C, S, S) uint8.
+            names: of each, for messages.
 
-    def __init__(self, encoder: Encoder, question: Question, device: torch.device) -> None:
-        self.extractor = None
-        if encoder.text is not None:
-            measure = CaptionSimilarity()
-            plan = QueryPlan((measure,), (measure.output,), precision=precision_on(device.type, PRECISION))
-            self.extractor = Extractor({"target": for_queries(encoder, device)}, plan, question.recipe, device)
+        Returns:
+            (B,) scores.
+        """
+        streams = pixel_streams(self._nonce, self._attack.seed, "query", images)
+        values = _only(self._of_views(images, streams, list(names)))
+        return self._attack.statistic(Features(np.array(names), {self._cosines.name: values}))
 
-    def __call__(self, images: torch.Tensor, captions: Sequence[str], names: Sequence[str]) -> FloatArray:
-        """The scores (B,) of images (B, C, S, S) uint8 with their captions; ``names`` are for messages."""
-        if self.extractor is None:
+    def caption_fit(self, images: torch.Tensor, captions: Sequence[str], names: Sequence[str]) -> FloatArray:
+        """How well images fit to captions, as `similarity`: their cosine (Ko et al., ICCV 2023); NaN without texts."""
+        if self._of_captions is None:
             return np.full(len(images), np.nan)
         streams = torch.zeros(len(images), dtype=torch.int64)  # no view is drawn
-        (columns,) = self.extractor(images, streams, list(names), list(captions)).values()
-        (values,) = columns.values()
-        return np.asarray(values, dtype=np.float64)
+        return np.asarray(_only(self._of_captions(images, streams, list(names), list(captions))), dtype=np.float64)
+
+
+def _only(answers: Mapping[str, Mapping[str, np.ndarray]]) -> np.ndarray:
+    """The one column of the one encoder."""
+    ((values,),) = (columns.values() for columns in answers.values())
+    return values

@@ -81,11 +81,9 @@ def held_back_p_value(
     counts = np.add.reduceat(held[order].astype(np.int64), starts) if len(order) else starts
     if not ((counts > 0) & (counts < sizes)).any():
         return 1.0
-    drawn = _number_of_draws(draws, int(counts.sum()))
-    sums = np.empty(drawn)
+    sums = np.empty(_number_of_draws(draws, int(counts.sum())))
     _sums_of_subsets(normal[order].copy(), starts, sizes, counts, np.random.default_rng(seed % 2**64), sums)
-    observed = float(normal[held].sum())
-    return (1 + int((sums <= observed + 1e-9 * max(1.0, abs(observed))).sum())) / (1 + drawn)
+    return _share_below(sums, float(normal[held].sum()))
 
 
 def paired_p_value(differences: FloatArray, *, seed: int, draws: int = DRAWS) -> float:
@@ -107,11 +105,9 @@ def paired_p_value(differences: FloatArray, *, seed: int, draws: int = DRAWS) ->
     signed = signed_scores(np.asarray(differences, dtype=np.float64))
     if not signed.any():
         return 1.0
-    drawn = _number_of_draws(draws, len(signed))
-    sums = np.empty(drawn)
+    sums = np.empty(_number_of_draws(draws, len(signed)))
     _sums_of_signs(np.abs(signed), np.random.default_rng(seed % 2**64), sums)
-    observed = float(signed.sum())
-    return (1 + int((sums >= observed - 1e-9 * max(1.0, abs(observed))).sum())) / (1 + drawn)
+    return _share_below(-sums, -float(signed.sum()))
 
 
 def joined_p_value(p_values: Sequence[float]) -> float:
@@ -288,6 +284,11 @@ def _offset(share: float, shift: float, usual: float) -> float:
         middle = (low + high) / 2
         low, high = (middle, high) if expit(logit(usual) + tilt - middle).mean() > usual else (low, middle)
     return low
+
+
+def _share_below(sums: _Float64, observed: float) -> float:
+    """The share of draws, the observed one among them, with sums as low."""
+    return (1 + int((sums <= observed + 1e-9 * max(1.0, abs(observed))).sum())) / (1 + len(sums))
 
 
 def _number_of_draws(wanted: int, coins: int) -> int:

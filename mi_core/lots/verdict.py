@@ -40,8 +40,7 @@ from mi_core.lots.designs import (
     signed_scores,
     wealth,
 )
-from mi_core.lots.draw import CAPTIONS, HELD_BACK
-from mi_core.lots.drawn import Drawn
+from mi_core.lots.draw import CAPTIONS, HELD_BACK, Drawn
 from mi_core.metrics.delong import auc
 from mi_core.metrics.intervals import clopper_pearson
 from mi_core.records import BoolArray, Estimate, FloatArray
@@ -184,7 +183,7 @@ def judge_claim(
     Args:
         drawn: the coins of the N units of the lot.
         units: (M,) numbers of those that were asked about, in an order that does not depend on the coins.
-        waves: (M,) ascending numbers of the waves in which they were asked about, from `mi_core.lots.drawn.waves_of`.
+        waves: (M,) ascending numbers of the waves in which they were asked about, from `mi_core.lots.draw.waves_of`.
         scores: (M,) of the images, higher = more likely used.
         caption_scores: (M, 2) of the image with each caption; None: captions were not drawn.
         counted: `ALL` or `UNTIL_DECIDED`, as it was fixed before the first query.
@@ -268,16 +267,10 @@ def _of_held_back(
     )
     path = wealth(held_back_bets(scores, mine.held_back, mine.strata, waves, sizes, back))
     held = int(mine.held_back.sum())
-    both = 0 < held < len(scores)
-    result = DesignResult(
-        HELD_BACK,
-        len(scores) - held,
-        held,
-        held_back_p_value(scores, mine.held_back, mine.strata, seed=seed, draws=draws),
-        any_time_p_value(path),
-        auc(scores, ~mine.held_back) if both and min(held, len(scores) - held) > 1 else _UNKNOWN,
-    )
-    return result, path
+    published = len(scores) - held
+    p_value = held_back_p_value(scores, mine.held_back, mine.strata, seed=seed, draws=draws)
+    estimate = auc(scores, ~mine.held_back) if min(held, published) > 1 else _UNKNOWN
+    return DesignResult(HELD_BACK, published, held, p_value, any_time_p_value(path), estimate), path
 
 
 _UNKNOWN = Estimate(0.5, 0.0, 1.0, 0, supported=False)
@@ -340,10 +333,8 @@ def _albums(
         held = mine.held_back[rows]
         p_values = []
         if held.any() and not held.all():
-            alone = np.zeros(len(rows), dtype=np.int64)
-            p_values.append(
-                held_back_p_value(scores[rows], held, alone, seed=digest64(seed, "album", number), draws=draws)
-            )
+            alone, own = np.zeros(len(rows), dtype=np.int64), digest64(seed, "album", number)
+            p_values.append(held_back_p_value(scores[rows], held, alone, seed=own, draws=draws))
         if pair is not None and not held.all():
             gaps = (pair[0] - pair[1])[rows][~held]
             p_values.append(paired_p_value(gaps, seed=digest64(seed, CAPTIONS, number), draws=draws))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mi_core.lots.chain import FIXED, OWNERS_WORD, WITNESSED
-from mi_core.lots.commitment import UNTIL_DECIDED
+from mi_core.lots.commitment import FIXED, OWNERS_WORD, UNTIL_DECIDED, WITNESSED
 from mi_core.lots.draw import HELD_BACK
 from mi_core.lots.verdict import USED, ClaimResult, DesignResult, least_auc
 from mi_core.report.words.numbers import count, estimate, percent, rate, small
@@ -60,7 +59,13 @@ def lines(result: ClaimResult, lost: int) -> list[str]:
         lost: images that are missing or altered.
     """
     decisive = result.any_time_p_value if result.counted == UNTIL_DECIDED else result.p_value
-    told = [f"p = {small(decisive)}, and {small(result.level)} or less was needed. {_meaning(result, decisive)}"]
+    meaning = "So chance alone may explain the result."
+    if result.verdict == USED:
+        meaning = (
+            f"If the encoder had not used them, chance would give so clear a result in at most {percent(decisive)} of "
+            "draws, whatever the images and the encoder are."
+        )
+    told = [f"p = {small(decisive)}, and {small(result.level)} or less was needed. {meaning}"]
     told.append(
         f"Asked about {count(result.asked)} of {count(result.units)} images"
         + (": it was decided before the others." if result.asked < result.units else ".")
@@ -84,36 +89,18 @@ def lines(result: ClaimResult, lost: int) -> list[str]:
     return told
 
 
-def _meaning(result: ClaimResult, p_value: float) -> str:
-    if result.verdict == USED:
-        return (
-            f"If the encoder had not used them, chance would give so clear a result in at most {percent(p_value)} of "
-            "draws, whatever the images and the encoder are."
-        )
-    return "So chance alone may explain the result."
-
-
 def _design(each: DesignResult) -> str:
+    compared, guessing = f"caption against the other one ({count(each.published)} images)", ""
     if each.design == HELD_BACK:
-        return (
-            f"Published against held back ({count(each.published)} and {count(each.other)} images): "
-            f"AUC {estimate(each.auc)} (.5 is guessing), p = {small(each.p_value)}."
-        )
-    return (
-        f"Published caption against the other one ({count(each.published)} images): AUC {estimate(each.auc)}, "
-        f"p = {small(each.p_value)}."
-    )
+        compared = f"against held back ({count(each.published)} and {count(each.other)} images)"
+        guessing = " (.5 is guessing)"
+    return f"Published {compared}: AUC {estimate(each.auc)}{guessing}, p = {small(each.p_value)}."
 
 
 def _albums(result: ClaimResult) -> list[str]:
-    used = [album for album in result.albums if album.is_used]
-    if not result.albums:
-        return []
+    used, whole = [album for album in result.albums if album.is_used], count(len(result.albums))
     if not used:
-        return [f"None of the {count(len(result.albums))} albums shows it alone (corrected for their number)."]
+        return [f"None of the {whole} albums shows it alone (corrected for their number)."] if result.albums else []
     named = ", ".join(f"{album.album} (p = {small(album.corrected_p_value)})" for album in used[:_ALBUMS])
     more = f", and {count(len(used) - _ALBUMS)} more" if len(used) > _ALBUMS else ""
-    return [
-        f"Albums that show it alone, {count(len(used))} of {count(len(result.albums))}, corrected for their number: "
-        f"{named}{more}."
-    ]
+    return [f"Albums that show it alone, {count(len(used))} of {whole}, corrected for their number: {named}{more}."]

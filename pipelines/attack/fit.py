@@ -1,10 +1,10 @@
-"""Fit an attack on its reference, and score samples of the target and of the reference encoders with it."""
+"""Fit an attack on samples whose membership is known, and score those of the target and of the references with it."""
 
 from __future__ import annotations
 
 import io
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, cast
 
 import numpy as np
@@ -12,23 +12,70 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from mi_core.attacks.base import Attack, NotApplicable
-from mi_core.features.sequential import SequentialSimilarity
-from mi_core.records import BoolArray, Features
+from mi_core.attacks.shadows import join_shadows
+from mi_core.features.sequential import SequentialSimilarity, StoppingRule
+from mi_core.records import BoolArray, Features, LabelledFeatures, among
 from mi_core.validity.unseen import Calibration, Scale, mean_of_unseen
-from pipelines.attack.reference import names_of, reference_of
 from pipelines.attack.results import Task
+from pipelines.config.sections.encoders import TrainedConfig
 from pipelines.data.draw.first import number_of
-from pipelines.data.draw.overlap import seen_by
+from pipelines.data.draw.overlap import members_of, seen_by
 from pipelines.data.draw.splits import Splits, in_roles
 from pipelines.errors import UserError
 from pipelines.extract.features import read
-from pipelines.plan.items import Beside, Encoder, Judge
+from pipelines.plan.items import Beside, Encoder, Fit, Judge, Reading
+from pipelines.run.folder import SeedFolder
 
 FITTED = 2_000_000  # samples of the reference that an attack is fitted on, at most
 MOST_AUDITED = 2_000_000  # samples that an attack which is fitted on them takes
 SCALED = 100_000  # audited samples from which the scale of a reference encoder's scores is known, about
 
-_PLAIN = Scale()
+
+def names_of(reading: Reading) -> list[str]:
+    """The names of the roles of a reading."""
+    return [role.name for role in reading.samples.roles]
+
+
+def _unfitted(fit: Fit) -> Attack:
+    return fit.attack.method()(fit.attack.parameters(), seed=fit.seed)
+
+
+def stopping_rule(fit: Fit, folder: SeedFolder) -> StoppingRule:
+    """Fit a sequential attack on its reference and return its stopping rule.
+
+    Raises:
+        UserError: the features of the reference are missing.
+        NumericError: the attack cannot be fitted; NotApplicable: the features carry no information.
+    """
+    method = _unfitted(fit)
+    method.fit(_reference(fit, folder, Splits.load(folder.path)))
+    return method.stopping_rule()
+
+
+def _reference(fit: Fit, folder: SeedFolder, splits: Splits) -> LabelledFeatures:
+    """What an attack is fitted on: features of samples whose membership is known, of whole splits or of some shards."""
+    if fit.by_halves:
+        return _halves(fit, folder, splits)
+    (reading,) = fit.readings
+    features = read(folder, reading, splits)
+    member = splits.among(features.ids, [role.name for role in fit.known_members])
+    if fit.audited:
+        return LabelledFeatures(features, member, audited=True, groups=splits.groups(features.ids.tolist()))
+    if fit.attack.reference_count is not None:
+        rows = among(features.ids, set(splits.first(names_of(reading), fit.attack.reference_count, fit.seed)))
+        features, member = features.take(rows), member[rows]
+    return LabelledFeatures(features, member)
+
+
+def _halves(fit: Fit, folder: SeedFolder, splits: Splits) -> LabelledFeatures:
+    """Features of the audited samples from several shadow encoders; members are the training samples of each."""
+    method, by_shadow, members = _unfitted(fit), {}, []
+    for reading in fit.readings:
+        shadow, settings = reading.encoder, cast(TrainedConfig, reading.encoder.settings)
+        features = by_shadow[shadow.name] = method.condensed(read(folder, reading, splits))
+        trained = members_of(splits, settings, fit.seed, shadow.nonce)
+        members.append(trained.among(features.ids, settings.train_on))
+    return LabelledFeatures(join_shadows(by_shadow), np.concatenate(members))
 
 
 @dataclass(frozen=True)
@@ -43,7 +90,7 @@ class FittedBeside:
 
     item: Beside
     method: Attack
-    scale: Scale = _PLAIN
+    scale: Scale = field(default_factory=Scale)
 
 
 @dataclass(frozen=True)
@@ -82,59 +129,44 @@ def fit(task: Task, splits: Splits) -> Fitted:
         NotApplicable: the features carry nothing that the attack could read.
         UserError: features are missing, or audited samples are too many for one process.
     """
-    judge, attack = task.judge, task.judge.attack
-    item, known = judge.score.fit, splits
-    if item.audited:
-        _check_size(judge, splits)
+    judge, attack, item, known = task.judge, task.judge.attack, task.judge.score.fit, splits
+    roles = names_of(item.readings[0])
+    asked = number_of(splits, roles, attack.count)
+    if item.audited and asked > MOST_AUDITED:
+        raise UserError(
+            f"attacks.{judge.position}: {attack.attack} with reference = {attack.reference!r} takes {MOST_AUDITED:,} "
+            f"audited samples at most, got {asked:,}; set its count, or fit it on an encoder"
+        )
     if attack.reference_count is None and divisible(judge):
-        roles = names_of(item.readings[0])
-        asked = max(1, number_of(splits, roles, attack.count))
-        known = splits.sampled(roles, FITTED * splits.count(roles) // asked, judge.seed)
-    reference = reference_of(item, task.folder, known)
-    method = attack.method()(attack.parameters(), seed=judge.seed)
+        known = splits.sampled(roles, FITTED * splits.count(roles) // max(1, asked), judge.seed)
+    reference, method = _reference(item, task.folder, known), _unfitted(item)
     started = time.perf_counter()
     method.fit(reference)
     seconds = time.perf_counter() - started
     beside, fault = [], ""
     for other in judge.score.beside:
+        own = method
         try:
-            beside.append(_fitted_beside(task, known, method, other))
+            if other.fit is not None:
+                own = _unfitted(other.fit)
+                own.fit(_reference(other.fit, task.folder, known))
+            beside.append(FittedBeside(other, own))
         except NotApplicable as error:
             fault = str(error)
     if len(judge.score.beside) > 1:
-        beside = [_on_one_scale(task, splits, fitted) for fitted in beside]
+        beside = [replace(fitted, scale=_scale(task, splits, fitted)) for fitted in beside]
     plain = Fitted(method, tuple(beside), len(reference.features), _anchors(reference.features), seconds, fault)
     return replace(plain, calibration=_calibration(task, splits, plain))
 
 
-def _check_size(judge: Judge, splits: Splits) -> None:
-    attack = judge.attack
-    asked = number_of(splits, names_of(judge.score.fit.readings[0]), attack.count)
-    if asked > MOST_AUDITED:
-        raise UserError(
-            f"attacks.{judge.position}: {attack.attack} with reference = {attack.reference!r} takes {MOST_AUDITED:,} "
-            f"audited samples at most, got {asked:,}; set its count, or fit it on an encoder"
-        )
-
-
-def _fitted_beside(task: Task, known: Splits, method: Attack, other: Beside) -> FittedBeside:
-    """The attack on a reference encoder. Raises NotApplicable: as `fit`."""
-    if other.fit is None:
-        return FittedBeside(other, method)
-    attack = task.judge.attack
-    own = attack.method()(attack.parameters(), seed=task.judge.seed)
-    own.fit(reference_of(other.fit, task.folder, known))
-    return FittedBeside(other, own)
-
-
-def _on_one_scale(task: Task, splits: Splits, fitted: FittedBeside) -> FittedBeside:
-    """The same with the mean and spread of its scores of audited samples that the encoder did not see."""
+def _scale(task: Task, splits: Splits, fitted: FittedBeside) -> Scale:
+    """The mean and spread of the scores of audited samples that a reference encoder did not see."""
     reading = fitted.item.reading
     some = splits.sampled(names_of(reading), SCALED, task.judge.seed)
     features = read(task.folder, reading, some)
     judged = ~_seen(splits, reading.encoder, features.ids)
     judged &= ~some.among(features.ids, [role.name for role in task.judge.score.reading.samples.without])
-    return replace(fitted, scale=Scale.fit(fitted.method.score(features.take(judged))))
+    return Scale.fit(fitted.method.score(features.take(judged)))
 
 
 def _calibration(task: Task, splits: Splits, fitted: Fitted) -> Calibration | None:
@@ -153,23 +185,25 @@ def _calibration(task: Task, splits: Splits, fitted: Fitted) -> Calibration | No
 
 @dataclass(frozen=True)
 class Scored:
-    """Scores of some samples.
+    """What scoring some samples took, beside their table.
 
     Args:
-        table: see `pipelines.attack.scores`.
+        samples: that were scored.
         spent: views that a stopping rule asked for; None: there is no rule.
         anchors: further images that the samples are compared with: anchors or a population.
         control_fault: why no reference encoder is scored; else empty.
+        fault: why the attack does not apply; else empty.
     """
 
-    table: pa.Table
-    spent: int | None
-    anchors: int
+    samples: int = 0
+    spent: int | None = None
+    anchors: int = 0
     control_fault: str = ""
+    fault: str = ""
 
 
-def score(task: Task, splits: Splits, fitted: Fitted) -> Scored:
-    """Score the audited samples of whole splits, or of some shards.
+def score(task: Task, splits: Splits, fitted: Fitted) -> tuple[pa.Table, Scored]:
+    """Score the audited samples of whole splits, or of some shards: a table as `pipelines.attack.scores` has it.
 
     Raises:
         NotApplicable: as `fit`.
@@ -197,7 +231,7 @@ def score(task: Task, splits: Splits, fitted: Fitted) -> Scored:
     columns |= {"class": rows["label"], "item": rows["item"].cast(pa.string())}
     decided = evaluated.values.get(SequentialSimilarity().name)
     spent = None if decided is None else int(decided[:, 0].sum())
-    return Scored(pa.table(columns), spent, _anchors(evaluated), fault)
+    return pa.table(columns), Scored(len(evaluated), spent, _anchors(evaluated), fault)
 
 
 def _beside(
@@ -222,29 +256,27 @@ def _seen(splits: Splits, encoder: Encoder, ids: npt.NDArray[np.str_]) -> BoolAr
     return seen_by(splits, encoder.settings, encoder.seed, encoder.nonce, ids.tolist())
 
 
-def described(task: Task, fitted: Fitted | None, scored: tuple[int, int | None, int]) -> dict[str, Any]:
+def describe(task: Task, fitted: Fitted | None, scored: Scored) -> dict[str, Any]:
     """The description of an attack in its result, besides its scores.
 
     Args:
         task: the attack.
         fitted: None: it cannot be fitted.
-        scored: the number of samples, and ``spent`` and ``anchors`` as in `Scored`.
+        scored: all samples together.
     """
-    judge, attack, item = task.judge, task.judge.attack, task.judge.score.fit
-    repeats, reading = judge.repeats, judge.score.reading
-    method = attack.method()(attack.parameters(), seed=judge.seed)
-    queries = method.queries_per_sample(reading.used) * repeats
-    samples, spent, anchors = scored
-    of_samples = queries * samples if spent is None else spent * repeats
-    each = queries if method.populated else repeats
-    beside = (anchors + method.bank_size) * each
+    judge, attack, item, reading = task.judge, task.judge.attack, task.judge.score.fit, task.judge.score.reading
+    method = _unfitted(item)
+    queries = method.queries_per_sample(reading.used) * judge.repeats
+    of_samples = queries * scored.samples if scored.spent is None else scored.spent * judge.repeats
+    each = queries if method.populated else judge.repeats
+    beside = (scored.anchors + method.bank_size) * each
     evaluation = of_samples + (beside if judge.has_shadow or item.audited else 0)
     training = 0
     if fitted is not None and not item.audited:  # audited samples are queried once
         training = queries * fitted.samples + (fitted.anchors + method.bank_size) * each
     told: dict[str, float] = {"per_sample": queries, "attack_training": training, "evaluation": evaluation}
-    if reading.queries[0].stopping is not None and samples:
-        told["mean_per_sample"] = evaluation / samples
+    if reading.queries[0].stopping is not None and scored.samples:
+        told["mean_per_sample"] = evaluation / scored.samples
     return {
         "attack": attack.attack,
         "target": attack.target,
@@ -258,7 +290,7 @@ def described(task: Task, fitted: Fitted | None, scored: tuple[int, int | None, 
     }
 
 
-def packed(method: Attack) -> bytes:
+def state_bytes(method: Attack) -> bytes:
     """The learned state of a fit, as a file of arrays."""
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **cast(Any, method.state()))

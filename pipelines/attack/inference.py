@@ -11,7 +11,7 @@ import pyarrow as pa
 from mi_core.attacks.attribute_inference import infer
 from mi_core.hashing import digest64
 from mi_core.records import Features, among
-from pipelines.attack.reference import names_of
+from pipelines.attack.fit import names_of
 from pipelines.config.sections.attacks import AttributeInferenceConfig
 from pipelines.config.sections.parameters import told_apart
 from pipelines.data.draw.overlap import overlap_of
@@ -69,14 +69,9 @@ def run_plane(item: Inference, folder: SeedFolder) -> None:
     points = plane(features.values["embedding"][kept], item.seed)
     labels = splits.labels()
     classes = [labels[name] for name in features.ids[kept]]
-    table = {
-        "id": features.ids[kept].tolist(),
-        "x": points[:, 0],
-        "y": points[:, 1],
-        "class": [-1 if label is None else label for label in classes],
-        "value": values[kept],
-    }
-    storage.write_table(map_path(item, folder), pa.table(table))
+    known = [-1 if label is None else label for label in classes]
+    table = {"id": features.ids[kept].tolist(), "x": points[:, 0], "y": points[:, 1], "class": known}
+    storage.write_table(map_path(item, folder), pa.table(table | {"value": values[kept]}))
 
 
 def run_inference(item: Inference, folder: SeedFolder) -> None:

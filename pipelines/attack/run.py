@@ -14,14 +14,13 @@ from typing import Any
 
 import torch
 
-from pipelines.attack.answers.canaries import CANARIES
-from pipelines.attack.answers.memorised import MEMORISED
-from pipelines.attack.blind import blind_path, run_blind, telling_path
+from pipelines.attack.blind import TELLING, blind_path, run_blind, run_references, semantic_path
+from pipelines.attack.canaries import CANARIES
 from pipelines.attack.inference import inference_path, map_path, planes, run_inference, run_plane
+from pipelines.attack.judge import MEMORISED
 from pipelines.attack.results import tasks
 from pipelines.attack.score import ONE_PART, is_divided, run_attack, run_divided
 from pipelines.attack.scores import SCORES
-from pipelines.attack.semantic import run_references, semantic_path
 from pipelines.attack.utility import measure, utility_path
 from pipelines.console import count_of, say
 from pipelines.data.draw.splits import Splits
@@ -113,16 +112,12 @@ class _Work:
         """The folder of the file."""
         return self.path.rpartition("/")[0]
 
-    @property
-    def name(self) -> str:
-        """The name of the file."""
-        return self.path.rpartition("/")[2]
-
 
 def _copy(done: _Work, piece: _Work) -> None:
     """Copy a result file, after the files beside it."""
-    parts = [path.removeprefix(f"{done.place}/") for path in storage.list_files(f"{done.place}/{SCORES}")]
-    for name in [*parts, *(name for name in (*piece.beside, piece.name) if storage.exists(f"{done.place}/{name}"))]:
+    names = [path.removeprefix(f"{done.place}/") for path in storage.list_files(f"{done.place}/{SCORES}")]
+    beside = (*piece.beside, piece.path.removeprefix(f"{piece.place}/"))
+    for name in [*names, *(name for name in beside if storage.exists(f"{done.place}/{name}"))]:
         storage.copy(f"{done.place}/{name}", f"{piece.place}/{name}")
 
 
@@ -140,8 +135,7 @@ def _work(planned: Planned) -> Iterator[_Work]:
         return
     for mapped_one in planes(plan, folder):
         yield _Work(map_path(mapped_one, folder), run_plane, (mapped_one, folder), mapped_one)
-    beside = (telling_path(folder).rpartition("/")[2],)
-    yield _Work(blind_path(folder), run_blind, (plan.blind, folder, plan.data), plan.blind, beside)
+    yield _Work(blind_path(folder), run_blind, (plan.blind, folder, plan.data), plan.blind, (TELLING,))
     if plan.semantic is not None:
         yield _Work(semantic_path(folder), run_references, (plan.semantic, folder), plan.semantic)
 

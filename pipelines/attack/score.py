@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from mi_core.attacks.base import NotApplicable
-from pipelines.attack.answers.canaries import score_canaries
-from pipelines.attack.answers.judge import judge
-from pipelines.attack.fit import Fitted, described, divisible, fit, packed, score
+from pipelines.attack.canaries import score_canaries
+from pipelines.attack.fit import Fitted, Scored, describe, divisible, fit, score, state_bytes
+from pipelines.attack.judge import judge
 from pipelines.attack.results import Task
 from pipelines.attack.scores import part_path, scores_folder
 from pipelines.data.database import parts
@@ -81,79 +80,56 @@ def _fit(task: Task) -> Fitted | None:
     except NotApplicable as error:
         _say_not_applicable(task, fitted, str(error))
         return None
-    learned, path = packed(fitted.method), f"{task.path}/attack.npz"
+    learned, path = state_bytes(fitted.method), f"{task.path}/attack.npz"
     if not storage.exists(path) or storage.read_bytes(path) != learned:
         storage.remove(scores_folder(task))
         storage.write_atomic(path, learned)
     return fitted
 
 
-@dataclass(frozen=True)
-class _Part:
-    """The word of a part's task on it: numbers as in `Scored`, or why the attack does not apply."""
-
-    samples: int = 0
-    spent: int | None = None
-    anchors: int = 0
-    control_fault: str = ""
-    fault: str = ""
-
-    def metadata(self) -> dict[str, str]:
-        """As texts, for the part's file."""
-        spent = "" if self.spent is None else str(self.spent)
-        return {"spent": spent, "anchors": str(self.anchors), "fault": self.control_fault}
-
-    @classmethod
-    def read(cls, path: str) -> _Part:
-        """Read the word of an earlier task from its file."""
-        table = storage.read_table(path, ["member"])
-        said = {name.decode(): text.decode() for name, text in (table.schema.metadata or {}).items()}
-        spent = None if said["spent"] == "" else int(said["spent"])
-        return cls(len(table), spent, int(said["anchors"]), said["fault"])
-
-
-def _score(task: Task, fitted: Fitted, number: int, shards: Sequence[tuple[str, str]] | None) -> _Part:
+def _score(task: Task, fitted: Fitted, number: int, shards: Sequence[tuple[str, str]] | None) -> Scored:
     """Score one part and write its file, unless an earlier run did; of no samples there is none.
 
     ``shards``: of the part; None: all.
     """
     path, splits = part_path(task, number), Splits.load(task.folder.path)
     if storage.exists(path):
-        return _Part.read(path)
+        table = storage.read_table(path, ["member"])
+        said = {name.decode(): text.decode() for name, text in (table.schema.metadata or {}).items()}
+        return Scored(len(table), int(said["spent"]) if said["spent"] else None, int(said["anchors"]), said["fault"])
     try:
-        scored = score(task, splits if shards is None else splits.at(shards), fitted)
+        table, scored = score(task, splits if shards is None else splits.at(shards), fitted)
     except NotApplicable as error:
-        return _Part(fault=str(error))
+        return Scored(fault=str(error))
     except NothingAsked:  # the attack counts samples, and none of them stands in these shards
         if shards is None:
             raise
-        return _Part()
-    part = _Part(len(scored.table), scored.spent, scored.anchors, scored.control_fault)
-    storage.write_table(path, scored.table.replace_schema_metadata(part.metadata()))
-    return part
+        return Scored()
+    spent = "" if scored.spent is None else str(scored.spent)
+    said = {"spent": spent, "anchors": str(scored.anchors), "fault": scored.control_fault}
+    storage.write_table(path, table.replace_schema_metadata(said))
+    return scored
 
 
-def _finish(task: Task, fitted: Fitted, parts: Sequence[_Part], begun: float) -> None:
+def _finish(task: Task, fitted: Fitted, parts: Sequence[Scored], begun: float) -> None:
     """Write the result of an attack, all of whose parts are scored.
 
     Raises:
         UserError: no part has a sample.
     """
-    fault = next((part.fault for part in parts if part.fault), "")
-    if fault:
+    if fault := next((part.fault for part in parts if part.fault), ""):
         _say_not_applicable(task, fitted, fault)
         return
     counted = [part for part in parts if part.samples]
     if not counted:
         raise UserError(f"attacks.{task.judge.position}: no sample that {task.judge.attack.attack} counts was queried")
     spent = None if counted[0].spent is None else sum(part.spent or 0 for part in counted)
-    result = described(task, fitted, (sum(part.samples for part in counted), spent, counted[0].anchors))
-    control_fault = next((part.control_fault for part in counted if part.control_fault), "")
-    result |= {"control_not_applicable": control_fault} if control_fault else {}
-    result["scored"] = sum(part.samples for part in counted)
-    judge(task, fitted, result, begun)
+    whole = Scored(sum(part.samples for part in counted), spent, counted[0].anchors)
+    result = describe(task, fitted, whole)
+    if fault := next((part.control_fault for part in counted if part.control_fault), ""):
+        result["control_not_applicable"] = fault
+    judge(task, fitted, result | {"scored": whole.samples}, begun)
 
 
 def _say_not_applicable(task: Task, fitted: Fitted | None, why: str) -> None:
-    result = described(task, fitted, (0, None, 0)) | {"not_applicable": why}
-    storage.write_json(f"{task.path}/result.json", result)
+    storage.write_json(f"{task.path}/result.json", describe(task, fitted, Scored()) | {"not_applicable": why})

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from mi_core.metrics.utility import classifier_accuracy, knn_accuracy, linear_probe, overfitting_level
-from pipelines.attack.reference import names_of
+from pipelines.attack.fit import names_of
 from pipelines.data.draw.splits import Splits
 from pipelines.extract.features import read
 from pipelines.files import storage

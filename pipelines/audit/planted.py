@@ -64,22 +64,19 @@ def trained(config: RunConfig) -> RunConfig:
     encoders["fresh"] = _fresh(config)  # the control of the shadow: the first encoder that saw neither group
     encoders[NEVER] = shadow | {"train_on": [SHADOW_ROLES[1]]}
     encoders[KEEPING] = shadow | {"train_on": [SHADOW_ROLES[0], KNOWN_ROLES[0]]}
-    found = _SHADOW_FREE | {
-        "target": [primary.target, primary.reference, TUNED, KEEPING],
-        "outputs": [primary_output(config)],
-    }
+    output = primary_output(config)
+    found = _SHADOW_FREE | {"target": [primary.target, primary.reference, TUNED, KEEPING], "outputs": [output]}
     plain = plain_of(config)
-    kept = {KNOWN_ROLES[0]: {"from": TARGET_ROLES[0], "fraction": KEPT}}
+    plain["data"]["roles"][KNOWN_ROLES[0]] = {"from": TARGET_ROLES[0], "fraction": KEPT}
     plain |= {
         "name": "selftest-trained",
-        "data": plain["data"] | {"roles": plain["data"]["roles"] | kept},
         "encoders": encoders,
         "attacks": [
             primary.model_dump(mode="json"),
             _SHADOW_FREE | {"target": primary.reference, "outputs": ["backbone"]},
             found,
         ],
-        "validity": {"attack": 0, "output": primary_output(config)},
+        "validity": {"attack": 0, "output": output},
     }
     other = {"label": "other-data", "validity.attack": 1, "validity.output": "backbone"}
     forgetting = {"label": "forgetting", "validity.attack": 2, "validity.references": [NEVER]}
@@ -232,9 +229,9 @@ def write_once(place: str, files: Iterator[tuple[str, bytes]]) -> None:
         storage.write_json(f"{place}/{_WHOLE}", {"whole": True})
 
 
-def png_of(pixels: Pixels) -> bytes:
-    """A PNG file of an image (C, H, W)."""
-    return encode_png(shrunk(pixels, pixels.shape[-1]))
+def png_of(pixels: Pixels, share: float = 1.0) -> bytes:
+    """A PNG file of an image (C, H, W), or of a smaller one: a share of its side."""
+    return encode_png(shrunk(pixels, max(1, round(pixels.shape[-1] * share))))
 
 
 def plain_of(config: RunConfig) -> dict[str, Any]:
@@ -267,16 +264,10 @@ def _fresh(config: RunConfig) -> dict[str, Any]:
     }
 
 
-def _compressed(pixels: Pixels, *, member: bool) -> tuple[bytes, str]:
-    return encode_jpeg(pixels, _FINE if member else _COARSE), "jpg"
-
-
-def _shrunken(pixels: Pixels, *, member: bool) -> tuple[bytes, str]:
-    side = pixels.shape[-1] if member else max(1, round(pixels.shape[-1] * _SMALLER))
-    return encode_png(shrunk(pixels, side)), "png"
-
-
-ALTERED: dict[str, Callable[..., tuple[bytes, str]]] = {"compression": _compressed, "size": _shrunken}
+ALTERED: dict[str, Callable[[Pixels, bool], tuple[bytes, str]]] = {
+    "compression": lambda pixels, member: (encode_jpeg(pixels, _FINE if member else _COARSE), "jpg"),
+    "size": lambda pixels, member: (png_of(pixels, 1.0 if member else _SMALLER), "png"),
+}
 """Cases in which the files of the two groups differ, and how."""
 
 
@@ -290,7 +281,7 @@ def altered(config: RunConfig, splits: Splits, place: str, case: str) -> dict[st
     def files() -> Iterator[tuple[str, bytes]]:
         for name, role in folders.items():
             for number, (_, _, pixels) in enumerate(read_samples(config.data, splits, [role], splits.ids([role]))):
-                data, suffix = ALTERED[case](pixels, member=name == "members")
+                data, suffix = ALTERED[case](pixels, name == "members")
                 yield f"{name}/{number:06d}.{suffix}", data
 
     write_once(place, files())

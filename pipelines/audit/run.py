@@ -25,7 +25,7 @@ from mi_core.querying.precision_trial import Tried, has_bfloat16, tried_precisio
 from mi_core.registration import GIVEN, LOOK, PLAN, ROLES, SEED, START, SYSTEM, new_nonce, planned_nonce
 from mi_core.report.words.numbers import plain
 from pipelines.attack import run as attack
-from pipelines.attack.reference import stopping_rule
+from pipelines.attack.fit import stopping_rule
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.encoders import EndpointConfig
 from pipelines.config.sections.limits import BudgetConfig

@@ -48,9 +48,8 @@ from pipelines.data.draw.splits import Splits
 from pipelines.data.scan.scan import scan
 from pipelines.encoders.stored import describe
 from pipelines.files import storage
-from pipelines.lots.captions import Wanted
 from pipelines.lots.claim import Claim, claim
-from pipelines.lots.commit import commit
+from pipelines.lots.commit import Wanted, commit
 from pipelines.lots.publish import publish
 from pipelines.lots.statement import STATEMENT
 from pipelines.lots.vault import VAULT, Lot
@@ -179,7 +178,12 @@ def _judged(config: RunConfig, place: str, audited: _Audited) -> Iterator[Outcom
     """The outcomes of all cases, each when its run is finished."""
     trained = planted.trained(config)
     folder = audited(trained, "trained")
-    yield from _training_outcomes(config, trained, folder)
+    yield verdict_outcome("leak", folder)
+    other, forgetting = (point.folder for point in points(trained, folder))
+    yield verdict_outcome("other-data", other)
+    primary = config.attacks[config.validity.attack]
+    for name, after in (("forgotten", primary.reference), ("not-forgotten", planted.TUNED), ("kept", planted.KEEPING)):
+        yield forgetting_outcome(name, forgetting, primary.target, after)
     yield verdict_outcome("random-weights", audited(planted.random(config, {}), "random-weights"))
     first = folder.seed(config.seeds[0])
     chooser = Chooser(trained, first)
@@ -209,29 +213,16 @@ def lot_outcomes(
 ) -> Iterator[Outcome]:
     """The outcomes of the claims on a lot of the audited images."""
     lot = lot_of(config, splits, f"{place}/images/lot")
-    primary = config.attacks[config.validity.attack]
+
+    def outcome(name: str, folder: SeedFolder, encoder: str) -> Outcome:
+        found = claim_on(config, lot, folder, encoder)
+        figures = {"p_value": found.result.p_value, "lot_auc": found.result.designs[0].auc.as_json()}
+        return Outcome(name, verdict_of(found), figures, found.statement, STATEMENT)
+
     for name, whole in (("lot-used", True), ("lot-album", False)):
         folder = audited(training(config, lot, whole=whole), name)
-        yield claim_outcome(name, claim_on(config, lot, folder.seed(config.seeds[0]), "target"))
-    yield claim_outcome("lot-unused", claim_on(config, lot, first, primary.reference))
-
-
-def claim_outcome(name: str, found: Claim) -> Outcome:
-    """The outcome of a claim on an encoder."""
-    result = found.result
-    figures = {"p_value": result.p_value, "lot_auc": result.designs[0].auc.as_json()}
-    return Outcome(name, verdict_of(found), figures, found.statement, STATEMENT)
-
-
-def _training_outcomes(config: RunConfig, trained: RunConfig, folder: RunFolder) -> Iterator[Outcome]:
-    """The outcomes of the run that trains: membership, and what was forgotten."""
-    other, forgetting = (point.folder for point in points(trained, folder))
-    yield verdict_outcome("leak", folder)
-    yield verdict_outcome("other-data", other)
-    primary = config.attacks[config.validity.attack]
-    yield forgetting_outcome("forgotten", forgetting, primary.target, primary.reference)
-    yield forgetting_outcome("not-forgotten", forgetting, primary.target, planted.TUNED)
-    yield forgetting_outcome("kept", forgetting, primary.target, planted.KEEPING)
+        yield outcome(name, folder.seed(config.seeds[0]), "target")
+    yield outcome("lot-unused", first, config.attacks[config.validity.attack].reference)
 
 
 def verdict_outcome(name: str, folder: RunFolder) -> Outcome:
@@ -278,19 +269,15 @@ def table(out: str) -> Table:
     result = storage.read_json(f"{storage.target(out)}/{RESULT}")
     shown = Table("case", "expected", "verdict", "figures", "", title="Self-test")
     for case in result["cases"]:
+        values = {
+            words: case[name]["value"] if isinstance(case[name], Mapping) else case[name]
+            for name, words in _FIGURES.items()
+            if name in case
+        }
+        figures = ", ".join(f"{words} {value:.3f}" for words, value in values.items())
         right = "right" if case["right"] else "WRONG"
-        shown.add_row(case["planted"], case["expected"], case["verdict"], _figures(case), right)
+        shown.add_row(case["planted"], case["expected"], case["verdict"], figures, right)
     return shown
-
-
-def _figures(case: Mapping[str, Any]) -> str:
-    """The figures of a case in words."""
-    told = []
-    for name, words in _FIGURES.items():
-        if name in case:
-            value = case[name]["value"] if isinstance(case[name], Mapping) else case[name]
-            told.append(f"{words} {value:.3f}")
-    return ", ".join(told)
 
 
 def classes_of(config: RunConfig, folder: RunFolder) -> int:

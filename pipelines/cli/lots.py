@@ -158,8 +158,7 @@ def _commit(
     from mi_core.lots.commitment import ALL, UNTIL_DECIDED
     from pipelines.data.scan.shards import source_of
     from pipelines.files import storage
-    from pipelines.lots.captions import Wanted
-    from pipelines.lots.commit import commit, read_albums
+    from pipelines.lots.commit import Wanted, commit, read_albums
     from pipelines.lots.publish import publish
     from pipelines.lots.vault import VAULT, Lot
     from pipelines.run.parts import on_parts

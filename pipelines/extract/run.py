@@ -45,7 +45,7 @@ def run(runs: Sequence[Run], planned: Sequence[Planned], rule_of: stopping.RuleO
     Args:
         runs: a run and the points of its sweeps.
         planned: their plans.
-        rule_of: fits the rule that stops the queries of an image, as `pipelines.attack.reference.stopping_rule`.
+        rule_of: fits the rule that stops the queries of an image, as `pipelines.attack.fit.stopping_rule`.
 
     Raises:
         UserError: an encoder returned NaN or another width (the sample is named), a shard became unreadable, more

@@ -17,13 +17,12 @@ import numpy.typing as npt
 
 from mi_core.auditing.models import evaluating, is_address
 from mi_core.checks import ConfigError
-from mi_core.lots.drawn import counted_against
+from mi_core.lots.draw import counted_against
 from mi_core.lots.verdict import support_of
 from mi_core.records import BoolArray
 from pipelines.errors import UserError
 from pipelines.files import storage
-from pipelines.lots.asking import Asking
-from pipelines.lots.claim import ask
+from pipelines.lots.claim import Asking, ask
 from pipelines.lots.question import describe, differing, whole
 from pipelines.lots.statement import Stated
 from pipelines.lots.vault import Lot, contents_of
@@ -75,7 +74,7 @@ def ask_again(file: str, place: str | None, model: Any, **settings: Any) -> Chec
             return Check(ENCODER, FAILS, f"the images of {lot.path} are not those that were committed")
         rows = stated.rows
         count = min(len(rows), max(_LEAST, math.ceil(len(rows) / _TENTH)))
-        scores = counted_against(*stated.answers(), stated.drawn, rows)
+        scores = counted_against(stated.answers, stated.drawn, rows)
         chances = support_of(stated.drawn, rows, *scores)
         chosen = np.random.default_rng(secrets.randbits(64)).choice(len(rows), count, replace=False, p=chances)
         units = [unit.sha256 for release in releases for unit in contents_of(release.units)]
@@ -84,12 +83,11 @@ def ask_again(file: str, place: str | None, model: Any, **settings: Any) -> Chec
             return Check(ENCODER, FAILS, f"the images of {lot.path} are not those of the statement")
         with tempfile.TemporaryDirectory() as folder, on_parts(folder, None, "verify") as each:
             found = ask(releases, rows[chosen], folder, Asking(model, own, nonce), each)
-    now, then = (np.column_stack(parts) for parts in ([one[rows] for one in found], stated.answers()))
     held = stated.drawn.held_back[rows[chosen]]
-    return _compared(now[chosen], then[chosen], held, is_noisy=is_address(model))
+    return _compare(found[rows[chosen]], stated.answers[chosen], held, is_noisy=is_address(model))
 
 
-def _compared(
+def _compare(
     now: npt.NDArray[np.float64], then: npt.NDArray[np.float64], held_back: BoolArray, *, is_noisy: bool
 ) -> Check:
     """Compare answers (M, 3) with those of a statement, by the standard deviation of the scores."""

@@ -1,13 +1,14 @@
 """Claim that an encoder used what a lot published: ask about published and held-back images, and test the draw.
 
 The question is registered in the lot's chain before the first query, and leaves its owner nothing to choose (see
-`mi_core.lots.chain`). Answers are kept part by part, so that a claim that was ended goes on where it stopped, and
+`mi_core.lots.commitment`). Answers are kept part by part, so that a claim that was ended goes on where it stopped, and
 nothing is asked twice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
@@ -15,25 +16,26 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
+import torch
 
-from mi_core.auditing.models import evaluating, is_address
-from mi_core.lots.chain import Question, grade_of, number_of
-from mi_core.lots.commitment import UNTIL_DECIDED
-from mi_core.lots.draw import beacon_fault
-from mi_core.lots.drawn import counted_against, waves_of
-from mi_core.lots.verdict import USED, ClaimResult, judge_claim
+from mi_core.auditing.models import device_of, evaluating, is_address, model_of, tried_out
+from mi_core.auditing.questions import Scorer
+from mi_core.image_files import ImageError
+from mi_core.images import decode_and_hash
+from mi_core.lots.commitment import UNTIL_DECIDED, Question, grade_of, number_of
+from mi_core.lots.draw import beacon_fault, waves_of
+from mi_core.lots.verdict import USED, ClaimResult
 from mi_core.provenance import now
-from pipelines.console import say
+from pipelines.console import bars, say
 from pipelines.errors import UserError
 from pipelines.files import storage
-from pipelines.lots.asking import Asking, ask_part, expected_files, make_ready
-from pipelines.lots.question import describe, folder_of, register, same_question, settled_nonce, whole
-from pipelines.lots.statement import CAPTION_SCORES, SCORE, Asked, write_statement
+from pipelines.lots.question import describe, folder_of, register, same_question, settled_nonce, way_of, whole
+from pipelines.lots.statement import ANSWERS, Answers, answers_in, judge_answers, write_statement
 from pipelines.lots.vault import VAULT, Lot, Release, drawn_of, order_of
 from pipelines.run.parts import TaskMap, on_parts
 
 _MAY_MISS = 0.01  # of the files of a lot, before a claim asks for them
+_BATCH = 64  # images that are decoded and asked about together
 _ASKED = ["name", "sha256", "captions"]  # columns that asking needs
 _VALUE = "value.json"  # in the folder of a question: the number that decided its nonce
 
@@ -46,7 +48,7 @@ class Claim:
         lot: that was asked about.
         question: that was registered before the first query.
         value: of the later number that decided the nonce; empty: none did.
-        grade: of `mi_core.lots.chain.GRADES`.
+        grade: of `mi_core.lots.commitment.GRADES`.
         result: what it says.
         lost: images that are missing or altered; they count against the claim.
         answers: number of the answers, 64 hex digits: the last link of the chain.
@@ -163,7 +165,7 @@ def _check_there(releases: Sequence[Release], *, missing_ok: bool) -> None:
     missing: list[str] = []
     count = 0
     for release in releases:
-        for folder, keys in expected_files(release):
+        for folder, keys in release.expected_files():
             there = set(storage.list_files(folder))
             count += len(keys)
             missing += [path for key in keys if (path := f"{folder}/{key}") not in there]
@@ -186,7 +188,7 @@ def _asked(
     """Ask wave by wave, or about all at once, and judge."""
     drawn, order = drawn_of(releases, captions=question.plan["captions"]), order_of(releases)
     waves, counted = waves_of([len(release.units) for release in releases]), question.plan["counted"]
-    scores, captions = np.full(len(order), np.nan), np.full((len(order), 2), np.nan)
+    answers = np.full((len(order), len(ANSWERS)), np.nan)
     stops = np.unique(waves) if counted == UNTIL_DECIDED else [int(waves[-1])]
     views = asking.settings["views"]
     say("claim", f"asking about {'' if len(stops) == 1 else 'up to '}{len(order):,} images, {views} views of each")
@@ -194,35 +196,25 @@ def _asked(
     for wave in stops:
         count = int(np.searchsorted(waves, wave, "right"))
         folder = f"{folder_of(lot, question)}/answers/{wave:04d}"
-        for own, found in zip((scores, captions), ask(releases, order[begun:count], folder, asking, each), strict=True):
-            own[order[begun:count]] = found[order[begun:count]]
+        new = order[begun:count]
+        answers[new] = ask(releases, new, folder, asking, each)[new]
         begun, rows = count, order[:count]
-        judged = counted_against(scores[rows], captions[rows], drawn, rows)
-        result = judge_claim(
-            drawn,
-            rows,
-            waves[:count],
-            *judged,
-            counted=counted,
-            questions_asked=number_of(lot.chain(), question),
-            seed=asking.nonce,
-        )
+        result = judge_answers(drawn, rows, waves[:count], answers[rows], lot.chain(), question, asking.nonce)
         if counted == UNTIL_DECIDED:
             say("claim", f"{count:,} of {len(order):,} images asked about: p = {result.any_time_p_value:.2g}")
         if result.verdict == USED:
             break
     rows = order[:begun]
-    lost = int(np.isnan(scores[rows]).sum())
+    lost = int(np.isnan(answers[rows, 0]).sum())
     grade = grade_of([release.header for release in releases], question)
-    asked = Asked(rows, scores[rows], captions[rows])
-    answers = write_statement(lot, releases, question, value, asked, result)
-    return Claim(lot, question, value, grade, result, lost, answers)
+    number = write_statement(lot, releases, question, value, rows, answers[rows], result)
+    return Claim(lot, question, value, grade, result, lost, number)
 
 
 def ask(
     releases: Sequence[Release], units: npt.NDArray[np.int64], folder: str, asking: Asking, each: TaskMap
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Ask about some units: scores of images (N,) and of both captions (N, 2); NaN: not asked about, or missing.
+) -> Answers:
+    """Ask about some units: (N, 3); NaN: not asked about, or missing.
 
     Args:
         releases: with N units together.
@@ -232,7 +224,7 @@ def ask(
         each: runs the parts.
     """
     total = sum(len(release.units) for release in releases)
-    scores, captions = np.full(total, np.nan), np.full((total, 2), np.nan)
+    answers = np.full((total, len(ANSWERS)), np.nan)
     wanted = np.isin(np.arange(total), units)
     tasks: list[tuple[Any, ...]] = []
     offsets, start = [], 0
@@ -241,8 +233,7 @@ def ask(
         seen = np.zeros(count, dtype=bool)
         for name in release.parts():
             images = release.images(name, _ASKED)
-            place = pc.index_in(images["sha256"], value_set=release.digests)
-            numbers = np.asarray(pc.fill_null(place, -1))
+            numbers = release.numbers(images)
             chosen = np.flatnonzero(numbers >= 0)
             chosen = chosen[~seen[numbers[chosen]] & wanted[start + numbers[chosen]]]
             _, first = np.unique(numbers[chosen], return_index=True)  # of several copies
@@ -254,13 +245,105 @@ def ask(
                 offsets.append(start)
         start += count
     if isinstance(asking.model, str):
-        paths = each(ask_part, tasks, title="asking the encoder")
+        paths = each(_ask_part, tasks, title="asking the encoder")
     else:  # of this process alone, loaded once and only if something is left to ask
-        one = partial(ask_part, ready=cache(lambda: make_ready(asking)))
+        one = partial(_ask_part, ready=cache(lambda: _make_ready(asking)))
         paths = [one(*task) for task in tasks]
     for offset, path in zip(offsets, paths, strict=True):
         table = storage.read_table(path)
-        rows = offset + np.asarray(table["unit"])
-        scores[rows] = np.asarray(table[SCORE])
-        captions[rows] = np.stack([np.asarray(table[name]) for name in CAPTION_SCORES], axis=1)
-    return scores, captions
+        answers[offset + np.asarray(table["unit"])] = answers_in(table)
+    return answers
+
+
+@dataclass(frozen=True)
+class Asking:
+    """How an encoder is asked, as a task gets it.
+
+    Args:
+        model: a name or an address; anything else is asked in the process that has it.
+        settings: of `pipelines.lots.question.whole`.
+        nonce: of the views.
+    """
+
+    model: Any
+    settings: Mapping[str, Any]
+    nonce: str
+
+
+def _ask_part(
+    asking: Asking, release: Release, name: str, part: pa.Table, path: str, ready: Callable[[], Scorer] | None = None
+) -> str:
+    """Ask about the images of a part, and write their scores (NaN: missing or altered), unless that is done.
+
+    Images that were missing are asked about once they are there. ``ready`` loads the encoder; None: it is loaded here,
+    by its name or address.
+    """
+    scores = {unit: np.full(len(ANSWERS), np.nan) for unit in part["unit"].to_pylist()}
+    if storage.exists(path):
+        before = storage.read_table(path)
+        scores |= dict(zip(before["unit"].to_pylist(), answers_in(before), strict=True))
+    rows = {row["name"]: row for row in part.to_pylist() if np.isnan(scores[row["unit"]][0])}
+    held = {row["name"]: bool(release.draw.held_back[row["unit"]]) for row in rows.values()}
+    if storage.exists(path) and not any(True for _ in release.pictures(name, held)):
+        return path
+    ask = ready() if ready is not None else _kept_ready(asking)
+    batch: list[tuple[Mapping[str, Any], np.ndarray]] = []
+
+    def send() -> int:
+        if not batch:
+            return 0
+        images = torch.from_numpy(np.stack([pixels for _, pixels in batch]))
+        names = [row["name"] for row, _ in batch]
+        for (row, _), score in zip(batch, ask.similarity(images, names), strict=True):
+            scores[row["unit"]][0] = score
+        some = [at for at, (row, _) in enumerate(batch) if row["captions"]]
+        for caption in (0, 1):
+            if some:
+                texts = [batch[at][0]["captions"][caption] for at in some]
+                fits = ask.caption_fit(images[some], texts, [names[at] for at in some])
+                for at, score in zip(some, fits, strict=True):
+                    scores[batch[at][0]["unit"]][1 + caption] = score
+        count = len(batch)
+        batch.clear()
+        return count
+
+    with bars("images", draw=False) as asked:
+        task = asked.add_task("asking the encoder", total=len(rows))
+        asked.begin(task)
+        for key, data in release.pictures(name, held):
+            row = rows[key]
+            try:
+                decoded = decode_and_hash(data, ask.decoder)
+            except ImageError:
+                continue
+            if decoded.sha256 == row["sha256"]:
+                batch.append((row, decoded.pixels))
+            if len(batch) == _BATCH:
+                asked.advance(task, send())
+        asked.advance(task, send())
+    columns = np.stack(list(scores.values())).T
+    storage.write_table(path, pa.table({"unit": list(scores), **dict(zip(ANSWERS, columns, strict=True))}))
+    return path
+
+
+def _make_ready(asking: Asking) -> Scorer:
+    """Load an encoder.
+
+    Raises:
+        ConfigError, ShapeError: as `mi_core.audit`.
+    """
+    way = way_of(asking.model, asking.settings)
+    target = tried_out(model_of(asking.model, way.how), way.decoder.image_size)
+    return Scorer(target.encoder, way, asking.settings["views"], asking.nonce, device_of(asking.model))
+
+
+def _kept_ready(asking: Asking) -> Scorer:
+    """An encoder with a name or an address, loaded once per process."""
+    key = json.dumps([asking.model, asking.settings, asking.nonce], sort_keys=True, default=str)
+    if key not in _KEPT:
+        _KEPT.clear()
+        _KEPT[key] = _make_ready(asking)
+    return _KEPT[key]
+
+
+_KEPT: dict[str, Scorer] = {}

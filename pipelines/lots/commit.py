@@ -6,7 +6,7 @@ import csv
 import hashlib
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -14,23 +14,41 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mi_core.checks import ConfigError
+from mi_core.hashing import digest64
+from mi_core.images import Decoder
 from mi_core.lots.commitment import ALL, Header, entry_digest, text_digest
 from mi_core.lots.draw import Design, merged_strata
+from mi_core.lots.phrases import captioned, credit_lines
 from mi_core.lots.words import power_in_words
+from mi_core.validity.near_duplicates import confirmed, near_pairs, usual_distance
 from pipelines.config.sections.sources import SourceConfig
 from pipelines.console import count_of, say
 from pipelines.data.columns import DESCRIPTOR, PHASH
-from pipelines.data.read.samples import Damage, Item, Note, Problem
+from pipelines.data.read.attributes import SUFFIXES
+from pipelines.data.read.samples import Damage, Item, Note, Problem, Sample
 from pipelines.data.read.sources import Source
 from pipelines.data.scan.scan import usable
 from pipelines.errors import UserError
 from pipelines.files import storage
-from pipelines.lots.captions import ANY_SIZE, Wanted, both_captions, bytes_digest, caption_beside
-from pipelines.lots.elsewhere import seen_in
 from pipelines.lots.vault import IMAGES, UNITS, Lot, Release
 from pipelines.run.parts import TaskMap
 
+ANY_SIZE = Decoder(64, fit="squash")
+"""Enough to tell near-copies; digests are of the pixels at full size."""
 _SOURCES = ("imagefolder", "shards")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The draws that are wanted of a release.
+
+    Args:
+        share: of the images that is held back, in [0, 1).
+        captions: whether one of two captions of every image is published.
+    """
+
+    share: float
+    captions: bool = False
 
 
 def commit(
@@ -175,7 +193,7 @@ def _number(
     new = readable.filter(pc.invert(is_known))
     copies, fresh = len(new), len(new)
     if elsewhere is not None:
-        seen = seen_in(new, elsewhere)
+        seen = _seen_in(new, elsewhere)
         new = new.filter(pc.invert(pc.is_in(new["sha256"], value_set=pa.array(sorted(seen), pa.string()))))
         say("lot", f"{count_of(fresh - len(new), 'image', 'images')} seen elsewhere: published, and not in the lot")
         copies = len(new)
@@ -208,6 +226,36 @@ def _number(
     return True
 
 
+def _seen_in(images: pa.Table, source: SourceConfig) -> set[str]:
+    """The pixels (SHA-256) of those images of a lot that stand in a source, as they are or nearly.
+
+    Args:
+        images: of the lot, with columns of `IMAGES`: pixels and marks.
+        source: where the others are.
+
+    Raises:
+        UserError: the source cannot be read.
+    """
+    shas, hashes, levels = [], [], []
+    for item in Source(source).items():
+        for found in usable(source, item, ANY_SIZE, near=True):
+            if not isinstance(found, Problem):
+                shas.append(found[2])
+                hashes.append(found[3][PHASH])
+                levels.append(np.frombuffer(found[3][DESCRIPTOR], dtype=np.uint8))
+    mine = images["sha256"].to_pylist()
+    others = set(shas)
+    seen = {sha for sha in mine if sha in others}
+    if not hashes or not mine:
+        return seen
+    marks = np.concatenate([np.asarray(images[PHASH], dtype=np.uint64), np.array(hashes, dtype=np.uint64)])
+    own = np.frombuffer(b"".join(images[DESCRIPTOR].to_pylist()), dtype=np.uint8).reshape(len(mine), -1)
+    pairs = near_pairs(marks, distance=usual_distance(len(marks)))
+    pairs = confirmed(pairs, np.concatenate([own, np.stack(levels)]))
+    across = pairs[(pairs[:, 0] < len(mine)) & (pairs[:, 1] >= len(mine))]
+    return seen | {mine[row] for row in across[:, 0].tolist()}
+
+
 def _albums(names: Sequence[str], albums: Mapping[str, str] | None) -> list[str]:
     """The album of each image."""
     if albums is None:
@@ -238,3 +286,35 @@ def read_albums(path: str) -> dict[str, str]:
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"--albums {path} cannot be read ({error})") from error
     return albums
+
+
+def both_captions(caption: str, sha256: str, key: str) -> list[str]:
+    """Both captions of an image, the same whenever they are made.
+
+    Args:
+        caption: its own.
+        sha256: of its pixels.
+        key: secret of the release.
+    """
+    return [captioned(caption, line) for line in credit_lines(digest64(key, "caption", sha256))]
+
+
+def caption_beside(source: SourceConfig, item: Item, sample: Sample) -> str:
+    """The caption of an image: in the tar, or in a text file of its name beside it; empty: there is none."""
+    if source.kind == "shards":
+        texts = [sample.others[suffix] for suffix in SUFFIXES if suffix in sample.others]
+        return texts[0].decode(errors="replace").strip() if texts else ""
+    data = storage.file_or_none(caption_path(f"{item.path}/{sample.key}"))
+    return "" if data is None else data.decode(errors="replace").strip()
+
+
+def caption_path(path: str) -> str:
+    """The text file that belongs to an image file."""
+    folder, slash, name = path.rpartition("/")
+    stem, dot, _ = name.rpartition(".")
+    return f"{folder}{slash}{stem if dot else name}.{SUFFIXES[0]}"
+
+
+def bytes_digest(data: bytes) -> str:
+    """A digest that tells whether bytes are those that were committed."""
+    return hashlib.blake2b(data, digest_size=16).hexdigest()

@@ -11,9 +11,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-import pyarrow.compute as pc
-
 from mi_core.provenance import now
 from pipelines.config.sections.sources import SourceConfig
 from pipelines.data.read import tar_shards
@@ -22,7 +19,7 @@ from pipelines.data.read.samples import Item
 from pipelines.data.read.sources import Source
 from pipelines.errors import UserError
 from pipelines.files import storage
-from pipelines.lots.captions import both_captions, bytes_digest, caption_path
+from pipelines.lots.commit import both_captions, bytes_digest, caption_path
 from pipelines.lots.vault import Release
 from pipelines.run.parts import TaskMap
 
@@ -60,9 +57,8 @@ class _Part:
     @cached_property
     def _known(self) -> tuple[dict[str, _Fate], set[str]]:
         release, table = self.release, self.release.images(self.item.name)
-        numbers = np.asarray(pc.fill_null(pc.index_in(table["sha256"], value_set=release.digests), -1)).tolist()
         fates, elsewhere, drawn = {}, set(), release.draw
-        for row, unit in zip(table.to_pylist(), numbers, strict=True):
+        for row, unit in zip(table.to_pylist(), release.numbers(table).tolist(), strict=True):
             if row["sha256"] in release.earlier:
                 elsewhere.add(row["name"])
             elif unit >= 0:

@@ -24,14 +24,12 @@ from mi_core.encoders.checkpoint import Encoder
 from mi_core.encoders.remote.adapters import ADAPTERS
 from mi_core.encoders.remote.parameters import EndpointParameters
 from mi_core.images import decode
-from mi_core.lots.chain import ENCODER, Link, Question, headers_before, nonce_of
-from mi_core.lots.commitment import ALL, Header, entry_digest
+from mi_core.lots.commitment import ALL, ENCODER, Header, Link, Question, entry_digest, headers_before, nonce_of
 from mi_core.lots.draw import CAPTIONS
 from mi_core.provenance import now
 from pipelines.console import say
 from pipelines.errors import UserError
 from pipelines.files import storage
-from pipelines.lots.asking import pictures_of
 from pipelines.lots.vault import REGISTERED, Lot, Release
 from pipelines.run.registration import code_digest
 
@@ -157,7 +155,7 @@ def _answers(encoder: Encoder, way: Way, release: Release) -> npt.NDArray[np.flo
     """Answers of a function, of which only its name is known, to a few images of the lot, to four digits."""
     name = release.parts()[0]
     keys = [row["name"] for row in release.images(name, ["name", "sha256"]).to_pylist() if row["sha256"]]
-    data = [picture for _, picture in islice(pictures_of(release, name, dict.fromkeys(keys, False)), _PROBED)]
+    data = [picture for _, picture in islice(release.pictures(name, dict.fromkeys(keys, False)), _PROBED)]
     if not data:
         raise UserError(f"{release.lot.published} holds none of the published images; put them back")
     pixels = torch.from_numpy(np.stack([decode(one, way.decoder) for one in data]))

@@ -19,12 +19,20 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from mi_core.checks import ConfigError
-from mi_core.lots.chain import Link, Question, grade_of, headers_before, link_from_json, nonce_of
-from mi_core.lots.commitment import Header, entry_digest
-from mi_core.lots.draw import draw
-from mi_core.lots.drawn import Drawn, joined_draws
+from mi_core.lots.commitment import (
+    Header,
+    Link,
+    Question,
+    entry_digest,
+    grade_of,
+    headers_before,
+    link_from_json,
+    nonce_of,
+    number_of,
+)
+from mi_core.lots.draw import Drawn, counted_against, draw, joined_draws
 from mi_core.lots.merkle import proof_of
-from mi_core.lots.verdict import ClaimResult
+from mi_core.lots.verdict import ClaimResult, judge_claim
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.lots.vault import Lot, Release, contents_of
@@ -32,25 +40,39 @@ from pipelines.report.bindings import file_digest
 
 KIND = "encoder-audit claim, version 1"
 STATEMENT, OPENED = "statement.json", "opened.parquet"
-SCORE, CAPTION_SCORES = "score", ("caption-0", "caption-1")
+ANSWERS = ("score", "caption-0", "caption-1")
+"""The answers about an image: of the image alone, and of it with each caption."""
+Answers = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class Asked:
-    """Questions and answers.
+def answers_in(table: pa.Table) -> Answers:
+    """The answers (M, 3) of a table; NaN: there is none."""
+    return np.stack([np.asarray(table[name]) for name in ANSWERS], axis=1)
 
-    Args:
-        order: (M,) numbers of the units over all releases, in the order of asking.
-        scores: (M,) of the images; captions: (M, 2) of both captions; NaN: there is none.
-    """
 
-    order: npt.NDArray[np.int64]
-    scores: npt.NDArray[np.float64]
-    captions: npt.NDArray[np.float64]
+def judge_answers(
+    drawn: Drawn,
+    units: npt.NDArray[np.int64],
+    waves: npt.NDArray[np.int64],
+    answers: Answers,
+    chain: Sequence[Link],
+    question: Question,
+    nonce: str,
+) -> ClaimResult:
+    """Judge the answers (M, 3) to a question of a chain; ``drawn``, ``units`` and ``waves`` as in `judge_claim`."""
+    scores = counted_against(answers, drawn, units)
+    number, counted = number_of(chain, question), question.plan["counted"]
+    return judge_claim(drawn, units, waves, *scores, counted=counted, questions_asked=number, seed=nonce)
 
 
 def write_statement(
-    lot: Lot, releases: Sequence[Release], question: Question, value: str, asked: Asked, result: ClaimResult
+    lot: Lot,
+    releases: Sequence[Release],
+    question: Question,
+    value: str,
+    order: npt.NDArray[np.int64],
+    answers: Answers,
+    result: ClaimResult,
 ) -> str:
     """Write both files of a statement into the folder of the claim.
 
@@ -58,7 +80,8 @@ def write_statement(
         lot, releases: that were asked about.
         question: that was registered.
         value: of the later number that decided the nonce; empty: there is none.
-        asked: questions and answers.
+        order: (M,) numbers of the units over all releases, in the order of asking.
+        answers: (M, 3); NaN: there is none.
         result: of `judge_claim`.
 
     Returns:
@@ -73,8 +96,8 @@ def write_statement(
     starts = np.cumsum([0, *(len(release.units) for release in releases)])
     tables, parts = [], []
     for number, release in enumerate(releases):
-        mine = np.flatnonzero((asked.order >= starts[number]) & (asked.order < starts[number + 1]))
-        units = asked.order[mine] - starts[number]
+        mine = np.flatnonzero((order >= starts[number]) & (order < starts[number + 1]))
+        units = order[mine] - starts[number]
         contents = list(contents_of(release.units.take(pa.array(units))))
         opened = sorted(units.tolist())
         entry = {
@@ -90,13 +113,12 @@ def write_statement(
             "blind": [release.blind(unit) for unit in units.tolist()],
             "sha256": [unit.sha256 for unit in contents],
             "captions": [list(unit.captions) for unit in contents],
-            SCORE: asked.scores[mine],
-            **{name: asked.captions[mine, at] for at, name in enumerate(CAPTION_SCORES)},
+            **dict(zip(ANSWERS, answers[mine].T, strict=True)),
         }
         tables.append(pa.table(columns, _OPENED))
     storage.write_table(f"{folder}/{OPENED}", pa.concat_tables(tables))
-    rows = {"name": OPENED, "sha256": file_digest(f"{folder}/{OPENED}"), "rows": len(asked.order)}
-    answers = {"previous": question.commitment, "value": value, "opened": rows}
+    rows = {"name": OPENED, "sha256": file_digest(f"{folder}/{OPENED}"), "rows": len(order)}
+    link = {"previous": question.commitment, "value": value, "opened": rows}
     told = {
         "kind": KIND,
         "grade": grade_of(headers, question),
@@ -104,11 +126,11 @@ def write_statement(
         "chain": [link.as_json() for link in chain],
         "releases": parts,
         "question": question.commitment,
-        "answers": answers,
+        "answers": link,
         "stamps": [base64.b64encode(storage.read_bytes(path)).decode() for path in storage.list_files(lot.stamps)],
     }
     storage.write_json(f"{folder}/{STATEMENT}", told)
-    return entry_digest(answers)
+    return entry_digest(link)
 
 
 _OPENED = pa.schema(
@@ -118,7 +140,7 @@ _OPENED = pa.schema(
         "blind": pa.binary(),
         "sha256": pa.string(),
         "captions": pa.list_(pa.string()),
-        **{name: pa.float64() for name in (SCORE, *CAPTION_SCORES)},
+        **{name: pa.float64() for name in ANSWERS},
     }
 )
 
@@ -194,7 +216,7 @@ class Stated:
         albums = [entry["albums"] for entry in entries]
         return joined_draws(designs, albums, draws, captions=self.question.plan["captions"])
 
-    def answers(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        """Scores of the images (M,), and of both captions (M, 2), as opened.parquet has them."""
-        captions = np.stack([np.asarray(self.opened[name]) for name in CAPTION_SCORES], axis=1)
-        return np.asarray(self.opened[SCORE]), captions
+    @property
+    def answers(self) -> Answers:
+        """(M, 3) as opened.parquet has them."""
+        return answers_in(self.opened)

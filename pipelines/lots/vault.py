@@ -23,7 +23,7 @@ A *part* is a shard, or a slice of a folder. Releases are numbered; a later one 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import chain, count, takewhile
@@ -33,16 +33,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from mi_core.checks import ConfigError
-from mi_core.lots.chain import Link, Question
-from mi_core.lots.commitment import Header, Unit, blind_of, text_digest
-from mi_core.lots.draw import Draw, draw
-from mi_core.lots.drawn import Drawn, asking_order, joined_draws
+from mi_core.lots.commitment import Header, Link, Question, Unit, blind_of, text_digest
+from mi_core.lots.draw import Draw, Drawn, asking_order, draw, joined_draws
 from mi_core.lots.merkle import root_of
 from mi_core.provenance import now
 from pipelines.config.sections.sources import SourceConfig
 from pipelines.data.columns import DESCRIPTOR, PHASH
+from pipelines.data.read.samples import Item
+from pipelines.data.read.sources import Source
 from pipelines.errors import UserError
 from pipelines.files import storage
 
@@ -149,10 +150,6 @@ class Lot:
                 "other; others are missing or altered: put them back from your backup"
             )
         return found
-
-    def questions(self) -> list[Question]:
-        """The questions in their order."""
-        return [link for link in self.chain() if isinstance(link, Question)]
 
     def write_down(self, what: str, commitment: str, decided_by: str) -> None:
         """Add the line of a link to commitments.txt, unless it stands there."""
@@ -263,6 +260,10 @@ class Release:
         """The pixels (SHA-256) of the units by number."""
         return self.units["sha256"].combine_chunks()
 
+    def numbers(self, images: pa.Table) -> npt.NDArray[np.int32]:
+        """(N,) the units of some images, by their pixels; -1: they are in none."""
+        return np.asarray(pc.fill_null(pc.index_in(images["sha256"], value_set=self.digests), -1))
+
     @property
     def strata(self) -> tuple[str, ...]:
         """The names of the strata."""
@@ -277,6 +278,35 @@ class Release:
     def images(self, part: str, columns: Sequence[str] | None = None) -> pa.Table:
         """The images of a part: a table of `IMAGES`, or some columns of it."""
         return storage.read_table(f"{self.path}/images/{part}.parquet", columns)
+
+    def pictures(self, part: str, held: Mapping[str, bool]) -> Iterator[tuple[str, bytes]]:
+        """The images of a part that are there, names and bytes; ``held``: by name, whether each is held back."""
+        shown = [key for key, is_held in held.items() if not is_held]
+        back = [key for key, is_held in held.items() if is_held]
+        for folder, keys in ((self.lot.published, shown), (self.held_back, back)):
+            if self.source.kind == "imagefolder":
+                for key in sorted(keys):
+                    data = storage.file_or_none(f"{folder}/{key}")
+                    if data is not None:
+                        yield key, data
+            elif keys and storage.exists(path := f"{folder}/{part}.tar"):
+                for sample in Source(self.source).read(Item(part, path=path), set(keys)):
+                    yield sample.key, sample.image
+
+    def expected_files(self) -> Iterator[tuple[str, list[str]]]:
+        """Its folders with the files of its units that stand in each."""
+        held_back = self.draw.held_back
+        for folder, is_held in ((self.lot.published, False), (self.held_back, True)):
+            names: list[str] = []
+            for part in self.parts():
+                table = self.images(part, ["name", "sha256"])
+                units = self.numbers(table)
+                mine = (units >= 0) & (held_back[units] == is_held)
+                if self.source.kind == "imagefolder":
+                    names += table["name"].filter(pa.array(mine)).to_pylist()
+                elif mine.any():
+                    names.append(f"{part}.tar")
+            yield folder, names
 
     def leaves(self) -> list[bytes]:
         """The digests of the leaves, by number of the unit."""

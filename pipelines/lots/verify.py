@@ -14,20 +14,30 @@ import numpy as np
 import pyarrow as pa
 
 from mi_core.checks import ConfigError
-from mi_core.lots.chain import ENCODER as OWN_CODE
-from mi_core.lots.chain import Question, faults_of_chain, grade_of, headers_before, number_of
-from mi_core.lots.commitment import ALL, UNTIL_DECIDED, Header, Unit, entry_digest, text_digest
-from mi_core.lots.draw import beacon_fault
-from mi_core.lots.drawn import asking_order, counted_against, waves_of
+from mi_core.lots.commitment import (
+    ALL,
+    UNTIL_DECIDED,
+    Header,
+    Question,
+    Unit,
+    entry_digest,
+    faults_of_chain,
+    grade_of,
+    headers_before,
+    number_of,
+    text_digest,
+)
+from mi_core.lots.commitment import ENCODER as OWN_CODE
+from mi_core.lots.draw import asking_order, beacon_fault, waves_of
 from mi_core.lots.merkle import root_from
-from mi_core.lots.verdict import USED, judge_claim
+from mi_core.lots.verdict import USED
 from mi_core.lots.words import CHOSEN, MEANINGS
 from mi_core.report.statement import differences
 from pipelines.console import count_of
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.lots.question import chosen_parts, whole
-from pipelines.lots.statement import OPENED, Stated
+from pipelines.lots.statement import OPENED, Stated, judge_answers
 from pipelines.report.bindings import file_digest
 from pipelines.report.verify import FAILS, HOLDS, NEAR, NOTE, OPEN, Check
 from pipelines.run.registration import code_digest
@@ -159,42 +169,32 @@ def _faults_of_release(header: Header, entry: Mapping[str, Any], table: pa.Table
 
 def _check_drawings(stated: Stated) -> Iterator[Check]:
     for number, (entry, header) in enumerate(zip(stated.entries["releases"], stated.headers, strict=True), start=1):
-        if header.beacon:
-            text = (
-                f"release {number}: look up that {header.beacon} was {entry['beacon']}, in exactly these characters, "
-                f"and that somebody else knew the commitment {header.commitment} before that number came out; else "
-                "the draw is the owner's own"
-            )
-        else:
-            text = (
-                f"release {number} was DRAWN BY THE OWNER ALONE: he may have drawn many lots and kept the luckiest, "
-                f"unless the commitment {header.commitment} was known before the encoder was made"
-            )
-        yield Check("draw", OPEN, text)
+        text = (
+            f"release {number}: look up that {header.beacon} was {entry['beacon']}, in exactly these characters, and "
+            f"that somebody else knew the commitment {header.commitment} before that number came out; else the draw is "
+            "the owner's own"
+        )
+        alone = (
+            f"release {number} was DRAWN BY THE OWNER ALONE: he may have drawn many lots and kept the luckiest, "
+            f"unless the commitment {header.commitment} was known before the encoder was made"
+        )
+        yield Check("draw", OPEN, text if header.beacon else alone)
 
 
 def _check_question(stated: Stated) -> Iterator[Check]:
     question, grade = stated.question, grade_of(stated.headers, stated.question)
     faults = [] if stated.entries["grade"] == grade else [f"the grade is {grade}, not {stated.entries['grade']}"]
     yield Check("grade", FAILS if faults else NOTE, faults[0] if faults else f"{grade}: {MEANINGS[grade]}")
-    if question.decided_by:
-        yield Check(
-            "question",
-            OPEN,
-            f"look up that {question.decided_by} was {stated.value}, in exactly these characters, and that somebody "
-            f"else knew the registration {question.commitment} before; else the claim is the owner's word",
-        )
-    if chosen := [part for part in question.given if part != OWN_CODE]:
-        named = ", ".join(CHOSEN.get(part, part) for part in chosen)
-        yield Check(
-            "question", OPEN, f"the owner chose {named}: ask the provider whether the encoder is used like that"
-        )
-    if any(header.design.captions for header in stated.headers) and not question.plan["captions"]:
-        yield Check(
-            "question",
-            OPEN,
-            "captions were drawn, and the encoder was not asked about them: look up that it reads no texts",
-        )
+    chosen = ", ".join(CHOSEN.get(part, part) for part in question.given if part != OWN_CODE)
+    unasked = any(header.design.captions for header in stated.headers) and not question.plan["captions"]
+    for text, applies in {
+        f"look up that {question.decided_by} was {stated.value}, in exactly these characters, and that somebody else "
+        f"knew the registration {question.commitment} before; else the claim is the owner's word": question.decided_by,
+        f"the owner chose {chosen}: ask the provider whether the encoder is used like that": chosen,
+        "captions were drawn, and the encoder was not asked about them: look up that it reads no texts": unasked,
+    }.items():
+        if applies:
+            yield Check("question", OPEN, text)
     yield from _check_plan(question)
     before = [
         link.encoder for link in stated.chain if isinstance(link, Question) and link.commitment != question.commitment
@@ -269,8 +269,9 @@ def _check_result(stated: Stated) -> Iterator[Check]:
         faults.append(f"{len(order) - len(rows)} images were not asked about, though all were to be")
     elif 0 < len(rows) < len(order) and waves[len(rows) - 1] == waves[len(rows)]:
         faults.append("the images that were asked about end within a wave")
-    faults += _faults_of_answers(stated)
-    gone = int(np.isnan(stated.answers()[0]).sum())
+    if (np.abs(stated.answers) > _MOST_COSINE).any():
+        faults.append("some answers are no cosines")
+    gone = int(np.isnan(stated.answers[:, 0]).sum())
     fine = f"{len(rows):,} of {len(order):,} images were asked about, none left out"
     lost = f"; {gone:,} gave no answer, which counts against the claim" if gone else ""
     yield from _lines("completeness", faults, fine + lost)
@@ -278,15 +279,9 @@ def _check_result(stated: Stated) -> Iterator[Check]:
         return
     asked, place = order[: len(rows)], np.empty(len(order), dtype=np.int64)
     place[rows] = np.arange(len(rows))
-    scores, captions = (values[place[asked]] for values in stated.answers())
-    found = judge_claim(
-        stated.drawn,
-        asked,
-        waves[: len(rows)],
-        *counted_against(scores, captions, stated.drawn, asked),
-        counted=question.plan["counted"],
-        questions_asked=number_of(stated.chain, question),
-        seed=stated.nonce,
+    answers = stated.answers[place[asked]]
+    found = judge_answers(
+        stated.drawn, asked, waves[: len(rows)], answers, stated.chain, question, stated.nonce
     ).as_json()
     changed = differences(result, json.loads(json.dumps(found)), tolerance=NEAR)
     yield from _lines(
@@ -294,9 +289,3 @@ def _check_result(stated: Stated) -> Iterator[Check]:
         [f"the answers give another {', '.join(changed[:_MOST])} than stated"] if changed else [],
         f"if the answers are true, {result['verdict'].upper()} follows by the exact test of the draw",
     )
-
-
-def _faults_of_answers(stated: Stated) -> Iterator[str]:
-    """Answers that no encoder gives."""
-    if (np.abs(np.column_stack(stated.answers())) > _MOST_COSINE).any():
-        yield "some answers are no cosines"

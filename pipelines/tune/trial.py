@@ -22,8 +22,8 @@ from mi_core.metrics.pooled import pool
 from mi_core.records import Estimate
 from mi_core.report.contents import method_in_words
 from pipelines.attack import run as attack
+from pipelines.attack.fit import stopping_rule
 from pipelines.attack.inference import inferred
-from pipelines.attack.reference import stopping_rule
 from pipelines.attack.results import result_of, tasks
 from pipelines.attack.utility import utility_path
 from pipelines.config.reading.fields import with_changes

@@ -12,7 +12,7 @@ from typing import Any
 from mi_core.encoders.remembering import Memory
 from mi_core.registration import LOOK, START
 from pipelines.attack import run as attack
-from pipelines.attack.reference import stopping_rule
+from pipelines.attack.fit import stopping_rule
 from pipelines.audit.run import register, with_nonce
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.encoders import ForeignConfig

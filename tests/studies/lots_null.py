@@ -18,8 +18,7 @@ import torch
 from PIL import Image, ImageFilter
 
 from mi_core.lots.commitment import UNTIL_DECIDED
-from mi_core.lots.draw import Design, draw
-from mi_core.lots.drawn import asking_order, counted_against, joined_draws, waves_of
+from mi_core.lots.draw import Design, asking_order, counted_against, draw, joined_draws, waves_of
 from mi_core.lots.verdict import judge_claim
 from tests.studies.shared import Result, Scores, cifar10, consistency, counted, published
 
@@ -84,7 +83,7 @@ def _claim(case: Case, name: str) -> tuple[float, float]:
         shown = np.flatnonzero(~drawn.held_back)
         scores[shown[np.argsort(scores[shown])[: int(case.loses * len(shown))]]] = np.nan
     texts = np.full((len(scores), 2), np.nan) if case.captions is None else case.captions
-    own, captions = counted_against(scores[order], texts[order], drawn, order)
+    own, captions = counted_against(np.column_stack([scores, texts])[order], drawn, order)
     result = judge_claim(
         drawn,
         order,

@@ -26,22 +26,19 @@ import torch
 from PIL import Image
 
 from mi_core.auditing.models import device_of, model_of
-from mi_core.auditing.questions import ViewSimilarity
+from mi_core.auditing.questions import Scorer
 from mi_core.encoders import build_backbone
 from mi_core.encoders.checkpoint import seeded
 from mi_core.hashing import digest64
-from mi_core.lots.chain import Question, nonce_of
-from mi_core.lots.commitment import Header, text_digest
+from mi_core.lots.commitment import Header, Question, nonce_of, text_digest
 from mi_core.lots.designs import held_back_p_value
-from mi_core.lots.draw import HELD_BACK, Design, draw
-from mi_core.lots.drawn import Drawn, asking_order, joined_draws, waves_of
+from mi_core.lots.draw import HELD_BACK, Design, Drawn, asking_order, draw, joined_draws, waves_of
 from mi_core.lots.verdict import judge_claim, level_of
 from pipelines.config.sections.sources import SourceConfig
 from pipelines.errors import UserError
 from pipelines.files import storage
-from pipelines.lots.captions import Wanted
 from pipelines.lots.claim import claim
-from pipelines.lots.commit import commit
+from pipelines.lots.commit import Wanted, commit
 from pipelines.lots.publish import publish
 from pipelines.lots.question import plan_of, way_of, whole
 from pipelines.lots.vault import VAULT, Lot
@@ -77,7 +74,7 @@ class Owner:
 
     def scores(self, nonce: str) -> Scores:
         """The answers (480,) to all images in the views of a nonce."""
-        ask = ViewSimilarity(self.target.encoder, self.way, 10, nonce, device_of(LOAD))
+        ask = Scorer(self.target.encoder, self.way, 10, nonce, device_of(LOAD)).similarity
         return np.asarray(ask(self.small, self.names), dtype=np.float64)
 
 

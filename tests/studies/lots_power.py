@@ -24,7 +24,7 @@ import torch
 from PIL import Image, ImageDraw
 
 from mi_core.auditing.models import Preparation
-from mi_core.auditing.questions import CaptionFit, Question, ViewSimilarity
+from mi_core.auditing.questions import Question, Scorer
 from mi_core.encoders.checkpoint import Encoder
 from mi_core.images import Decoder, decode, encode_jpeg
 from mi_core.lots.designs import (
@@ -35,7 +35,7 @@ from mi_core.lots.designs import (
     paired_p_value,
     wealth,
 )
-from mi_core.lots.drawn import waves_of
+from mi_core.lots.draw import waves_of
 from mi_core.lots.phrases import captioned, credit_lines
 from mi_core.metrics.delong import auc
 from mi_core.objectives import OBJECTIVES
@@ -113,12 +113,12 @@ def scores_of(encoder: Encoder, objective: str, release: Release) -> tuple[Score
     output = "projection" if objective == "clip" else "backbone"
     question = Question(objective, MILD, output, {}, Decoder(32), Preparation(32))
     device, names = torch.device("cpu"), [str(row) for row in range(2 * PUBLISHED)]
-    ask = ViewSimilarity(encoder, question, 10, "power", device)
-    views = ask(release.pixels(), names)
+    ask = Scorer(encoder, question, 10, "power", device)
+    views = ask.similarity(release.pixels(), names)
     if encoder.text is None:
         return views, None
-    fit, shown = CaptionFit(encoder, question, device), release.pixels()
-    return views, np.stack([fit(shown, [both[line] for both in release.texts], names) for line in (0, 1)], axis=1)
+    texts = [[both[line] for both in release.texts] for line in (0, 1)]
+    return views, np.stack([ask.caption_fit(release.pixels(), one, names) for one in texts], axis=1)
 
 
 def power_of(claim: Callable[[np.random.Generator, int], float]) -> tuple[int | None, dict[str, float]]:

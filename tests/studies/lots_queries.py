@@ -15,7 +15,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from mi_core.lots.designs import held_back_bets, held_back_p_value, wealth
-from mi_core.lots.drawn import waves_of
+from mi_core.lots.draw import waves_of
 from tests.studies.shared import Result
 
 CLAIMS, POWER, LEVEL = 500, 0.8, 0.01

@@ -12,7 +12,7 @@ from mi_core.defenses.privacy import present_or_not
 from mi_core.defenses.sensitivity import LEAVE
 from mi_core.report.model.promises import DpAudit, Guessed, Promise
 from mi_core.validity.one_run import Guesses, any_time_p_value, best_bound, corrected_p_value, grid_of
-from pipelines.attack.answers.canaries import guessed, wealth_against
+from pipelines.attack.canaries import guessed, wealth_against
 from pipelines.attack.results import Task, result_of
 from pipelines.config.roles import CANARY_IN, CANARY_ROLE
 from pipelines.config.run_config import RunConfig

@@ -9,7 +9,7 @@ import numpy as np
 from mi_core.records import Estimate
 from mi_core.report.model.promises import Memorisation, MemorisedSample
 from mi_core.validity.conformal import flagged_at
-from pipelines.attack.answers.memorised import memorised_path
+from pipelines.attack.judge import memorised_path
 from pipelines.attack.results import Task, result_of, settings_of
 from pipelines.files import storage
 from pipelines.plan.rules.encoders import epoch_beside, shadows_of

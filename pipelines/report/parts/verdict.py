@@ -20,12 +20,11 @@ from mi_core.report.model.evidence import Evidence, SampleAnswers, TopSample
 from mi_core.report.model.judgement import VerdictPart
 from mi_core.report.pooling import class_rows
 from mi_core.validity.verdict import LOT, Validity, judge
-from pipelines.attack.answers.candidates import answer_candidates, flagged_ids, forget_samples
-from pipelines.attack.blind import blind_path, telling_path
+from pipelines.attack.blind import blind_path, groups_of, semantic_auc, telling_path
+from pipelines.attack.candidates import answer_candidates, flagged_ids, forget_samples
 from pipelines.attack.results import Task, result_of, settings_of
 from pipelines.attack.score import ONE_PART
 from pipelines.attack.scores import groups_in, judged, rows_of, units_of
-from pipelines.attack.semantic import groups_of, semantic_auc
 from pipelines.config.roles import CALIBRATION_ROLE
 from pipelines.config.sections.data import DataConfig
 from pipelines.data.draw.images import read_samples

@@ -24,7 +24,7 @@ from torch import nn
 
 from mi_core import audit
 from mi_core.attacks.base import Attack, State
-from mi_core.auditing import config_text, judging, scores
+from mi_core.auditing import attacks, config_text, judging
 from mi_core.auditing.asking import Bar
 from mi_core.auditing.found import Found
 from mi_core.auditing.images import Item, items_of
@@ -290,13 +290,19 @@ def test_an_encoder_of_grey_images_is_asked_about_grey_images() -> None:
         found_in(channels=2)
 
 
-def test_what_was_lost_or_left_out_is_printed(tmp_path: Path) -> None:
+def test_what_was_lost_or_left_out_is_printed_and_counted() -> None:
     pictures = [encode_png(one) for one in IMAGES]
-    found = found_in([*pictures[:100], b"nothing", pictures[0]], pictures[100:], max_rejected=0.1)
-    text = str(found)
+    found = found_in([*pictures[:100], b"\x89PNG\r\n\x1a\n broken", pictures[0]], pictures[100:], max_rejected=0.02)
+    text, report = str(found), found.report
     assert "Images that cannot be used: 1; first candidates/100: " in text
     assert "Images left out as copies or near-copies of others: 1." in text
-    assert all(caveat in text for caveat in found.report["caveats"])
+    assert all(caveat in text for caveat in report["caveats"])
+    assert (report["data"]["roles"]["candidate"]["n"], report["data"]["duplicates_removed"]) == (100, 1)
+    assert [bad["key"] for bad in report["rejected"]] == ["100"] and report["rejected_count"] == 1
+    assert report["rejected_total"] == {"samples": 1, "shards": 0, "estimated": False}
+    assert yaml.safe_load(found.config())["data"]["max_rejected"] == 0.02
+    assert "lpla" in report["not_tested"][0] and "metric-loss" not in report["not_tested"][0]
+    assert "metric-loss" in " ".join(report["not_applying"])
 
 
 def test_an_encoder_that_does_not_work_is_told_before_groups_that_differ() -> None:
@@ -350,13 +356,13 @@ def test_only_what_the_classifiers_see_is_kept_and_it_is_what_they_saw_of_all(mo
     """Against all images, decoded and shrunk one by one, and the answers for all, of which rows are taken."""
     given: dict[str, list[Any]] = {}
     for name in ("blind_scores", "semantic_scores"):
-        real = getattr(scores, name)
+        real = getattr(attacks, name)
 
         def recorded(*arguments: Any, name: str = name, real: Any = real, **settings: Any) -> Any:
             given.setdefault(name, []).append(arguments)
             return real(*arguments, **settings)
 
-        monkeypatch.setattr(scores, name, recorded)
+        monkeypatch.setattr(attacks, name, recorded)
     monkeypatch.setattr("mi_core.auditing.audit.CLASSIFIED", 60)
     references = [network(1), network(2)]
     found_in(references=references)
@@ -505,23 +511,6 @@ def test_numbers_of_numpy_and_torch_are_numbers() -> None:
     )  # fmt: skip
     assert other.table == plain.table
     assert yaml.safe_load(other.config())["seeds"] == [3]
-
-
-def test_losses_are_counted() -> None:
-    images = [encode_png(one) for one in IMAGES[:100]]
-    found = found_in([*images, images[0], b"\x89PNG\r\n\x1a\n broken"])
-    data = found.report["data"]
-    assert "lpla" in found.report["not_tested"][0] and "metric-loss" not in found.report["not_tested"][0]
-    assert "metric-loss" in " ".join(found.report["not_applying"])
-    assert (data["roles"]["candidate"]["n"], data["duplicates_removed"]) == (100, 1)
-    assert [bad["key"] for bad in found.report["rejected"]] == ["101"]
-    assert found.report["rejected_total"] == {"samples": 1, "shards": 0, "estimated": False}
-
-
-def test_more_losses_are_allowed_where_the_user_says_so() -> None:
-    found = found_in([*IMAGES[:97], b"", b"", b""], max_rejected=0.02)
-    assert found.report["rejected_count"] == 3
-    assert yaml.safe_load(found.config())["data"]["max_rejected"] == 0.02
 
 
 def test_an_encoder_behind_an_api_answers_like_the_network_itself() -> None:

@@ -98,18 +98,30 @@ def test_a_function_has_no_weights_to_read_or_reset() -> None:
     assert (target.open, target.reference, target.part.load) == (False, None, "the Python function embed")
 
 
+NAMED, API = "checkpoint:conv4", "https://a.example/json"
+
+
 @pytest.mark.parametrize(
-    ("model", "message"),
+    ("model", "settings", "message"),
     [
-        ("resnet50", "model = 'resnet50': give kind:architecture"),
-        ("checkpoint:resnet18", "needs weights; give weights=FILE"),
-        ("python:m:f", "runs code of others; give trust_code=True"),
-        (7, "model is a int"),
+        ("resnet50", {}, "model = 'resnet50': give kind:architecture"),
+        ("checkpoint:resnet18", {}, "needs weights; give weights=FILE"),
+        ("python:m:f", {}, "runs code of others; give trust_code=True"),
+        (7, {}, "model is a int"),
+        (API, {"mean": (0.5,) * 3}, "mean is given, but model is an API"),
+        (API, {"weights": "file"}, "weights is given, but model is an API"),
+        (NAMED, {"key": "secret"}, "key is given, but model is a named encoder"),
+        (nn.Flatten(), {"weights": "file"}, "weights is given, but model is a Python network"),
+        (nn.Flatten(), {"weights_key": "ema"}, "weights_key is given, but model is a Python network"),
+        (nn.Flatten(), {"endpoint": {"batch": 2}}, "endpoint is given, but model is a Python network"),
+        (Encoder(nn.Flatten(), {}, *2 * [torch.ones(1)]), {"std": (1.0,)}, "std is given, but model is an encoder of"),
+        (lambda images: images.sum(), {}, "expected an embedding"),
+        (lambda images: (images, images), {}, r"returned a tuple of 0, 1; .*lambda x: model\(x\)\[0\]"),
     ],
 )
-def test_what_is_no_encoder(model: Any, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        model_of(model, HOW)
+def test_what_is_no_encoder_or_has_no_use_for_an_argument(model: Any, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises((ConfigError, ShapeError), match=message):
+        model_of(model, Preparation(16, **settings))
 
 
 def test_a_reference_gets_nothing_of_the_audited_encoder(tmp_path: Path) -> None:
@@ -141,8 +153,6 @@ def test_the_entry_of_a_file_is_chosen_and_stands_in_the_config(tmp_path: Path) 
     assert usual.part.fingerprint != taken.part.fingerprint and "weights_key" not in (usual.settings or {})
     with pytest.raises(ConfigError, match="weights_key = 'ema', but the file has state_dict, model_ema"):
         model_of("checkpoint:conv4", Preparation(16, file, weights_key="ema"))
-    with pytest.raises(ConfigError, match="weights_key is given, but model is a Python network"):
-        model_of(nn.Flatten(), Preparation(16, weights_key="ema"))
 
 
 @pytest.mark.parametrize(
@@ -191,29 +201,6 @@ def test_secrets_of_an_api_come_from_the_environment(monkeypatch: pytest.MonkeyP
     monkeypatch.delenv("VISION_KEY")
     with pytest.raises(ConfigError, match=r"endpoint\.api_key_env = 'VISION_KEY': the environment variable is not set"):
         model_of(url, Preparation(16, endpoint=endpoint))
-
-
-@pytest.mark.parametrize(
-    ("model", "settings", "message"),
-    [
-        ("https://a.example/json", {"mean": (0.5,) * 3}, "mean is given, but model is an API"),
-        ("https://a.example/json", {"weights": "file"}, "weights is given, but model is an API"),
-        ("checkpoint:conv4", {"key": "secret"}, "key is given, but model is a named encoder"),
-        (nn.Flatten(), {"weights": "file"}, "weights is given, but model is a Python network"),
-        (nn.Flatten(), {"endpoint": {"batch": 2}}, "endpoint is given, but model is a Python network"),
-        (Encoder(nn.Flatten(), {}, *2 * [torch.ones(1)]), {"std": (1.0,)}, "std is given, but model is an encoder of"),
-    ],
-)
-def test_an_argument_of_no_use_is_refused(model: Any, settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        model_of(model, Preparation(16, **settings))
-
-
-def test_answers_that_are_no_embeddings() -> None:
-    with pytest.raises(ShapeError, match="expected an embedding"):
-        model_of(lambda images: images.sum(), HOW)
-    with pytest.raises(ConfigError, match=r"returned a tuple of 0, 1; .*lambda x: model\(x\)\[0\]"):
-        model_of(lambda images: (images, images), HOW)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])

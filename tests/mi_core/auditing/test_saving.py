@@ -11,25 +11,21 @@ from typing import Any
 
 import jsonschema
 import numpy as np
-import numpy.typing as npt
 import pytest
 import torch
 import yaml
 from PIL import Image
 
 from mi_core import audit
-from mi_core.attacks.base import Attack, State
 from mi_core.auditing import config_text
 from mi_core.checks import ConfigError
 from mi_core.encoders.checkpoint import weights_bytes
-from mi_core.features import Measure
-from mi_core.features.embedding import Embedding
 from mi_core.images import encode_png
-from mi_core.records import Features
 from mi_core.report.contents import schema
 from mi_core.training.loop import PretrainingParameters, audited_encoder
 from pipelines.plan.load import load
 from tests.endpoints import serving
+from tests.mi_core.auditing.test_audit import FirstNumber
 
 SIDE = 8
 CANDIDATES, CONTROLS = np.split(np.random.default_rng(0).integers(0, 256, (180, SIDE, SIDE, 3), dtype=np.uint8), [50])
@@ -41,30 +37,18 @@ FIRST = {"crop_scale": np.array([0.4, 1.0]), "flip": np.float32(0.5), "rotation"
 class Oddities:
     """Parameters of every kind that a program may have."""
 
+    sign: int = 1
     folder: Path = Path()
     bins: tuple[int, ...] = ()
     rate: Any = None
     weights: Any = None
 
 
-class Odd(Attack):
+class Odd(FirstNumber):
     """An attack whose parameters JSON does not know."""
 
     name = "odd"
-    threat_model = "an embedding"
-    source = "this test"
-    reference = frozenset({"nonmembers"})
     Parameters = Oddities
-
-    @property
-    def needs(self) -> tuple[Measure, ...]:
-        return (Embedding(),)
-
-    def _fit(self, features: Features, member: Any) -> State:
-        return {"threshold": np.array(np.quantile(self._score(features, {}), 0.9))}
-
-    def _score(self, features: Features, state: State) -> npt.NDArray[np.float64]:
-        return np.asarray(features[Embedding()][:, 0], dtype=np.float64)
 
 
 def network() -> torch.nn.Module:
@@ -102,7 +86,7 @@ CASES: dict[str, list[Any]] = {
     "attacks": [
         ["quantile-regression", {"attack": "combined", "penalty": np.float32(5)}],
         ({"attack": "combined", "penalty": np.float64(5)},),
-        [Odd(Oddities(Path("here"), (1, 2), np.float64(0.5), Oddities(rate=np.arange(2))))],
+        [Odd(Oddities(1, Path("here"), (1, 2), np.float64(0.5), Oddities(rate=np.arange(2))))],
         [Odd],
     ],
     "objective": [None, "byol"],

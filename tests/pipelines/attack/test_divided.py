@@ -17,8 +17,7 @@ from mi_core.report.build import SeedTest, SetTest
 from mi_core.validity.conformal import conformal_p_values
 from mi_core.validity.sets.share import LeastShare
 from mi_core.validity.verdict import Validity
-from pipelines.attack import score, scores
-from pipelines.attack.answers import candidates
+from pipelines.attack import candidates, score, scores
 from pipelines.attack.fit import Scored
 from pipelines.attack.results import Task, tasks
 from pipelines.audit import run as audit
@@ -99,11 +98,11 @@ def test_a_part_without_a_counted_sample_has_no_scores(
     asked = set(splits.first(audited_roles(config), 2, 0))
     bare = [place for place in splits.sums.shards if not asked & set(splits.at([place]).ids(audited_roles(config)))]
 
-    def scored_of(task: Task, splits: Splits, fitted: Any) -> Scored:
+    def scored_of(task: Task, splits: Splits, fitted: Any) -> tuple[pa.Table, Scored]:
         if set(splits.sums.shards) <= set(bare):
             features.read(task.folder, task.judge.score.reading, splits)
         table = pa.table({"id": ["a"], "member": [True], "score": [0.5], "item": ["x"]})
-        return Scored(table, None, 3)
+        return table, Scored(1, None, 3)
 
     fitted: Any = None
     monkeypatch.setattr(score, "score", scored_of)

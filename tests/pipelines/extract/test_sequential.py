@@ -18,7 +18,7 @@ from mi_core.features.pairwise_similarity import PairwiseSimilarity
 from mi_core.features.sequential import by_views, stopped
 from mi_core.records import LabelledFeatures
 from mi_core.report.contents import schema
-from pipelines.attack.reference import stopping_rule
+from pipelines.attack.fit import stopping_rule
 from pipelines.audit import run as audit
 from pipelines.config.run_config import RunConfig
 from pipelines.data.draw.splits import Splits

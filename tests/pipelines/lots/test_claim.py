@@ -14,6 +14,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from mi_core.encoders.checkpoint import Encoder as EncoderModule
+from mi_core.lots.commitment import Question
 from mi_core.lots.words import grade_in_words, headline, lines
 from pipelines.cli.app import app
 from pipelines.errors import UserError
@@ -54,10 +55,6 @@ def lot_of(
     result = CliRunner().invoke(app, ["lot", str(place / "photos"), "--out", str(place / "lot"), *options])
     assert result.exit_code == 0, result.output
     return place / "lot"
-
-
-def release(lot: Path, number: int = 1) -> Path:
-    return lot / "vault" / f"release-{number:03d}"
 
 
 def published(lot: Path) -> set[int]:
@@ -213,7 +210,8 @@ def test_what_is_asked_is_fixed_before_the_first_query(tmp_path: Path) -> None:
         return images.mean(dim=(2, 3)) @ torch.arange(12.0).reshape(3, 4).sin()
 
     refused(RuntimeError, "is gone", ask, lot, breaks)
-    (registered,) = Lot.at(str(lot)).questions()
+    registered = Lot.at(str(lot)).chain()[-1]
+    assert isinstance(registered, Question)
     assert registered.plan["views"] == 4 and registered.plan["counted"] == "all"
     assert set(registered.given) == {"augmentation", "decoder", "encoder", "views"}
     assert registered.commitment in (lot / "commitments.txt").read_text()

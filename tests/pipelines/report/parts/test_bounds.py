@@ -15,10 +15,9 @@ from mi_core.registration import PLAN, is_after_looking
 from mi_core.report.model.attacks import AttackResult
 from mi_core.validity.bound import auc_limits
 from mi_core.validity.verdict import CHOICE
-from pipelines.attack.blind import blind_path
+from pipelines.attack.blind import blind_path, semantic_path
 from pipelines.attack.results import Task, result_of
 from pipelines.attack.scores import part_path
-from pipelines.attack.semantic import semantic_path
 from pipelines.audit.run import register
 from pipelines.errors import UserError
 from pipelines.files import storage

@@ -59,12 +59,20 @@ def answer_candidates(task: Task, test: SeedTest, fdr: float) -> SampleAnswers:
     scores, groups = np.asarray(table[column], dtype=np.float64), one_sided(groups_in(table), member)
     share, _ = test.result.best_share
     found = answers_of(scores, member, share, fdr=fdr, seed=folder.seed, groups=groups)
-    _forget_parts(folder, parts_of(task))
+    kept = {_path_beside(folder, part) for part in parts_of(task)}
+    for path in storage.list_files(samples_folder(folder)):
+        if path not in kept:  # an earlier report wrote it of other parts
+            storage.remove(path)
     by_score = _ByScore.from_answers(found)
     parts = over_parts(_write, parts_of(task), folder, column, by_score, title="answers for single candidates")
     highest = pa.concat_tables([one.highest for one in parts]).sort_by([("score", "descending"), ("id", "ascending")])
     flagged = sum(one.flagged for one in parts)
-    _write_changed(f"{folder.path}/validity/{FLAGGED}", _csv(highest.slice(0, min(flagged, LISTED))))
+    buffer = io.StringIO()
+    listed = csv.writer(buffer, lineterminator="\n")
+    listed.writerow(["id", *NUMBERS])
+    for row in highest.slice(0, min(flagged, LISTED)).to_pylist():
+        listed.writerow([row["id"], *(f"{row[name]:.6g}" for name in NUMBERS)])
+    _write_changed(f"{folder.path}/validity/{FLAGGED}", buffer.getvalue().encode())
     return sample_answers(
         test,
         candidates=sum(one.candidates for one in parts),
@@ -128,24 +136,7 @@ def _path_beside(folder: SeedFolder, part: str) -> str:
     return f"{samples_folder(folder)}/{part.rpartition('/')[2]}"
 
 
-def _forget_parts(folder: SeedFolder, parts: Sequence[str]) -> None:
-    """Remove answers that an earlier report wrote of other parts."""
-    kept = {_path_beside(folder, part) for part in parts}
-    for path in storage.list_files(samples_folder(folder)):
-        if path not in kept:
-            storage.remove(path)
-
-
 def _write_changed(path: str, data: bytes) -> None:
     """Write a file, unless it stands there."""
     if storage.file_or_none(path) != data:
         storage.write_atomic(path, data)
-
-
-def _csv(answers: pa.Table) -> bytes:
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(["id", *NUMBERS])
-    for row in answers.to_pylist():
-        writer.writerow([row["id"], *(f"{row[name]:.6g}" for name in NUMBERS)])
-    return buffer.getvalue().encode()

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from mi_core.validity.one_run import Guesses
-from pipelines.attack.answers.canaries import CANARIES, guessed
+from pipelines.attack.canaries import CANARIES, guessed
 from pipelines.attack.results import Task
 from pipelines.files import storage
 from pipelines.plan.load import parse
