@@ -46,8 +46,8 @@ SCALED = {
     "encoders.reference.epochs": 1,
     "encoders.reference.batch_size": 16,
     "queries.views": 2,
-    **{f"attacks.{number}.bank": 8 for number in (4, 5)},
-    **{f"attacks.{number}.grid": "3x1" for number in (6, 7)},
+    **{f"attacks.{number}.bank": 8 for number in (3, 4)},
+    **{f"attacks.{number}.grid": "3x1" for number in (5, 6)},
     "resources": "{encoder_actors: 1, actor_cpus: 1, gpus_per_actor: 0}",
 }
 
@@ -195,7 +195,7 @@ def test_clip_mia_bench_ends_with_a_row_of_every_attack(tmp_path: Path) -> None:
 def test_dov4mm_ends_with_a_row_of_every_attack(tmp_path: Path) -> None:
     """Masked autoencoders of transformers, as safetensors and as a pickle, with the names of older versions."""
     place = "configs/papers/dov4mm.yaml"
-    _, state = saved_vit_mae(normalised=False)
+    _, state = saved_vit_mae()
     state = {older(name): weight for name, weight in state.items()}
     for name in ("base", "large"):
         (tmp_path / name).mkdir()

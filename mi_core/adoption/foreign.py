@@ -20,7 +20,7 @@ from mi_core.adoption.builders import CODE, FOLDERS, LOADERS, Built
 from mi_core.adoption.code import code_backbone
 from mi_core.adoption.layouts import Layout, inner, listed, recognise
 from mi_core.adoption.layouts.files import Weights, read_weights
-from mi_core.adoption.layouts.heads import decoder_module, decoder_weights, head_module
+from mi_core.adoption.layouts.heads import head_module
 from mi_core.adoption.layouts.looks import look_at
 from mi_core.adoption.layouts.names import State, released_names
 from mi_core.adoption.model_folder import Definition, definition, definition_mark, folder_kind, without_weights
@@ -156,14 +156,14 @@ def _adopt_weights(
     if not bare and built.convert is not None:
         if kind in ("torchvision", "timm"):
             state, beside = inner(weights.state, built.backbone.state_dict())
-            unread = dict.fromkeys(decoder_weights(state)[1], "the decoder; load: checkpoint:<architecture> reads it")
+            unread = dict.fromkeys(_of_decoder(state), "the decoder, no part of the encoder")
             state = {key: one for key, one in state.items() if key not in unread}
             weights = replace(weights, state=state, ignored=(*weights.ignored, *beside, *listed(unread)))
         tensors = built.convert(weights.state)
     elif not bare:
         layout = recognise(weights.state, built.backbone, name=name, activations=activations)
         own = own.changed({part: tuple(values.flatten().tolist()) for part, values in layout.extras.items()})
-        tensors = _joined({"backbone": layout.backbone, **layout.heads, "decoder": layout.decoder})
+        tensors = _joined({"backbone": layout.backbone, **layout.heads})
         if not layout.extras and not {"mean", "std"} <= preprocessing.keys():
             words = replace(own, size=None).words().removeprefix("any size, ")
             assumed = (f"normalisation assumed: {own.interpolation}, {words}",)
@@ -182,6 +182,13 @@ def _adopt_weights(
     return Adopted(
         encoder, words, final, mark, used, ignored, (*layout.assumed, *assumed), layout.activations, files, copied
     )
+
+
+def _of_decoder(state: State) -> list[str]:
+    """Keys of the decoder of a masked autoencoder or the predictor of I-JEPA, which stand beside the encoder."""
+    marks = {"decoder_embed.weight": ("decoder_", "mask_token"), "predictor.predictor_embed.weight": ("predictor.",)}
+    starts = tuple(start for mark, some in marks.items() if mark in state for start in some)
+    return [key for key in state if key.startswith(starts)]
 
 
 def _side(load: str, state: State, preprocessing: Mapping[str, Any], image_size: int) -> int:
@@ -303,10 +310,7 @@ def _encoder(
     mean, std = (channelwise(values, channels) for values in (preprocessing.mean, preprocessing.std))
     size, interpolation = preprocessing.size, preprocessing.interpolation
     text = built.text if with_text else None
-    decoder = decoder_module(_part(tensors, "decoder")) if "decoder.heads" in tensors else None
-    return Encoder(
-        built.backbone, heads, mean, std, size=size, interpolation=interpolation, text=text, decoder=decoder
-    ).eval()
+    return Encoder(built.backbone, heads, mean, std, size=size, interpolation=interpolation, text=text).eval()
 
 
 def _fill(encoder: Encoder, tensors: State, load: str, state: State) -> None:

@@ -3,8 +3,7 @@
 After Nasr, Shokri and Houmansadr (IEEE S&P 2019, section III-A), who read losses and gradients of classifiers: training
 lowers the loss of its images, and leaves their gradients small. Here the loss is that of the encoder's framework. It is
 that of the views of an image, or of the image and its caption, against a fixed bank of other images
-(`mi_core.objectives.image_losses`). Of MAE it is the error with which the pixels of hidden patches are rebuilt, of
-I-JEPA that with which their states are predicted.
+(`mi_core.objectives.image_losses`).
 They train a network on whole gradients. Here a regularised logistic regression weighs the loss and the norms of the
 gradient by layer, of which a few numbers per image are kept. Gradients are those of the weights that are queried: batch
 norms are folded into the convolutions before them (`mi_core.encoders.batch_norm`), so they are no layers of their own.
@@ -25,13 +24,7 @@ from mi_core.attacks.base import Scores
 from mi_core.attacks.regression import LEAST, RegressionAttack
 from mi_core.checks import check_choice, check_range
 from mi_core.features import Measure
-from mi_core.features.loss_gradient import (
-    CaptionGradient,
-    LossGradient,
-    MaskedGradient,
-    PredictionGradient,
-    ViewsGradient,
-)
+from mi_core.features.loss_gradient import CaptionGradient, LossGradient, ViewsGradient
 from mi_core.objectives.image_losses import CAPTION_LOSSES, VIEW_LOSSES
 from mi_core.records import Features
 
@@ -43,19 +36,15 @@ class WhiteBoxParameters:
     Args:
         loss: that of the encoder's framework. Of the views of an image: ``info-nce`` (SimCLR, MoCo; for Barlow Twins
             too), or ``byol``, ``dino`` (of the output prototypes). Of the image and its caption: ``clip`` or
-            ``siglip`` (of a projection). Of hidden patches: ``mae`` or ``i-jepa``, for an encoder whose decoder or
-            predictor is there.
+            ``siglip`` (of a projection).
         temperature: by which cosines or scores are divided, best that of the training; default: .5 of ``info-nce`` (as
             SimCLR), .1 of ``dino`` and ``siglip``, .07 of ``clip``; the other losses have none.
         bias: added to the logits of ``siglip``, best that of the training.
-        masked: share of the patches that ``mae`` hides.
-        pixels: what ``mae`` rebuilds: ``normalised`` by their own patch, as the models are trained that are best for
-            other tasks, or ``plain``, as those that are published for pictures (``facebook/vit-mae-base``).
         gradient_views: views of an image whose loss is taken.
         bank: images of the role ``anchor`` that are the negatives, the first by rank of a hash.
         layers: groups of layers whose gradients are told apart, at most.
         keys: ``own``, of the encoder itself, or ``momentum``, of the copy that gave them in training, for encoders that
-            are trained here by MoCo, BYOL, DINO or I-JEPA or loaded from a checkpoint that holds the copy. With their
+            are trained here by MoCo, BYOL or DINO or loaded from a checkpoint that holds the copy. With their
             last output that is the loss that was trained on.
         penalty: of the squared distance of the weights from their prior, in samples.
     """
@@ -63,8 +52,6 @@ class WhiteBoxParameters:
     loss: str = "info-nce"
     temperature: float | None = None
     bias: float = -10.0
-    masked: float = 0.75
-    pixels: str = "normalised"
     gradient_views: int = 4
     bank: int = 128
     layers: int = 6
@@ -72,19 +59,14 @@ class WhiteBoxParameters:
     penalty: float = 10.0
 
     def __post_init__(self) -> None:
-        check_choice("loss", self.loss, (*VIEW_LOSSES, *CAPTION_LOSSES, "mae", "i-jepa"))
-        keyed = VIEW_LOSSES[self.loss].keyed if self.loss in VIEW_LOSSES else self.loss == "i-jepa"
+        check_choice("loss", self.loss, (*VIEW_LOSSES, *CAPTION_LOSSES))
+        keyed = self.loss in VIEW_LOSSES and VIEW_LOSSES[self.loss].keyed
         check_choice("keys", self.keys, ("own", "momentum") if keyed else ("own",))
-        check_choice("pixels", self.pixels, ("normalised", "plain") if self.loss == "mae" else ("normalised",))
         check_range("penalty", self.penalty, 0, open_low=True)
         self.measure()
 
     def measure(self) -> LossGradient:
         """The loss and the norms."""
-        if self.loss == "mae":
-            return MaskedGradient(self.masked, self.gradient_views, self.layers, self.pixels == "plain")
-        if self.loss == "i-jepa":
-            return PredictionGradient(self.gradient_views, self.layers, self.keys == "momentum")
         of_caption = self.loss in CAPTION_LOSSES
         usual = CAPTION_LOSSES[self.loss][1] if of_caption else VIEW_LOSSES[self.loss].temperature
         temperature = usual if self.temperature is None else self.temperature

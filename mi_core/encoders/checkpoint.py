@@ -16,8 +16,6 @@ import torch.nn.functional as F
 from torch import nn
 
 from mi_core.checks import ConfigError, check_choice
-from mi_core.encoders.hidden_blocks import prediction_errors
-from mi_core.encoders.masked import PatchDecoder, masked_errors
 from mi_core.encoders.tokens import feature_map
 from mi_core.streams import seeded_generators
 
@@ -37,7 +35,6 @@ class Encoder(nn.Module):
         size: side of the images that the backbone takes, to which others are resized; None: any.
         interpolation: ``bilinear`` or ``bicubic``, antialiased, where images are resized.
         text: texts to embeddings beside those of ``projection``, where the encoder has such a tower.
-        decoder: a `masked.PatchDecoder` of the hidden patches of an image, where the encoder was trained so.
 
     ``momentum`` is the copy that followed it in training and gave the keys, of the same outputs but the prediction;
     None unless it was asked for.
@@ -57,7 +54,6 @@ class Encoder(nn.Module):
         size: int | None = None,
         interpolation: str = "bilinear",
         text: nn.Module | None = None,
-        decoder: PatchDecoder | None = None,
     ) -> None:
         super().__init__()
         self.backbone = backbone
@@ -65,7 +61,6 @@ class Encoder(nn.Module):
         for name, head in heads.items():
             setattr(self, name, head)
         self.text = text
-        self.decoder = decoder
         self.momentum = None
         self.register_buffer("mean", mean)
         self.register_buffer("std", std)
@@ -76,11 +71,6 @@ class Encoder(nn.Module):
     def outputs(self) -> tuple[str, ...]:
         """Names of the embeddings."""
         return ("backbone", *self.heads)
-
-    @property
-    def rebuilds(self) -> str:
-        """The target of its decoder for hidden patches, ``pixels`` or ``states``; empty: it has no decoder."""
-        return "" if self.decoder is None else self.decoder.rebuilds
 
     def forward(self, images: torch.Tensor) -> dict[str, torch.Tensor]:
         """Embeddings before any normalisation of their length, by output name."""
@@ -93,38 +83,6 @@ class Encoder(nn.Module):
     def feature_map(self, images: torch.Tensor) -> torch.Tensor:
         """Images (B, C, H, W) in [0, 1] to the backbone's vectors at all positions (B, L, D); see `tokens`."""
         return feature_map(self.backbone, self._normalised(images))
-
-    def masked_errors(
-        self, images: torch.Tensor, order: torch.Tensor, visible: int, *, normalised: bool = True
-    ) -> torch.Tensor:
-        """The reconstruction error (B,) of images (B, C, H, W) in [0, 1]; see `mi_core.encoders.masked`.
-
-        Args:
-            images: of B images.
-            order: (B, L) of patches, the visible ones first.
-            visible: number of patches that are seen.
-            normalised: whether the pixels of each patch are, as they were in the training.
-        """
-        assert self.decoder is not None
-        shown = self._normalised(images)
-        return masked_errors(self.backbone, self.decoder, shown, order, visible, normalised=normalised)
-
-    def prediction_errors(
-        self, images: torch.Tensor, context: torch.Tensor, blocks: torch.Tensor, wanted: torch.Tensor | None = None
-    ) -> torch.Tensor:
-        """The error (B,) of predicting hidden blocks of images (B, C, H, W) in [0, 1]; see `hidden_blocks`.
-
-        Args:
-            images: of B images.
-            context, blocks: of `hidden_blocks.block_masks`.
-            wanted: (B, L, D) states of their patches by the network that follows the encoder; default: by the encoder
-                itself, standing still.
-        """
-        assert self.decoder is not None
-        shown = self._normalised(images)
-        if wanted is None:
-            wanted = feature_map(self.backbone, shown).detach()
-        return prediction_errors(self.backbone, self.decoder, shown, context, blocks, wanted)
 
     def _normalised(self, images: torch.Tensor) -> torch.Tensor:
         return (self._resized(images) - self.mean) / self.std
@@ -192,14 +150,12 @@ def momentum_copy(encoder: Encoder) -> Encoder:
     Its weights are those of the encoder, as when a training by MoCo or BYOL begins.
     """
     heads = {output: copy.deepcopy(head) for output, head in encoder.heads.items() if output != "prediction"}
-    return Encoder(
-        copy.deepcopy(encoder.backbone), heads, **surroundings(encoder) | {"text": None, "decoder": None}
-    ).eval()
+    return Encoder(copy.deepcopy(encoder.backbone), heads, **surroundings(encoder) | {"text": None}).eval()
 
 
 def surroundings(encoder: Encoder) -> dict[str, Any]:
     """The arguments of an encoder besides backbone and heads, for another one like it."""
-    return {name: getattr(encoder, name) for name in ("mean", "std", "size", "interpolation", "text", "decoder")}
+    return {name: getattr(encoder, name) for name in ("mean", "std", "size", "interpolation", "text")}
 
 
 def fingerprint(module: nn.Module) -> str:

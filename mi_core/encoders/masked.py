@@ -77,13 +77,11 @@ def masked_errors(
     images: torch.Tensor,
     order: torch.Tensor,
     visible: int,
-    *,
-    normalised: bool = True,
 ) -> torch.Tensor:
     """The reconstruction error of MAE, of each image: the mean squared error over its hidden patches.
 
     The pixels of each patch are normalised by their own mean and deviation, as the paper's best models have it
-    (section 3, "reconstruction target"), or taken as they are, as its models for pictures have it.
+    (section 3, "reconstruction target").
 
     Args:
         backbone: a vision transformer of torchvision with one class token.
@@ -91,7 +89,6 @@ def masked_errors(
         images: (B, C, S, S), normalised.
         order: (B, L) a permutation of the patches, the visible ones first.
         visible: K, from 1 to L - 1.
-        normalised: whether each patch is.
 
     Returns:
         (B,) float32.
@@ -105,9 +102,8 @@ def masked_errors(
     check_range("visible patches", visible, 1, order.shape[1] - 1)
     seen, hidden = order[:, :visible], order[:, visible:]
     target = patch_pixels(images, network.patch_size)
-    if normalised:
-        mean, variance = target.mean(dim=2, keepdim=True), target.var(dim=2, keepdim=True)
-        target = (target - mean) / (variance + _LEAST).sqrt()
+    mean, variance = target.mean(dim=2, keepdim=True), target.var(dim=2, keepdim=True)
+    target = (target - mean) / (variance + _LEAST).sqrt()
     told = decoder(visible_states(backbone, images, seen), seen, hidden).float()
     wanted = target.gather(1, hidden[..., None].expand_as(told))
     errors: torch.Tensor = (told - wanted).square().mean(dim=(1, 2))

@@ -10,7 +10,7 @@ from mi_core.features.adversarial import AdversarialLogits
 from mi_core.features.boundary_distance import BoundaryDistance
 from mi_core.features.caption_similarity import CaptionEmbedding, CaptionSimilarity
 from mi_core.features.embedding import Embedding, LpNorm, NeighbourDensity, ViewEmbeddings
-from mi_core.features.loss_gradient import CaptionGradient, MaskedGradient, PredictionGradient, ViewsGradient
+from mi_core.features.loss_gradient import CaptionGradient, ViewsGradient
 from mi_core.features.measure import Measure, as_json, queries_per_image
 from mi_core.features.pairwise_similarity import PairwiseSimilarity
 from mi_core.features.part_energy import PartEnergies
@@ -37,8 +37,6 @@ MEASURES: dict[str, type[Measure]] = {
         NeighbourDensity,
         ViewsGradient,
         CaptionGradient,
-        MaskedGradient,
-        PredictionGradient,
     )
 }
 MEASURES |= plugged_in("measures", MEASURES, Measure, key="kind")

@@ -110,9 +110,6 @@ class Measure:
     searches: ClassVar[bool] = False
     """Whether an image's queries depend on answers, so that nobody knows them before."""
 
-    rebuilds: ClassVar[str] = ""
-    """What the decoder that it takes rebuilds of hidden patches: ``pixels`` or ``states``; "": it takes none."""
-
     @property
     def momentum(self) -> bool:
         """True if it takes the weights of the encoder's momentum copy too."""

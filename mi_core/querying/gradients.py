@@ -1,34 +1,28 @@
 """The loss of each image and the norms of its gradient, from the weights of an encoder.
 
-The losses are those of `mi_core.objectives.image_losses`, and of an encoder's decoder of hidden patches. One gradient
-is taken for each image by itself. On a GPU many images go at once (`torch.func.vmap`). On a CPU, where that is no
-faster, one goes after the other. The bank and the embedding of the
-caption stand still.
+The losses are those of `mi_core.objectives.image_losses`. One gradient is taken for each image by itself. On a GPU many
+images go at once (`torch.func.vmap`). On a CPU, where that is no faster, one goes after the other. The bank and the
+embedding of the caption stand still.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import groupby
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 from torch.func import functional_call, grad_and_value, vmap
 
 from mi_core.augmentations.views import make_views
 from mi_core.checks import ConfigError
 from mi_core.encoders.checkpoint import Encoder
-from mi_core.encoders.hidden_blocks import block_masks, mask_numbers
-from mi_core.encoders.masked import patches_along, visible_patches
-from mi_core.features.loss_gradient import CaptionGradient, LossGradient, MaskedGradient, ViewsGradient
+from mi_core.features.loss_gradient import CaptionGradient, LossGradient, ViewsGradient
 from mi_core.features.measure import Batch
 from mi_core.objectives.image_losses import CAPTION_LOSSES, VIEW_LOSSES
 from mi_core.querying.bank import BankAnswers
-from mi_core.streams import uniforms
 
 _AT_ONCE = 2 * 2**30  # bytes of gradients that are in the memory of a GPU together
 Weights = dict[str, torch.Tensor]
@@ -60,16 +54,15 @@ def check_differentiable(name: str, encoder: Encoder) -> None:
         raise ConfigError(f"the encoder {name} gives no gradients of its weights, which a white-box attack needs")
 
 
-def layer_groups(encoder: Encoder, output: str, layers: int, *, rebuilt: bool = False) -> list[list[str]]:
+def layer_groups(encoder: Encoder, output: str, layers: int) -> list[list[str]]:
     """Names of the weights that a loss depends on, in at most ``layers`` groups of modules that follow each other.
 
     Args:
         encoder: whose modules with weights are counted in the order of their definition.
         output: that the loss is read off; heads after it do not count.
         layers: groups, at most.
-        rebuilt: whether the loss is that of what the decoder rebuilds.
     """
-    read = ("backbone", *list(encoder.heads)[: list(encoder.outputs).index(output)], *(("decoder",) if rebuilt else ()))
+    read = ("backbone", *list(encoder.heads)[: list(encoder.outputs).index(output)])
     weights = [name for name, _ in encoder.named_parameters() if name.partition(".")[0] in read]
     modules = [list(names) for _, names in groupby(weights, lambda name: name.rpartition(".")[0])]
     parts = np.array_split(np.arange(len(modules)), min(layers, len(modules)))
@@ -80,7 +73,7 @@ def losses_and_gradients(
     encoder: Encoder,
     output: str,
     views: torch.Tensor,
-    bank: BankKeys | None,
+    bank: BankKeys,
     measure: LossGradient,
     texts: torch.Tensor | None = None,
     *,
@@ -92,8 +85,7 @@ def losses_and_gradients(
         encoder: in evaluation mode; a prediction is drawn to the projections, which then stand still.
         output: that the loss is read off.
         views: (B, V, C, S, S) in [0, 1].
-        bank: of `key_output`, by the same encoder, or by its momentum copy where that gives the keys; None for a loss
-            that takes none.
+        bank: of `key_output`, by the same encoder, or by its momentum copy where that gives the keys.
         measure: the loss, and its parameters.
         texts: for the loss on captions (B, D) of these, which stand still.
         together: whether images go at once; default: on a GPU.
@@ -106,8 +98,7 @@ def losses_and_gradients(
         ShapeError: the shapes do not fit.
     """
     with torch.inference_mode(mode=False):  # tensors of inference could not be differentiated
-        if bank is not None:
-            bank = BankKeys(bank.keys.clone(), None if bank.texts is None else bank.texts.clone())
+        bank = BankKeys(bank.keys.clone(), None if bank.texts is None else bank.texts.clone())
         captions = None if texts is None else texts.clone()
         return _rows(encoder, output, views.clone(), bank, measure, captions, together=together)
 
@@ -116,7 +107,7 @@ def _rows(
     encoder: Encoder,
     output: str,
     views: torch.Tensor,
-    bank: BankKeys | None,
+    bank: BankKeys,
     measure: LossGradient,
     texts: torch.Tensor | None,
     *,
@@ -124,19 +115,14 @@ def _rows(
 ) -> torch.Tensor:
     besides: Beside = {} if texts is None else {"text": texts}
     if measure.momentum:
-        besides["keys"] = _keys_of_copy(encoder, output, views, states=measure.rebuilds == "states")
-    groups = layer_groups(encoder, output, measure.layers, rebuilt=bool(measure.rebuilds))
+        besides["keys"] = _keys_of_copy(encoder, output, views)
+    groups = layer_groups(encoder, output, measure.layers)
     held = dict(encoder.named_parameters())
     weights = {name: held[name].detach() for group in groups for name in group}
 
-    rebuilt = _rebuilding_error(encoder, measure) if measure.rebuilds else None
-
     def loss(weights: Weights, images: torch.Tensor, beside: Beside) -> torch.Tensor:
-        if rebuilt is not None:
-            return rebuilt(weights, images, beside)
         answers = functional_call(encoder, weights, (images,))
         queries, keys = answers[output], answers[key_output(output)]
-        assert bank is not None
         if isinstance(measure, CaptionGradient):
             of_caption = CAPTION_LOSSES[measure.loss][0]
             return of_caption(queries, beside["text"], bank.keys, bank.texts, measure.temperature, measure.bias)
@@ -160,47 +146,12 @@ def _rows(
     return torch.stack([row(one, beside) for one, beside in zip(views, each, strict=True)]).float()
 
 
-def _rebuilding_error(
-    encoder: Encoder, measure: LossGradient
-) -> Callable[[Weights, torch.Tensor, Beside], torch.Tensor]:
-    """Weights by name and views (V, C, S, S) of one image to its mean error; the i-th views of all have one mask."""
-    side = patches_along(encoder.backbone)
-    masks = torch.arange(measure.views, device=encoder.mean.device)
-    if isinstance(measure, MaskedGradient):
-        order = uniforms(masks, epoch=0, view=0, count=side**2).argsort(dim=1)
-        hidden: tuple[Any, ...] = (order, visible_patches(side**2, measure.masked))
-        errors = _Answers(encoder, partial(Encoder.masked_errors, normalised=not measure.plain))
-    else:
-        numbers = uniforms(masks, epoch=0, view=0, count=mask_numbers(side))
-        hidden = block_masks(numbers, side)
-        errors = _Answers(encoder, Encoder.prediction_errors)
-
-    def error(weights: Weights, images: torch.Tensor, beside: Beside) -> torch.Tensor:
-        own = {f"encoder.{name}": value for name, value in weights.items()}
-        each: torch.Tensor = functional_call(errors, own, (images, *hidden, *beside.values()))
-        return each.mean()
-
-    return error
-
-
-class _Answers(nn.Module):
-    """A method of an encoder as the call of a module, which `functional_call` needs."""
-
-    def __init__(self, encoder: Encoder, method: Callable[..., torch.Tensor]) -> None:
-        super().__init__()
-        self.encoder = encoder
-        self.method = method
-
-    def forward(self, *arguments: Any) -> torch.Tensor:
-        return self.method(self.encoder, *arguments)
-
-
-def _keys_of_copy(encoder: Encoder, output: str, views: torch.Tensor, *, states: bool) -> torch.Tensor:
-    """Keys (B, V, D) of views (B, V, C, S, S) by the momentum copy, or states (B, V, L, D); they stand still."""
+def _keys_of_copy(encoder: Encoder, output: str, views: torch.Tensor) -> torch.Tensor:
+    """Keys (B, V, D) of views (B, V, C, S, S) by the momentum copy; they stand still."""
     copied, shown = encoder.momentum, views.flatten(0, 1)
     assert copied is not None
     with torch.no_grad():
-        keys: torch.Tensor = copied.feature_map(shown) if states else copied(shown)[key_output(output)]
+        keys: torch.Tensor = copied(shown)[key_output(output)]
     by_view: torch.Tensor = keys.unflatten(0, views.shape[:2])
     return by_view
 
@@ -226,18 +177,13 @@ def losses_of(
         outputs: that are read.
 
     Raises:
-        ConfigError: the encoder gives no gradients, has no momentum copy or no decoder, or the bank is too small.
+        ConfigError: the encoder gives no gradients, has no momentum copy, or the bank is too small.
     """
     check_differentiable(name, encoder)
     read = [output for output in outputs if measure.output in (None, output)]
     views = make_views(batch.images, batch.streams, bank.augmentation, views=measure.views, size=encoder.size)
     if measure.momentum and encoder.momentum is None:
         raise ConfigError(f"the encoder {name} has no momentum copy, which keys: momentum needs")
-    if measure.rebuilds:
-        if encoder.rebuilds != measure.rebuilds:
-            raise ConfigError(f"the encoder {name} has no decoder of the {measure.rebuilds} of hidden patches")
-        with bank.forward.in_precision():
-            return {output: losses_and_gradients(encoder, output, views, None, measure) for output in read}
     bank_texts = None if texts is None else bank.texts(name, encoder, measure.bank)
     keyed = tuple(dict.fromkeys(map(key_output, read)))
     if measure.momentum:

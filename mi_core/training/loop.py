@@ -276,8 +276,7 @@ def objective_parameters(parameters: PretrainingParameters) -> Any:
 
 def _audited(module: Objective, mean: torch.Tensor, std: torch.Tensor, size: int | None) -> Encoder:
     heads: Mapping[str, nn.Module] = {name: getattr(module, name) for name in module.heads}
-    decoder = module.decoder if module.rebuilds else None
-    return Encoder(module.backbone, heads, mean, std, size=size, text=module.text_tower(), decoder=decoder)
+    return Encoder(module.backbone, heads, mean, std, size=size, text=module.text_tower())
 
 
 def _module(parameters: PretrainingParameters, channels: int, image_size: int) -> Objective:

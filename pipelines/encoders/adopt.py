@@ -115,7 +115,7 @@ def run(runs: Sequence[Run], planned: Sequence[Planned]) -> None:
         for job in adoptions(one):
             stored = describe(job.folder, job.name)
             record = stored.record
-            check_adopted(one.plan, job.name, record.outputs, copied=stored.copied, rebuilds=record.rebuilds)
+            check_adopted(one.plan, job.name, record.outputs, copied=stored.copied)
 
 
 def adoptions(planned: Planned) -> Iterator[Adoption]:
@@ -153,8 +153,8 @@ def try_out(config: RunConfig, splits: Splits, seed: int) -> Iterator[tuple[str,
         if isinstance(encoder, LoadedConfig):
             adopted = _read(name, encoder, config.data, seed).adopted
             plan = resolve(config, seed, roles_in_config(config))
-            copied, rebuilds = encoder.fresh or adopted.momentum is not None, adopted.encoder.rebuilds
-            check_adopted(plan, name, adopted.encoder.outputs, copied=copied, rebuilds=rebuilds)
+            copied = encoder.fresh or adopted.momentum is not None
+            check_adopted(plan, name, adopted.encoder.outputs, copied=copied)
             shown = shown or load_images(config.data, splits, audited_roles(config), limit=TRIED)
             worth = consistency_in_words(weights_consistency(Probe(encoder, config.data, seed, shown), adopted))
             compared = compare_preprocessing(adopted, config.data, splits, audited_roles(config))
@@ -259,7 +259,6 @@ def _adopt_weights(job: Adoption, config: LoadedConfig, commit: str | None) -> d
         "fingerprints": {"0": adopted.fingerprint},
         "source": read.source,
         "momentum": adopted.momentum is not None,
-        "rebuilds": adopted.encoder.rebuilds,
         "momentum_fingerprint": "" if adopted.momentum is None else fingerprint(adopted.momentum),
     }
 

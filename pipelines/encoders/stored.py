@@ -61,7 +61,6 @@ class EncoderRecord:
         source: commit and SHA-256 of a weights file from the Hugging Face Hub.
         momentum: whether the copy that followed it in training is kept beside each checkpoint.
         momentum_fingerprint: of the copy that came in the file of a loaded one, which its own weights do not tell.
-        rebuilds: of a loaded one, what its decoder rebuilds of hidden patches; empty: it has none.
     """
 
     name: str
@@ -91,7 +90,6 @@ class EncoderRecord:
     source: dict[str, str] = field(default_factory=dict)
     momentum: bool = False
     momentum_fingerprint: str = ""
-    rebuilds: str = ""
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> EncoderRecord:

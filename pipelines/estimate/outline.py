@@ -67,8 +67,7 @@ def check_outputs(plan: Plan, encoder: Encoder) -> None:
     """Raise UserError if attacks ask an encoder from elsewhere for what it does not have."""
     if isinstance(encoder.settings, LoadedConfig):
         network = stand_in(encoder, plan.data)
-        copied, rebuilds = network.momentum is not None, network.rebuilds
-        check_adopted(plan, encoder.name, network.outputs, copied=copied, rebuilds=rebuilds)
+        check_adopted(plan, encoder.name, network.outputs, copied=network.momentum is not None)
 
 
 Stated = Mapping[tuple[str, str], tuple[Encoder, DataConfig]]

@@ -16,7 +16,7 @@ from pipelines.config.sections.encoders import EndpointConfig
 from pipelines.errors import UserError
 from pipelines.plan.rules.controls import references_of
 from pipelines.plan.rules.encoders import member_roles, members_of, shadow_families, shadows_of
-from pipelines.plan.rules.gradients import may_be_copied, why_no_gradients, why_unfit
+from pipelines.plan.rules.gradients import why_no_gradients, why_unfit
 from pipelines.plan.rules.roles import audited_roles, population_roles, reference_roles
 from pipelines.plan.rules.views import crafter_of
 
@@ -93,16 +93,10 @@ def _check_weights(config: RunConfig, place: str, attack: AttackConfig) -> None:
                 "out, of a defense by `without`"
             )
         if reason := why_unfit(attack, encoder):
-            copied = attack.reads_momentum and not may_be_copied(encoder)
-            fits = (
-                one
-                for one, kind in OBJECTIVES.items()
-                if (issubclass(kind, MomentumObjective) if copied else kind.rebuilds == attack.rebuilds)
-            )
-            field, part = ("keys", "copy") if copied else ("loss", "decoder")
+            fits = ", ".join(one for one, kind in OBJECTIVES.items() if issubclass(kind, MomentumObjective))
             raise ValueError(
-                f"{place}.{field} = {getattr(attack.parameters(), field)!r}, but {name} {reason}; train it here by "
-                f"{', '.join(fits)}, load a checkpoint with the {part} in it, or leave {field} out"
+                f"{place}.keys = {attack.parameters().keys!r}, but {name} {reason}; train it here by {fits}, load a "
+                "checkpoint with the copy in it, or leave keys out"
             )
     for field, plain in (("repeats", 1), ("compile", False)):
         if getattr(config.queries, field) != plain:

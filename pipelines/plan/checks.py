@@ -30,8 +30,6 @@ from pipelines.plan.rules.roles import audited_roles, is_membership_unknown, ref
 from pipelines.plan.rules.utility import auxiliary_roles
 from pipelines.plan.rules.views import outputs_of, primary_output
 
-_DECODERS = {"pixels": ("mae", "decoder_embed.weight"), "states": ("i-jepa", "predictor.predictor_embed.weight")}
-
 
 def build(values: Mapping[str, Any]) -> RunConfig:
     """The run that plain values describe, checked as a whole; the only way to make one.
@@ -79,7 +77,7 @@ def _check(config: RunConfig) -> None:
             _check_outputs(name, encoder.outputs, queries)
 
 
-def check_adopted(plan: Plan, name: str, outputs: Sequence[str], *, copied: bool, rebuilds: str) -> None:
+def check_adopted(plan: Plan, name: str, outputs: Sequence[str], *, copied: bool) -> None:
     """Raise UserError if attacks ask an encoder from elsewhere for what it does not have.
 
     Args:
@@ -87,7 +85,6 @@ def check_adopted(plan: Plan, name: str, outputs: Sequence[str], *, copied: bool
         name: of the encoder.
         outputs: that it has.
         copied: whether it has a momentum copy.
-        rebuilds: what its decoder rebuilds of hidden patches; empty: it has none.
     """
     queries = [query for query in items_in(plan, Query) if query.encoder.name == name]
     _check_outputs(name, outputs, queries)
@@ -97,14 +94,6 @@ def check_adopted(plan: Plan, name: str, outputs: Sequence[str], *, copied: bool
             f"{takes_copy[0].place(name)} gave no momentum copy, which keys = 'momentum' needs; give the file that the "
             "training wrote, with the copy beside the encoder, and redo with --force pretrain, or leave keys out"
         )
-    for query in queries:
-        wanted, settings = query.measure.rebuilds, query.encoder.settings
-        if wanted not in ("", rebuilds) and isinstance(settings, LoadedConfig):
-            loss, key = _DECODERS[wanted]
-            raise UserError(
-                f"{settings.place(name)} gave no decoder of {wanted}, which loss = {loss!r} needs; give the file that "
-                f"the training wrote, with keys such as {key}, and redo with --force pretrain"
-            )
 
 
 def _check_outputs(name: str, outputs: Sequence[str], queries: Sequence[Query]) -> None:

@@ -29,13 +29,12 @@ from mi_core.encoders.averaging import averaged
 from mi_core.encoders.batch_norm import for_queries
 from mi_core.encoders.checkpoint import Encoder, channelwise
 from mi_core.encoders.heads import Prototypes, projection_head
-from mi_core.encoders.masked import PatchDecoder
 from mi_core.features import MEASURES, Measure, boundary_distance
 from mi_core.features.adversarial import AdversarialLogits
 from mi_core.features.boundary_distance import BoundaryDistance
 from mi_core.features.caption_similarity import CaptionEmbedding, CaptionSimilarity
 from mi_core.features.embedding import Embedding, LpNorm, NeighbourDensity, ViewEmbeddings
-from mi_core.features.loss_gradient import CaptionGradient, MaskedGradient, PredictionGradient, ViewsGradient
+from mi_core.features.loss_gradient import CaptionGradient, ViewsGradient
 from mi_core.features.pairwise_similarity import METRICS, PairwiseSimilarity
 from mi_core.features.part_energy import PartEnergies
 from mi_core.features.patch_similarity import CenterSimilarity
@@ -74,17 +73,10 @@ NEEDS: dict[str, tuple[Measure, ...]] = {  # per kind of measure, its settings
         *(ViewsGradient(0.5, 2, 4, 3, loss) for loss in VIEW_LOSSES),
         ViewsGradient(0.5, 2, 4, 3, momentum=True),
     ),
-    "caption-gradient": (
-        *(CaptionGradient(0.07, 1, 4, 3, loss) for loss in CAPTION_LOSSES),
-        CaptionGradient(0.07, 1, 4, 3, both=True),
-    ),
-    "masked-gradient": (MaskedGradient(0.75, 2, 3),),
-    "prediction-gradient": (PredictionGradient(2, 3), PredictionGradient(2, 3, momentum=True)),
+    "caption-gradient": tuple(CaptionGradient(0.07, 1, 4, 3, loss) for loss in CAPTION_LOSSES),
 }
-READING = ("sequential", "boundary", "prediction-gradient")
-"""Needs for which the host waits for numbers: whether to go on, and how large the hidden blocks are."""
-DECODING = {"masked-gradient": "vit-tiny", "prediction-gradient": "vit-tiny-gap"}
-"""Encoders that have the decoder that a need takes."""
+READING = ("sequential", "boundary")
+"""Needs for which the host waits for numbers: whether to go on."""
 RECIPES: dict[str, dict[str, Any]] = {name: {} for name in AUGMENTATIONS} | {
     "all of SimCLR": {"rotation": 10.0, "blur": 0.5, "solarize": 0.2},
 }
@@ -109,11 +101,6 @@ def encoder(name: str, device: torch.device = CUDA) -> Encoder:
         "prototypes": Prototypes(16, 8),
         "logits": nn.Linear(8, CLASSES),
     }
-    decoder, width = None, int(backbone.width)  # type: ignore[arg-type]
-    if type(backbone).__name__ == "VisionTransformer" and "reg" not in name:
-        decoder = PatchDecoder(width, side // patch, "pixels", 3 * patch**2, decoder_width=16, layers=1, heads=2)
-    elif name.endswith("-gap"):
-        decoder = PatchDecoder(width, side // patch, "states", width, decoder_width=16, layers=1, heads=2)
     tower = TextTransformer(32, 16, layers=1, heads=2, length=16)
     made = Encoder(
         backbone,
@@ -122,7 +109,6 @@ def encoder(name: str, device: torch.device = CUDA) -> Encoder:
         channelwise((0.2, 0.3, 0.4), 3),
         size=side,
         text=CaptionEncoder(tower, lambda texts: byte_tokens(texts, 16)),
-        decoder=decoder,
     )
     return for_queries(made, device)
 
@@ -233,8 +219,8 @@ def test_every_recipe_draws_on_the_device(name: str, precision: str) -> None:
 @pytest.mark.parametrize("name", mostly(["resnet8"], ["resnet8", "vit-tiny"]))
 def test_every_need_is_computed_on_the_device(name: str, feature: str) -> None:
     with fake_cuda() as numbers:
-        asked = encoder(DECODING.get(feature, name))
-        asked.momentum = encoder(DECODING.get(feature, name))
+        asked = encoder(name)
+        asked.momentum = encoder(name)
         for need in NEEDS[feature]:
             numbers.read = 0
             check(ask(asked, recipe("supervised"), (need,)), (need,))
@@ -259,8 +245,6 @@ def test_every_encoder_with_every_recipe_and_need(name: str) -> None:
             for feature, needs in NEEDS.items():
                 if feature == "parts" and name == "keras-conv4":
                     continue  # it has no feature map
-                if any(need.rebuilds not in ("", asked.rebuilds) for need in needs):
-                    continue
                 for need in needs:
                     check(ask(asked, recipe(drawn), (need,)), (need,))
 

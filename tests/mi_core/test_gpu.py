@@ -26,7 +26,6 @@ from mi_core.training.loop import Pretrainer
 from mi_core.training.optimizers import OPTIMIZERS
 from tests.mi_core.test_devices import (
     CLASSES,
-    DECODING,
     NEEDS,
     RECIPES,
     STEPS,
@@ -121,7 +120,7 @@ def test_embeddings_are_those_of_the_cpu(name: str) -> None:
 
 @pytest.mark.parametrize("feature", NEEDS)
 def test_every_need_is_that_of_the_cpu(feature: str) -> None:
-    name = DECODING.get(feature, "resnet8")
+    name = "resnet8"
     for need in NEEDS[feature]:
         ours, theirs = (features(name, (need,), place) for place in (CPU, GPU))
         assert all(np.isfinite(rows).all() for rows in theirs.values())

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import nn
 
-from mi_core.adoption.layouts.heads import ACTIVATIONS, decoder_weights, gaps, head_weights, widths
+from mi_core.adoption.layouts.heads import ACTIVATIONS, gaps, head_weights, widths
 from mi_core.adoption.layouts.looks import attention, look_at, plain
 from mi_core.adoption.layouts.names import NAMINGS, State, prefixes_of, renamed, without_end
 from mi_core.adoption.layouts.table import ENDS, LAYOUTS, Known
@@ -34,7 +34,6 @@ class Layout:
         activations: of each head that has any, a name of `ACTIVATIONS`.
         extras: ``mean`` and ``std`` of the normalisation, where the checkpoint holds them (this package's do).
         momentum: weights of the momentum copy by part, the backbone and heads; empty: the file holds no whole copy.
-        decoder: weights of the decoder of a masked autoencoder; empty: the file holds none.
         used: number of keys of the file by part, in words.
         ignored: the other keys, each group with the reason.
         assumed: what no file tells, and who says so.
@@ -46,7 +45,6 @@ class Layout:
     activations: dict[str, str] = field(default_factory=dict)
     extras: State = field(default_factory=dict)
     momentum: dict[str, State] = field(default_factory=dict)
-    decoder: State = field(default_factory=dict)
     used: str = ""
     ignored: tuple[str, ...] = ()
     assumed: tuple[str, ...] = ()
@@ -91,8 +89,7 @@ def recognise(
     heads, head_keys, aside = _heads(known, whole, used)
     extras = {part: state[part] for part in _NORMALISATION if set(_NORMALISATION) <= state.keys()}
     momentum, copy_keys = _momentum(known, whole, {new: names[new] for new in own}, heads)
-    decoder, decoder_keys = decoder_weights(whole)
-    left = [key for key in whole if key not in used | head_keys | copy_keys | decoder_keys and key not in extras]
+    left = [key for key in whole if key not in used | head_keys | copy_keys and key not in extras]
     reasons = {key: aside.get(key) or known.why_ignored(key) for key in left}
     _check_fit(state, own, wanted, [key for key, reason in reasons.items() if reason is None], name)
     _check_widths(heads, backbone)
@@ -105,8 +102,7 @@ def recognise(
         chosen,
         extras,
         momentum,
-        decoder,
-        _used(len(used) + len(merged), heads, extras, {"momentum copy": len(copy_keys), "decoder": len(decoder_keys)}),
+        _used(len(used) + len(merged), heads, extras, {"momentum copy": len(copy_keys)}),
         tuple(listed({key: reason for key, reason in reasons.items() if reason})),
         tuple(words for words in (heads_of_attention, *assumed, _strides(backbone, name)) if words),
     )

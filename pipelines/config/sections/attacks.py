@@ -92,11 +92,6 @@ class AttackConfig(Section):
         return any(measure.momentum for measure in self.needs())
 
     @property
-    def rebuilds(self) -> str:
-        """The target of the decoder of hidden patches that it takes: ``pixels`` or ``states``; empty: none."""
-        return next((measure.rebuilds for measure in self.needs() if measure.rebuilds), "")
-
-    @property
     def reads_weights(self) -> bool:
         """Tell whether it takes gradients of the encoder's weights."""
         return any(measure.weights for measure in self.needs())

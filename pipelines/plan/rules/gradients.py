@@ -1,4 +1,4 @@
-"""Needs of attacks beside embeddings: an encoder's weights, its momentum copy or decoder, or a text tower."""
+"""Needs of attacks beside embeddings: an encoder's weights, its momentum copy, or a text tower."""
 
 from __future__ import annotations
 
@@ -33,16 +33,6 @@ def may_be_copied(encoder: EncoderConfig) -> bool:
     return type(encoder) is TrainedConfig and encoder.keeps_momentum
 
 
-def may_rebuild(encoder: EncoderConfig, rebuilt: str) -> bool:
-    """Tell whether an encoder has a decoder of the pixels or states of hidden patches, as far as its settings tell.
-
-    Of a checkpoint only its file tells.
-    """
-    if isinstance(encoder, LoadedConfig):
-        return not encoder.fresh and encoder.load.startswith("checkpoint:")
-    return isinstance(encoder, TrainedConfig) and OBJECTIVES[encoder.objective].rebuilds == rebuilt
-
-
 def may_read_captions(encoder: EncoderConfig) -> bool:
     """Tell whether an encoder has a text tower, as far as its settings tell."""
     if isinstance(encoder, LoadedConfig):
@@ -56,6 +46,4 @@ def why_unfit(attack: AttackConfig, encoder: EncoderConfig) -> str:
         return ""
     if attack.reads_momentum and not may_be_copied(encoder):
         return why_no_gradients(encoder) or "has no momentum copy"
-    if attack.rebuilds and not may_rebuild(encoder, attack.rebuilds):
-        return why_no_gradients(encoder) or f"has no decoder of the {attack.rebuilds} of hidden patches"
     return why_no_gradients(encoder)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from functools import partial
 from typing import Any
@@ -12,21 +11,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from mi_core.augmentations import AUGMENTATIONS
-from mi_core.augmentations.views import make_views
 from mi_core.checks import ConfigError, ShapeError
 from mi_core.encoders import build_backbone
 from mi_core.encoders.checkpoint import seeded
 from mi_core.encoders.hidden_blocks import block_masks, mask_numbers, prediction_errors
 from mi_core.encoders.tokens import feature_map
-from mi_core.features.loss_gradient import LossGradient, MaskedGradient, PredictionGradient
-from mi_core.metrics.delong import auc
 from mi_core.objectives.i_jepa import IJEPA, IJEPAParameters
-from mi_core.objectives.mae import MAEParameters
-from mi_core.querying.gradients import losses_and_gradients
-from mi_core.training.data import ResidentImages
-from mi_core.training.loop import Pretrainer, PretrainingParameters
-from mi_core.training.optimizers import OptimizerParameters
 
 SMALL = IJEPAParameters(predictor_width=32, predictor_layers=2, predictor_heads=2)
 SIDE, GRID = 24, 6
@@ -197,37 +187,3 @@ def test_mistakes_are_named() -> None:
     network, (context, blocks) = small(), block_masks(numbers(3), GRID)
     with pytest.raises(ShapeError, match="wanted has shape"):
         prediction_errors(network.backbone, network.decoder, images(), context, blocks, torch.rand(2, 36, 128))
-
-
-PLANTED: dict[str, tuple[str, str, Any, LossGradient, float]] = {
-    "mae": ("mae", "vit-tiny/4", MAEParameters(0.75, 64, 2, 4), MaskedGradient(), 0.9),
-    # with a target that stands still: one that follows is not learned by heart in so few epochs
-    "i-jepa": ("i-jepa", "vit-tiny-gap/4", IJEPAParameters(1.0, 64, 2, 4), PredictionGradient(momentum=True), 0.8),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("case", PLANTED)
-def test_images_that_were_learned_by_heart_have_the_lower_loss(case: str) -> None:
-    """Against as many of the same kind; with fresh weights there is no difference."""
-    objective, backbone, parameters, measure, least = PLANTED[case]
-    pictures = F.interpolate(torch.rand(32, 3, 12, 12, generator=generator(0)), size=(SIDE, SIDE), mode="bicubic")
-    pixels, member = (pictures.clamp(0, 1) * 255).to(torch.uint8), torch.arange(32) < 16
-    recipe = AUGMENTATIONS[objective](crop_scale=(0.8, 1.0))
-    how = PretrainingParameters(
-        backbone, objective, parameters, OptimizerParameters("adamw", 1e-3), epochs=800, batch_size=16
-    )
-    names = [("pool", str(row)) for row in range(16)]
-    trainer = Pretrainer(ResidentImages(pixels[member], names, None, batch_size=16, seed=0), recipe, how, seed=0)
-    views = make_views(pixels, torch.arange(32), recipe, views=4, size=None)
-
-    def loss_auc() -> float:
-        encoder = copy.deepcopy(trainer.encoder()).eval().requires_grad_(False)
-        encoder.momentum = copy.deepcopy(trainer.momentum_encoder())
-        losses = losses_and_gradients(encoder, "backbone", views, None, measure)[:, 0]
-        return auc(-losses.double().numpy(), member.numpy()).value
-
-    assert 0.3 < loss_auc() < 0.7
-    for _ in range(how.epochs):
-        trainer.train_epoch()
-    assert loss_auc() > least

@@ -24,18 +24,15 @@ from mi_core.features.adversarial import AdversarialLogits
 from mi_core.features.boundary_distance import BoundaryDistance
 from mi_core.features.caption_similarity import CaptionEmbedding, CaptionSimilarity, caption_similarity
 from mi_core.features.embedding import Embedding, LpNorm, NeighbourDensity, ViewEmbeddings, lp_norm
-from mi_core.features.loss_gradient import CaptionGradient, ViewsGradient
+from mi_core.features.loss_gradient import ViewsGradient
 from mi_core.features.pairwise_similarity import METRICS, PairwiseSimilarity, pairwise_similarity
 from mi_core.features.part_energy import PartEnergies
 from mi_core.features.patch_similarity import CenterSimilarity, center_similarity
 from mi_core.features.sequential import SequentialSimilarity, StoppingRule
 from mi_core.objectives.clip import CLIP, CLIPParameters
-from mi_core.objectives.i_jepa import IJEPAParameters
-from mi_core.objectives.mae import MAEParameters
 from mi_core.querying.bank import Bank
 from mi_core.querying.extractor import Extractor
 from mi_core.querying.plan import QueryPlan
-from mi_core.training.loop import PretrainingParameters, audited_encoder
 
 VIEWS, IMAGES, WIDTHS = 4, 2, {"backbone": 128, "projection": 16}
 SMALL = CLIPParameters(projection_width=16, text_width=16, text_layers=3, text_heads=2, text_length=24)
@@ -55,17 +52,11 @@ def varied(measure: Measure) -> Iterator[Measure]:
             yield replace(measure, **{field.name: value + (2 if isinstance(value, int) else 0.125)})
 
 
-REBUILDING = {
-    "pixels": PretrainingParameters("vit-tiny/4", "mae", MAEParameters(decoder_width=32, decoder_heads=2), size=12),
-    "states": PretrainingParameters(
-        "vit-tiny-gap/4", "i-jepa", IJEPAParameters(predictor_width=32, predictor_layers=2, predictor_heads=2), size=12
-    ),
-}
 EVERY = [measure for kind in MEASURES.values() for measure in varied(kind())]
 
 
-def encoder(classes: int, *, rebuilds: str = "") -> Encoder:
-    """An encoder with all outputs, a text tower and a momentum copy; or one with a decoder of hidden patches."""
+def encoder(classes: int) -> Encoder:
+    """An encoder with all outputs, a text tower and a momentum copy."""
 
     def build() -> Encoder:
         module = CLIP(build_backbone("conv4", 3, 12), SMALL)
@@ -73,10 +64,6 @@ def encoder(classes: int, *, rebuilds: str = "") -> Encoder:
         plain = channelwise((0.5,), 3)
         return Encoder(module.backbone, heads, plain, plain, text=module.text_tower())
 
-    if rebuilds:
-        made = audited_encoder(REBUILDING[rebuilds], 3, 12).eval()
-        made.momentum = seeded(1, lambda: audited_encoder(REBUILDING[rebuilds], 3, 12)).eval()
-        return made
     made = seeded(0, build).eval()
     made.momentum = seeded(1, build).eval()
     return made
@@ -89,7 +76,7 @@ def extracted(measure: Measure, views: int = VIEWS) -> dict[str, np.ndarray]:
     streams, texts = torch.arange(132), tuple(f"text {row}" for row in range(132))
     rule = StoppingRule((0.0,) * (views - 2), (1.0,) * (views - 2))
     extractor = Extractor(
-        {"e": encoder(classes, rebuilds=measure.rebuilds)},
+        {"e": encoder(classes)},
         QueryPlan((measure,), (measure.output or "backbone",), views, rule=rule),
         SimCLRAugmentation(crop_scale=(0.3, 1.0)),
         torch.device("cpu"),
@@ -148,10 +135,8 @@ def test_columns_are_named_as_configs_and_papers_write_them() -> None:
         *("pairwise:cosine", "view-embeddings", "sequential", "norm:2", "embedding", "patches:3x3", "parts:128/2"),
         *("caption:cosine", "caption:embedding", "boundary:7/2000", "adversarial:0.03137254901960784/10/10"),
         *("neighbours:20/128", "gradient:0.5/4/128/6/info-nce", "caption-gradient:0.5/4/128/6/clip/-10"),
-        *("masked-gradient:0.75/4/6", "prediction-gradient:4/6"),
     ]
     assert ViewsGradient(0.2, 2, 10, 3, momentum=True).name == "gradient:0.2/2/10/3/info-nce/momentum"
-    assert CaptionGradient(0.07, 2, 10, 3, both=True).name == "caption-gradient:0.07/2/10/3/clip/-10/both"
     assert (LpNorm(1).name, LpNorm(math.inf).name, LpNorm(1)) == ("norm:1", "norm:inf", LpNorm(1.0))
     assert json.dumps(as_json(LpNorm(1))) == json.dumps(as_json(LpNorm(1.0)))  # so that digests are the same
     assert as_json(LpNorm(math.inf)) == {"kind": "norm", "order": "inf"}
