@@ -50,7 +50,7 @@ def _is_marked(path: str) -> bool:
 def compute_in_float32() -> Iterator[None]:
     """Runs and audits that a test's own process starts compute in float32, so that numbers are those of any CPU."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("mi_core.querying.precision_trial", "pipelines.audit.precision"):
+        for module in ("mi_core.querying.precision_trial", "pipelines.audit.before"):
             patch.setattr(f"{module}.has_bfloat16", lambda: False)
         yield
 
