@@ -21,7 +21,7 @@ from mi_core.records import Estimate
 from mi_core.registration import faults_of, is_after_looking
 from mi_core.report.contents import schema
 from pipelines.audit import run as audit
-from pipelines.audit.precision import with_settled_precision
+from pipelines.audit.before import with_settled_precision
 from pipelines.data.draw.splits import Splits
 from pipelines.errors import UserError
 from pipelines.files import storage
