@@ -164,11 +164,10 @@ def _check_there(releases: Sequence[Release], *, missing_ok: bool) -> None:
     """Name the files of a lot that are missing; they count against a claim, so nobody should lose many unawares."""
     missing: list[str] = []
     count = 0
-    for release in releases:
-        for folder, keys in release.expected_files():
-            there = set(storage.list_files(folder))
-            count += len(keys)
-            missing += [path for key in keys if (path := f"{folder}/{key}") not in there]
+    for folder, keys in (one for release in releases for one in release.expected_files()):
+        there = set(storage.list_files(folder))
+        count += len(keys)
+        missing += [path for key in keys if (path := f"{folder}/{key}") not in there]
     if not missing:
         return
     told = f"{len(missing):,} of {count:,} files of the lot are missing, such as {missing[0]}"

@@ -121,9 +121,11 @@ def commit(
 def _same(release: Release, wanted: Wanted, beacon: str) -> Release:
     """A release that is committed already, if that is what is asked for."""
     header, design = release.header, release.header.design
-    fixed_ones = {"--share": (wanted.share, design.share), "--decided-by": (beacon, header.beacon)}
-    fixed_ones["--captions"] = (wanted.captions, design.captions)
-    for name, (given, fixed) in fixed_ones.items():
+    for name, given, fixed in (
+        ("--share", wanted.share, design.share),
+        ("--decided-by", beacon, header.beacon),
+        ("--captions", wanted.captions, design.captions),
+    ):
         if given != fixed:
             raise UserError(
                 f"release {release.number} is committed with {name} {fixed or 'none'!r}, not {given or 'none'!r}; draw "
@@ -148,7 +150,7 @@ def _read_part(source: SourceConfig, item: Item, folder: str, wanted: Wanted, ke
             rows.append({"name": found.key, "sha256": "", "reason": found.reason})
             continue
         sample, _, sha, marks = found
-        caption = caption_beside(source, item, sample) if wanted.captions else ""
+        caption = _caption_beside(source, item, sample) if wanted.captions else ""
         if wanted.captions and not caption:
             raise UserError(f"{item.path}/{sample.key} has no caption; put a text file of its name beside it")
         rows.append(
@@ -189,14 +191,12 @@ def _number(
     columns = ["name", "sha256", "captions", PHASH, DESCRIPTOR]
     whole = pa.concat_tables([storage.read_table(path, columns) for path in read.values()])
     count, readable = len(whole), whole.filter(pc.not_equal(whole["sha256"], ""))
-    is_known = pc.is_in(readable["sha256"], value_set=pa.array(sorted(release.earlier), pa.string()))
-    new = readable.filter(pc.invert(is_known))
-    copies, fresh = len(new), len(new)
+    new = _without(readable, release.earlier)
+    fresh = len(new)
     if elsewhere is not None:
-        seen = _seen_in(new, elsewhere)
-        new = new.filter(pc.invert(pc.is_in(new["sha256"], value_set=pa.array(sorted(seen), pa.string()))))
+        new = _without(new, _seen_in(new, elsewhere))
         say("lot", f"{count_of(fresh - len(new), 'image', 'images')} seen elsewhere: published, and not in the lot")
-        copies = len(new)
+    every = len(new)
     if len(readable) and not fresh:
         return False
     if not len(new):
@@ -213,7 +213,7 @@ def _number(
         f"{release.path}/units.parquet", units.cast(UNITS).replace_schema_metadata({"strata": "\n".join(names)})
     )
     told = {
-        "copies": copies - len(units),
+        "copies": every - len(units),
         "of earlier releases": len(readable) - fresh,
         "unreadable and published as they are": count - len(readable),
     }
@@ -224,6 +224,11 @@ def _number(
         held_back = round(wanted.share * len(units))
         say("lot", power_in_words(len(units) - held_back, held_back))
     return True
+
+
+def _without(images: pa.Table, shas: set[str]) -> pa.Table:
+    """The images whose pixels are not among some."""
+    return images.filter(pc.invert(pc.is_in(images["sha256"], value_set=pa.array(sorted(shas), pa.string()))))
 
 
 def _seen_in(images: pa.Table, source: SourceConfig) -> set[str]:
@@ -244,8 +249,7 @@ def _seen_in(images: pa.Table, source: SourceConfig) -> set[str]:
                 hashes.append(found[3][PHASH])
                 levels.append(np.frombuffer(found[3][DESCRIPTOR], dtype=np.uint8))
     mine = images["sha256"].to_pylist()
-    others = set(shas)
-    seen = {sha for sha in mine if sha in others}
+    seen = set(mine) & set(shas)
     if not hashes or not mine:
         return seen
     marks = np.concatenate([np.asarray(images[PHASH], dtype=np.uint64), np.array(hashes, dtype=np.uint64)])
@@ -299,13 +303,13 @@ def both_captions(caption: str, sha256: str, key: str) -> list[str]:
     return [captioned(caption, line) for line in credit_lines(digest64(key, "caption", sha256))]
 
 
-def caption_beside(source: SourceConfig, item: Item, sample: Sample) -> str:
+def _caption_beside(source: SourceConfig, item: Item, sample: Sample) -> str:
     """The caption of an image: in the tar, or in a text file of its name beside it; empty: there is none."""
     if source.kind == "shards":
-        texts = [sample.others[suffix] for suffix in SUFFIXES if suffix in sample.others]
-        return texts[0].decode(errors="replace").strip() if texts else ""
-    data = storage.file_or_none(caption_path(f"{item.path}/{sample.key}"))
-    return "" if data is None else data.decode(errors="replace").strip()
+        data = next((sample.others[suffix] for suffix in SUFFIXES if suffix in sample.others), None)
+    else:
+        data = storage.file_or_none(caption_path(f"{item.path}/{sample.key}"))
+    return (data or b"").decode(errors="replace").strip()
 
 
 def caption_path(path: str) -> str:

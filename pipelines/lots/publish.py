@@ -156,7 +156,7 @@ def _divide_folder(part: _Part) -> None:
             raise _changed(f"{part.item.path}/{name}")
         place = _HELD_BACK if fate.is_held else _PUBLISHED
         text = storage.file_or_none(caption_path(f"{part.item.path}/{name}")) if fate.row["captions"] else None
-        caption = part.caption(fate, "" if text is None else text.decode(errors="replace").strip())
+        caption = part.caption(fate, (text or b"").decode(errors="replace").strip())
         _write(part, place, name, data)
         if caption is not None:
             _write(part, place, caption_path(name), caption.encode())

@@ -182,44 +182,33 @@ def failure(call: object) -> str:
 
 def test_what_would_break_a_lot_is_refused(tmp_path: Path) -> None:
     source, place = folder_of(tmp_path / "photos", range(20)), tmp_path / "lot"
+    committing, drawing = ["--out", place, "--decided-by", "round 7"], ["--out", place, "--beacon"]
     assert "is inside of" in failure(lambda: lot(source, "--out", source / "lot"))
+    (tmp_path / "notes.txt").write_text("no picture")
+    assert "is a single file; give a folder" in failure(lambda: lot(tmp_path / "notes.txt", "--out", place))
     assert "is not drawn" in failure(lambda: Lot(str(place)).new_release().drawing)
-    assert "holds no lot" in failure(lambda: lot("draw", source, "--out", place, "--beacon", "1"))
-    lot("commit", source, "--out", place, "--decided-by", "round 7")
-    assert "--share 0.2, not 0.5" in failure(
-        lambda: lot("commit", source, "--out", place, "--decided-by", "round 7", "--share", "0.5")
-    )
+    assert "holds no lot" in failure(lambda: lot("draw", source, *drawing, "1"))
+    lot("commit", source, *committing)
+    made = Lot.at(str(place)).releases()[0]
+    assert "give its value with --beacon" in failure(lambda: publish(made.source, made, "", None))  # type: ignore[arg-type]
+    assert "--share 0.2, not 0.5" in failure(lambda: lot("commit", source, *committing, "--share", "0.5"))
     assert "--decided-by 'round 7', not 'none'" in failure(lambda: lot(source, "--out", place))
-    (source / "album0" / "p002.png").write_bytes(picture(99))
-    assert "p002.png is not as it was committed" in failure(
-        lambda: lot("draw", source, "--out", place, "--beacon", "abc")
-    )
-    (source / "album0" / "p002.png").write_bytes(picture(2))
-    lot("draw", source, "--out", place, "--beacon", "abc")
-    assert "drawn with another beacon" in failure(lambda: lot("draw", source, "--out", place, "--beacon", "abd"))
+    for value in ("8f3c...", "round 7"):
+        assert "is no value" in failure(lambda value=value: lot("draw", source, *drawing, value))
+    first, second = source / "album0" / "p002.png", source / "album1" / "p003.png"
+    first.write_bytes(picture(99))
+    assert "p002.png is not as it was committed" in failure(lambda: lot("draw", source, *drawing, "abc"))
+    first.write_bytes(picture(2))
+    second.unlink()
+    missing = "p003.png was committed and is not there any more"
+    assert missing in failure(lambda: lot("draw", source, *drawing, "abc"))
+    second.write_bytes(picture(3))
+    assert "decided by the beacon" in lot("draw", source, *drawing, "abc")
+    assert "drawn with another beacon" in failure(lambda: lot("draw", source, *drawing, "abd"))
     for path in source.rglob("*.png"):  # new pictures under old names: some were published and are drawn again
         path.write_bytes(picture(100 + int(path.stem[1:])))
     folder_of(source, range(20, 60))
     assert "is another image of an earlier release" in failure(lambda: lot(source, "--out", place))
-
-
-def test_what_is_no_folder_and_what_is_no_beacon_is_told(tmp_path: Path) -> None:
-    (tmp_path / "notes.txt").write_text("no picture")
-    assert "is a single file; give a folder" in failure(lambda: lot(tmp_path / "notes.txt", "--out", tmp_path / "lot"))
-    source, place = folder_of(tmp_path / "photos", range(20)), tmp_path / "lot"
-    lot("commit", source, "--out", place, "--decided-by", "round 7")
-    for value in ("8f3c...", "round 7"):
-        assert "is no value" in failure(lambda value=value: lot("draw", source, "--out", place, "--beacon", value))
-    assert "decided by the beacon" in lot("draw", source, "--out", place, "--beacon", "8f3c")
-
-
-def test_a_missing_image_is_named(tmp_path: Path) -> None:
-    source, place = folder_of(tmp_path / "photos", range(20)), tmp_path / "lot"
-    lot("commit", source, "--out", place, "--decided-by", "round 7")
-    (source / "album1" / "p003.png").unlink()
-    assert "p003.png was committed and is not there any more" in failure(
-        lambda: lot("draw", source, "--out", place, "--beacon", "abc")
-    )
 
 
 def test_a_damaged_tar_is_refused_before_anything_is_committed(tmp_path: Path) -> None:
@@ -285,10 +274,3 @@ def test_the_secret_is_new_every_time_and_readable_by_the_owner_alone(tmp_path: 
     assert secrets[0]["salt"] != secrets[1]["salt"] and secrets[0]["key"] != secrets[1]["key"]
     assert len(secrets[0]["salt"]) == 64
     assert (release(tmp_path / "lot0") / "secret.json").stat().st_mode & 0o777 == 0o600
-
-
-def test_publishing_needs_the_beacon_that_was_committed_to(tmp_path: Path) -> None:
-    source = folder_of(tmp_path / "photos", range(20))
-    lot("commit", source, "--out", tmp_path / "lot", "--decided-by", "round 7")
-    made = Lot.at(str(tmp_path / "lot")).releases()[0]
-    assert "give its value with --beacon" in failure(lambda: publish(made.source, made, "", None))  # type: ignore[arg-type]
