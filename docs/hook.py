@@ -65,7 +65,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         if name in modules:
             return f"][{name}]"
         if str(path).startswith(NOTEBOOKS):
-            return f"]({match[1].replace(NOTEBOOKS, 'notebooks/').replace('.ipynb', '.md')})"
+            return f"]({os.path.relpath(f'notebooks/{path.stem}.md', Path(page.file.src_uri).parent)})"
         return f"]({match[1].rstrip('/')}/README.md{match[2] or ''})" if (ROOT / path).is_dir() else match[0]
 
     modules = _modules()

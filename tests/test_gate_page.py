@@ -17,8 +17,8 @@ from tests.mi_core.report.model.test_as_json import full
 from tests.mi_core.report.words.test_bound import BROKEN, KEPT
 from tests.pages import blocks, understood
 
-PAGE = (Path(__file__).parents[1] / "configs" / "gate.md").read_text(encoding="utf-8")
-GITHUB, GITLAB = (yaml.safe_load(one.text) for one in blocks("configs/gate.md") if one.language == "yaml")
+PAGE = (Path(__file__).parents[1] / "docs" / "gate.md").read_text(encoding="utf-8")
+GITHUB, GITLAB = (yaml.safe_load(one.text) for one in blocks("docs/gate.md") if one.language == "yaml")
 RUN = [step["run"] for step in GITHUB["jobs"]["leak"]["steps"] if "run" in step]
 SCRIPT = GITLAB["leak"]["script"]
 

@@ -32,7 +32,7 @@ NOW = [page for page in PAGES if page != "CHANGELOG.md"]  # which tells of comma
 BLOCKS = [block for page in NOW for block in blocks(page)]
 AUDITS = dict.fromkeys(block.text for block in BLOCKS if "import audit\n" in block.text)  # two pages have the same
 ELSEWHERE = {
-    "configs/gate.md": "recipes of pipelines, which tests.test_gate_page reads",
+    "docs/gate.md": "recipes of pipelines, which tests.test_gate_page reads",
     "docs/own-attack.md": "names what its own packages bring; tests.mi_core.test_plugins installs them",
 }
 """Pages whose YAML another test reads."""

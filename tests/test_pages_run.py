@@ -55,12 +55,12 @@ PAGES: dict[str, dict[str, str]] = {
         "FOLDER|s3://...": "runs",
         "section.field=value": "queries.views=10",
     },
-    "configs/gate.md": {},
-    "configs/statement.md": {},
-    "configs/lots.md": {"VALUE": "0f" * 32, "open_clip:ViT-B-32": "checkpoint:conv4"},
+    "docs/gate.md": {},
+    "docs/statement.md": {},
+    "docs/lots.md": {"VALUE": "0f" * 32, "open_clip:ViT-B-32": "checkpoint:conv4"},
     "docs/running.md": {"runs/clip": MINE},
     "docs/cost.md": {},
-    "configs/tutorial-clip.md": {},
+    "docs/tutorial-clip.md": {},
 }
 """Pages, and what their words stand for here."""
 FURTHER = {"claim": ["--objective", "simclr", "--size", "32"]}

@@ -77,7 +77,7 @@ def frameworks_attacks() -> Rows:
     """The last epoch; the output that the framework trains, or the backbone where it has no other."""
     rows = result("frameworks-attacks")["rows"]
     ways = [{"attack": "encodermi-t"}, {"attack": "lpla"}, {"attack": "combined", "reference": "shadow"}]
-    ways += [{"attack": "combined", "reference": "audited"}, {"attack": "white-box"}, {"attack": "clip-loss"}]
+    ways += [{"attack": "white-box"}, {"attack": "clip-loss"}]
     names = {"simclr": "SimCLR", "moco-v3": "MoCo v3", "clip": "CLIP", "siglip": "SigLIP"}
     for target in ("simclr", "moco-v3", "byol", "dino", "mae", "i-jepa", "clip", "siglip"):
         cells = []
@@ -169,13 +169,6 @@ def coverage() -> Rows:
         yield row
 
 
-def choices_simulated() -> Rows:
-    verdicts = result("coverage")["verdicts"]
-    for setting in dict.fromkeys(verdict["setting"] for verdict in verdicts):
-        both = [having(verdicts, setting=setting, n=n)[0] for n in (200, 1000)]
-        yield setting, *(bare(one[name] / one["simulations"]) for one in both for name in ("leak", "confounded"))
-
-
 def bound() -> Rows:
     yield from (
         (name, bare(shares["met"]), bare(shares["not met"])) for name, shares in result("bound")["shares"].items()
@@ -195,6 +188,11 @@ def one_run_bounds() -> Rows:
 def lots_null() -> Rows:
     for row in result("lots-null")["rows"]:
         yield row["case"], *(bare(row[p]["at_most_.01"]) for p in ("p_value", "any_time_p_value"))
+
+
+def lots_owner() -> Rows:
+    for row in result("lots-owner")["rows"]:
+        yield row["owner"], *(interval([row[one]["share"], *row[one]["ci95"]], 3) for one in ("p_at_most_.01", "used"))
 
 
 def lots_power() -> Rows:
@@ -231,7 +229,7 @@ def false_leaks() -> Rows:
         if row.get("tau") != 0.25 and row.get("size", 20) == 20:
             words = (("tau", "τ"), ("size", "of"), ("nonce", "nonce"))
             more = [f"{word} {row[name]}" for name, word in words if name in row]
-            aucs = (bare(row[f"{one}_auc"]) for one in ("attack", "blind", "semantic", "control"))
+            aucs = (bare(row[f"{one}_auc"]) for one in ("attack", "blind", "control"))
             yield ", ".join([row["case"], *more]), row["confounded"], *aucs
 
 
@@ -256,13 +254,6 @@ def extraction() -> Rows:
         ways = (case["ray"]["2"], case["naive"], case["loop"], case["encoder_only"])
         rates = (f"{way['images_per_second']['median']:,.4g}" for way in ways)
         yield name, *rates, *(bare(case[f"ray_over_{one}"], 2) for one in ("naive", "loop", "encoder_only"))
-
-
-def growth() -> Rows:
-    sizes = [result("bench-scale")["sizes"][size]["stages"] for size in ("100000", "1000000")]
-    for stage in sizes[0]:
-        whats = ("wall_seconds", "driver_peak_mb", "largest_process_mb")
-        yield stage, *(", ".join(f"{size[stage][what]:.0f}" for size in sizes) for what in whats)
 
 
 def gpu() -> Rows:
