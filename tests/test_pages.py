@@ -136,35 +136,6 @@ def test_commands_and_options_in_running_text(page: str) -> None:
                     check(words)
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "encoder-audit adit quickstart",
-        "encoder-audit audit quickstart --output runs/a",
-        "encoder-audit audit quickstart attacks.0.wievs=4",
-        "encoder-audit audit quickstart queries.views=many",
-        "encoder-audit audit configs/cifar10.yaml",
-        "encoder-audit audit cifra10 data.path=...",
-        "encoder-audit check",
-        "encoder-audit gate RUN --fail-on leaks",
-        "encoder-audit report RUN --force reporting",
-        "encoder-audit list attacks lpa",
-        "encoder-audit completion bash|dash",
-        "ray job submit --adress http://localhost:8265",
-        "ray job submit --address http://localhost:8265 -- encoder-audit estimates my-config.yaml",
-        "kubectl apply -f cluster/rayjobs.yaml",
-        "make documents",
-        "python -m tests.absent",
-        "python -c 'from mi_core import audits'",
-        "python -c 'from mi_core import audit; audit(1, candidates=2, control=3)'",
-    ],
-)
-def test_a_wrong_command_is_found(line: str) -> None:
-    with pytest.raises((Exception, SystemExit)):  # of the command line, of a config or of Python
-        for words in commands(line):
-            check(words)
-
-
 def test_the_page_of_commands_has_all_of_them() -> None:
     told = {words[1] for block in blocks("docs/commands.md") for words in commands(block.text) if len(words) > 1}
     assert told >= {name.partition(" ")[0] for name in COMMANDS if name}

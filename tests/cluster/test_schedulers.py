@@ -21,7 +21,7 @@ import jsonschema
 import pytest
 import yaml
 
-from tests.cluster.reading import CLUSTER, GONE, TEXTS, changed, ray_commands
+from tests.cluster.reading import CLUSTER, TEXTS, ray_commands
 
 SLURM = TEXTS["slurm.sh"]
 SKYPILOT = yaml.safe_load(TEXTS["skypilot.yaml"])
@@ -97,33 +97,6 @@ def fixed_ports(head: bool = True) -> set[str]:
 
 def test_slurm_and_ray_know_every_option() -> None:
     assert slurm_faults(SLURM) == set()
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "fault"),
-    [
-        ("#SBATCH --requeue", "#SBATCH --again", "an option that sbatch has not"),
-        ("#SBATCH --requeue", "#SBATCH --exclusive", "a node that nobody else may use"),
-        ("#SBATCH --mem=64G\n", "", "memory without a bound"),
-        ("--object-store-memory=", "--object-store=", "memory without a bound"),
-        ("--kill-on-bad-exit=1", "--kill=1", "an option that srun has not"),
-        ("--num-gpus", "--gpus", "an option that ray start has not"),
-        ("--include-dashboard=", "--dashboard=", "an option that ray start has not"),
-        ("--max-worker-port=0", "", "a port that every Ray takes"),
-        ("--dashboard-agent-listen-port=0", "", "a port that every Ray takes"),
-        (' --ray-client-server-port="$client"', "", "a port that every Ray takes"),
-        (' --port="${ENCODER_AUDIT_PORT:-0}"', "", "a port that every Ray takes"),
-        (' "$@" --block', ' "$@"', "a step that ends at once"),
-        ('--temp-dir "$@"', '"${@:2}"', "a folder of every Ray"),
-        ('kill "${steps[@]}"', "ray stop", "Rays of others stopped"),
-        (' --cpus-per-task="$SLURM', ' --exclusive="$SLURM', "one CPU for a task"),
-        ("--ntasks-per-node=1 --rel", "--ntasks-per-node=2 --rel", "several Rays on a node"),
-        ("RAY_AUTH_MODE=token", "RAY_AUTH_MODE=disabled", "no token authentication"),
-    ],
-)  # fmt: skip
-def test_what_slurm_and_ray_would_refuse(old: str, new: str, fault: str) -> None:
-    assert old in SLURM
-    assert fault in slurm_faults(SLURM.replace(old, new))
 
 
 SRUN_STAND_IN = """\
@@ -357,22 +330,5 @@ def _of_ray(run: str) -> str:
     return "\n".join(line for line in run.splitlines() if "start" in line and "audit" not in line)
 
 
-@pytest.mark.parametrize(
-    ("path", "value", "fault"),
-    [
-        ("resources/infra", "nowhere", "does not match"),
-        ("resources/accelerator", "L4:1", "('accelerator' was unexpected)"),
-        ("num_node", 2, "('num_node' was unexpected)"),
-        ("num_nodes", "two", "'two' is not of type 'integer'"),
-        ("run", GONE, "'run' is a required property"),
-        ("resources/image_id", "docker:REGISTRY/encoder-audit:0.1.0-cpu", "an image without the GPU"),
-        ("secrets/RAY_AUTH_TOKEN", "abc", "a secret in the file"),
-        ("secrets", GONE, "no token authentication"),
-        ("envs/CONFIG", GONE, "a name that is not set"),
-        ("run", "ray symmetric-run -- encoder-audit", "SkyPilot's own Ray stopped"),
-        ("run", "ray start --gpus=1", "an option that ray start has not"),
-    ],
-)
-def test_skypilot_takes_it(path: str, value: object, fault: str) -> None:
+def test_skypilot_takes_it() -> None:
     assert skypilot_faults(SKYPILOT) == set()
-    assert any(fault in found for found in skypilot_faults(changed(SKYPILOT, path, value)))

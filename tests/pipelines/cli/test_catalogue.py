@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -84,41 +83,6 @@ def test_every_method_is_documented(kind: str, name: str) -> None:
     assert sys.modules[method.__module__].__doc__
     assert "__doc__" in vars(method.Parameters)
     assert undocumented(method.Parameters) == set()
-
-
-@dataclass(frozen=True)
-class Documented:
-    """Settings.
-
-    Args:
-        one, two: of a pair; None: all
-            of them.
-    """
-
-    one: int = 1
-    two: int | None = None
-
-
-@dataclass(frozen=True)
-class Silent(Documented):
-    """Settings that say nothing of ``four``."""
-
-    four: str = "x"
-
-
-@dataclass(frozen=True)
-class Wrong(Documented):
-    """Settings.
-
-    Args:
-        five: is none.
-    """
-
-
-def test_missing_and_left_over_entries_are_found() -> None:
-    assert undocumented(Documented) == set()
-    assert undocumented(Silent) == {"four"}
-    assert undocumented(Wrong) == {"five"}
 
 
 @pytest.mark.parametrize(

@@ -112,10 +112,7 @@ CASES = [  # share, gap, tied, samples of a group
 
 @pytest.mark.parametrize(("share", "gap", "tied", "groups"), CASES)
 def test_least_share_is_below_the_truth(share: float, gap: float, tied: bool, groups: int) -> None:
-    check_least_share(share, gap, tied, groups, 100)
-
-
-def check_least_share(share: float, gap: float, tied: bool, groups: int, draws: int) -> None:
+    draws = 100
     bounds = np.zeros(draws)
     for seed in range(draws):
         scores, candidate, ids = planted(seed, 160, 240, share, gap=gap, tied=tied, groups=groups)
