@@ -53,7 +53,6 @@ def test_every_entry_of_a_table_is_told() -> None:
 def test_facts_of_an_attack_and_of_a_defense() -> None:
     told = catalogue.facts()
     assert told["attack"]["part-crop"] == {
-        "access": "answers",
         "sees": ATTACKS["part-crop"].threat_model,
         "fitted on": "known or shadow",
         "queries per image": "129",
