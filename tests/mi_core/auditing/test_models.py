@@ -95,7 +95,7 @@ def test_a_function_has_no_weights_to_read_or_reset() -> None:
         return images.mean(dim=(2, 3)).numpy()
 
     target = model_of(embed, HOW)
-    assert (target.open, target.reference, target.part.load) == (False, None, "the Python function embed")
+    assert (target.reference, target.part.load) == (None, "the Python function embed")
 
 
 NAMED, API = "checkpoint:conv4", "https://a.example/json"
@@ -268,4 +268,4 @@ def test_a_quantised_network_is_one_line_and_its_function_is_audited() -> None:
     quantised = torch.ao.quantization.quantize_dynamic(network, {nn.Linear}, dtype=torch.qint8)
     with pytest.raises(ConfigError, match="model is a quantised network, .*; give its forward, a function$"):
         model_of(quantised, Preparation(16))
-    assert not model_of(quantised.forward, Preparation(16)).open
+    assert model_of(quantised.forward, Preparation(16)).reference is None

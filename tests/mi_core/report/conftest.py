@@ -226,7 +226,6 @@ def make_report(seeds: tuple[int, ...] = (0, 1, 2), epochs: tuple[int, ...] = (5
         "pooled": pooled(attacks),
         "methods": {
             "encodermi-v": {
-                "access": "answers",
                 "threat_model": "embeddings of ten views of an image; a shadow encoder of the same kind",
                 "source": "Liu et al., EncoderMI, CCS 2021, section 4",
                 "queries_per_sample": 10,
