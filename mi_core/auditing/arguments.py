@@ -16,7 +16,7 @@ from mi_core.checks import ConfigError, check_choice, check_range
 from mi_core.images import Decoder
 
 
-def checked(**given: Any) -> dict[str, Any]:
+def check_arguments(**given: Any) -> dict[str, Any]:
     """Arguments as plain Python has them: numbers of numpy as int and float, sequences as tuples.
 
     Args:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from mi_core.auditing.arguments import checked
+from mi_core.auditing.arguments import check_arguments
 from mi_core.auditing.asking import Bar, Setup
 from mi_core.auditing.attacks import attacks_of, scores_of
 from mi_core.auditing.config_text import reference_settings
@@ -129,7 +129,7 @@ def audit(
         ShapeError: the encoder does not answer with one row per image.
         NumericError: an embedding is not finite; the message names the images.
     """
-    plain = checked(**locals())  # nothing but the arguments so far
+    plain = check_arguments(**locals())  # nothing but the arguments so far
     seed, views, fdr, max_rejected, factor = (
         plain[name] for name in ("seed", "views", "fdr", "max_rejected", "factor")
     )

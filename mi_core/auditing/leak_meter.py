@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from mi_core.auditing.arguments import checked, recipe_of
+from mi_core.auditing.arguments import check_arguments, recipe_of
 from mi_core.auditing.images import TWICE, Item, check_steady, items_of
 from mi_core.auditing.models import device_of, evaluating
 from mi_core.augmentations.views import make_views
@@ -98,7 +98,7 @@ class LeakMeter:
         budget: float | None = None,
         seed: int = 0,
     ) -> None:
-        plain = checked(**locals())  # nothing but the arguments so far
+        plain = check_arguments(**locals())  # nothing but the arguments so far
         size, mean, std, views, seed = (plain[name] for name in ("size", "mean", "std", "views", "seed"))
         check_range("most", most, LEAST)
         check_range("share", share, 0, 1, open_low=True)

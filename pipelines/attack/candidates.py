@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from mi_core.report.build import TOP, SeedTest, sample_answers
 from mi_core.report.model.evidence import SampleAnswers, TopSample
-from mi_core.validity.candidates import NUMBERS, CandidateAnswers, answers_of
+from mi_core.validity.candidates import NUMBERS, answers_of
 from mi_core.validity.sets.dataset import one_sided
 from pipelines.attack.results import Task
 from pipelines.attack.scores import SCORE_COLUMNS, groups_in, image_score_column, judged, over_parts, parts_of
@@ -63,7 +63,9 @@ def answer_candidates(task: Task, test: SeedTest, fdr: float) -> SampleAnswers:
     for path in storage.list_files(samples_folder(folder)):
         if path not in kept:  # an earlier report wrote it of other parts
             storage.remove(path)
-    by_score = _ByScore.from_answers(found)
+    score, rows = np.unique(found.score, return_index=True)  # candidates of one score have one answer
+    columns = ("p_value", "q_value", "flagged", "posterior")
+    by_score = _ByScore(score, {name: getattr(found, name)[rows] for name in columns})
     parts = over_parts(_write, parts_of(task), folder, column, by_score, title="answers for single candidates")
     highest = pa.concat_tables([one.highest for one in parts]).sort_by([("score", "descending"), ("id", "ascending")])
     flagged = sum(one.flagged for one in parts)
@@ -94,12 +96,6 @@ class _ByScore:
 
     score: npt.NDArray[np.float64]
     answers: Mapping[str, npt.NDArray[Any]]
-
-    @classmethod
-    def from_answers(cls, found: CandidateAnswers) -> _ByScore:
-        """Candidates of one score have one answer."""
-        score, rows = np.unique(found.score, return_index=True)
-        return cls(score, {name: getattr(found, name)[rows] for name in ("p_value", "q_value", "flagged", "posterior")})
 
     def at(self, scores: npt.NDArray[np.float64]) -> dict[str, npt.NDArray[Any]]:
         """The answers at some scores (N,): of the next lower score where one is not known, which claims less."""

@@ -7,7 +7,7 @@ are grouped, a number; class, null where there is none; item, the shard.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -102,14 +102,8 @@ def rows_of(task: Task, ids: Collection[str]) -> pa.Table:
 
 def over_parts(function: Callable[..., Any], paths: Sequence[str], *more: Any, title: str) -> list[Any]:
     """Call a function on the paths of some parts each: of many as Ray tasks, where Ray runs; results in order."""
-    given = [(some, *more) for some in _in_turn(paths)]
+    given = [(paths[start : start + _AT_ONCE], *more) for start in range(0, len(paths), _AT_ONCE)]
     return mapped_or_here(function, given, "parts", title) if len(given) > 1 else [function(*one) for one in given]
-
-
-def _in_turn(paths: Sequence[str]) -> Iterator[list[str]]:
-    """Some paths for each task."""
-    for start in range(0, len(paths), _AT_ONCE):
-        yield list(paths[start : start + _AT_ONCE])
 
 
 def _some_of(paths: Sequence[str], columns: Sequence[str], share: float) -> pa.Table:

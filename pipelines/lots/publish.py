@@ -55,7 +55,11 @@ class _Part:
     release: Release
 
     @cached_property
-    def _known(self) -> tuple[dict[str, _Fate], set[str]]:
+    def known(self) -> tuple[dict[str, _Fate], set[str]]:
+        """Fates by name, and the names of images of an earlier release, which are written nowhere.
+
+        All others are published as they are.
+        """
         release, table = self.release, self.release.images(self.item.name)
         fates, elsewhere, drawn = {}, set(), release.draw
         for row, unit in zip(table.to_pylist(), release.numbers(table).tolist(), strict=True):
@@ -64,16 +68,6 @@ class _Part:
             elif unit >= 0:
                 fates[row["name"]] = _Fate(row, bool(drawn.held_back[unit]), int(drawn.caption[unit]))
         return fates, elsewhere
-
-    @property
-    def fates(self) -> dict[str, _Fate]:
-        """By name; images without one are published as they are."""
-        return self._known[0]
-
-    @property
-    def elsewhere(self) -> set[str]:
-        """Names of those that are in an earlier release, and are written nowhere."""
-        return self._known[1]
 
     def caption(self, fate: _Fate, own: str) -> str | None:
         """The caption that is published of an image; None: captions are not drawn.
@@ -138,17 +132,17 @@ def _write_part(part: _Part) -> None:
     if storage.exists(done):
         return
     (_divide_tar if part.source.kind == "shards" else _divide_folder)(part)
-    storage.write_json(done, {"images": len(part.fates)})
+    storage.write_json(done, {"images": len(part.known[0])})
 
 
 def _divide_folder(part: _Part) -> None:
-    missing = part.fates.keys() - set(part.item.files)
-    if missing:
+    fates, elsewhere = part.known
+    if missing := fates.keys() - set(part.item.files):
         raise UserError(f"{part.item.path}/{min(missing)} was committed and is not there any more; put it back")
     for name in part.item.files:
-        if name in part.elsewhere:
+        if name in elsewhere:
             continue
-        data, fate = storage.read_bytes(f"{part.item.path}/{name}"), part.fates.get(name)
+        data, fate = storage.read_bytes(f"{part.item.path}/{name}"), fates.get(name)
         if fate is None:
             _write(part, _PUBLISHED, name, data)
             continue
@@ -167,7 +161,8 @@ def _divide_tar(part: _Part) -> None:
     source = part.source
     rules = tar_shards.ShardRules(source.key == "last-dot", source.image, source.end_marker == "required")
     buffers = {place: io.BytesIO() for place in (_PUBLISHED, _HELD_BACK)}
-    left, texts = dict(part.fates), _texts(part)
+    (fates, elsewhere), texts = part.known, _texts(part)
+    left = dict(fates)
     with ExitStack() as stack:
         stream = stack.enter_context(storage.open_input(part.item.path))
         given = stack.enter_context(tarfile.open(fileobj=stream, mode="r|*"))
@@ -178,10 +173,10 @@ def _divide_tar(part: _Part) -> None:
         for member in given:
             key, suffix = rules.split(member.name)
             key = f"{part.item.name}/{key}" if source.shard_in_key else key
-            if key in part.elsewhere:
+            if key in elsewhere:
                 continue
             content = given.extractfile(member) if member.isfile() else None
-            data, fate = b"" if content is None else content.read(), part.fates.get(key)
+            data, fate = b"" if content is None else content.read(), fates.get(key)
             if fate is None:
                 _add(tars[_PUBLISHED], member, data)
                 continue
