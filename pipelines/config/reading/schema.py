@@ -72,7 +72,7 @@ def schema() -> Schema:
         "type": ["object", "null"],
         "additionalProperties": _searched(),
     }
-    fields["sweep"] = _sweep() | _described(fields["sweep"])
+    fields["sweep"] = _sweep(fields) | _described(fields["sweep"])
     extended = "config files that this one changes, relative to its folder, or names of shipped ones"
     fields["extends"] = SOME_TEXT | {"description": extended}
     plain: Schema = _draft_7(
@@ -251,8 +251,8 @@ def _searched() -> Schema:
     return {"anyOf": [choice, _to("SearchConfig"), NOTHING]}
 
 
-def _sweep() -> Schema:
-    """Sweeps: a dotted field with its values, or any name with points that say which fields they change.
+def _sweep(names: Iterable[str]) -> Schema:
+    """Sweeps: a field, by its dotted name, with its values, or any name with points that say which fields they change.
 
     That such fields are there is checked when the config is read.
     """
@@ -260,7 +260,7 @@ def _sweep() -> Schema:
     field: Schema = {"type": ["array", "null"], "minItems": 1}
     return {
         "type": ["object", "null"],
-        "patternProperties": {"[.]": field},
+        "patternProperties": {f"[.]|^(?:{'|'.join(names)})$": field},
         "additionalProperties": field
         | {"items": {"type": "object", "required": ["label"], "properties": {"label": label}}},
     }
