@@ -14,12 +14,11 @@ from mi_core.report.contents import fault_of, pooled_rows, primary_row
 from mi_core.report.model.attacks import Sweep
 from mi_core.report.model.encoders import EncoderPart
 from mi_core.report.model.judgement import VerdictPart
-from mi_core.report.model.report import DataPart, Report, report_from_json
+from mi_core.report.model.report import Report, report_from_json
 from mi_core.report.words.numbers import share
 from mi_core.report.words.wording import Answer, answer
 
 LONGEST = 120  # characters of a text from a report
-_JUDGED = ("candidate", "control", "target-member", "target-nonmember")
 _WRONG = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
 
@@ -41,7 +40,6 @@ class Entry:
             reference encoders; None: not measured.
         share: how many of the images were used, in words; empty: the verdict is no leak.
         folded: seeds and sweeps that the run is made of, in words; empty: one seed, no sweep.
-        images: what identifies the images that were judged: two runs of equal sets compare.
     """
 
     folder: str
@@ -58,7 +56,6 @@ class Entry:
     control: Estimate | None
     share: str
     folded: str
-    images: frozenset[str]
 
     @property
     def date(self) -> str:
@@ -142,7 +139,6 @@ def _entry(report: Report, folder: str, link: str) -> Entry:
         _auc(judged.control_auc),
         _share(report),
         plain(_folded(len(encoder.fingerprints), report.sweeps)),
-        frozenset(_images(report.data)),
     )
 
 
@@ -171,8 +167,3 @@ def _folded(seeds: int, sweeps: Iterable[Sweep]) -> str:
     parts = [f"{seeds} seeds"] if seeds > 1 else []
     parts += [f"sweep of {sweep.name}: {len(sweep.points)} points" for sweep in sweeps]
     return "; ".join(parts)
-
-
-def _images(data: DataPart) -> Iterable[str]:
-    for seed in data.per_seed or (data,):
-        yield from (f"{role}:{seed.roles[role].sha256}" for role in _JUDGED if role in seed.roles)

@@ -89,16 +89,11 @@ def statement(
     card: Annotated[
         str | None, typer.Option("--card", help="Write a block for a model card too, in Markdown.", metavar="FILE")
     ] = None,
-    push: Annotated[
-        str | None,
-        typer.Option("--push", help="Write that block to the card of a model on the Hub.", metavar="ORG/NAME"),
-    ] = None,
 ) -> None:
     """Write a finished audit as an in-toto statement, which binds the verdict to weights, images, plan and report."""
     from pipelines.report.statement import write
 
-    names = ("statement", *(("card",) if card else ()), *(("pushed",) if push else ()))
-    for name, place in zip(names, write(run, out, card, push), strict=True):
+    for name, place in zip(("statement", "card"), write(run, out, card), strict=False):
         tell(name, place, show=False)
 
 

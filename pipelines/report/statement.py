@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from mi_core.adoption.hub import write_to_card
 from mi_core.checks import ConfigError
 from mi_core.report.card import card
 from mi_core.report.contents import fault_of
@@ -29,17 +28,16 @@ from pipelines.run.registration import lines_of
 STATEMENT = "statement.json"
 
 
-def write(run: str, out: str | None = None, card_out: str | None = None, push: str | None = None) -> tuple[str, ...]:
+def write(run: str, out: str | None = None, card_out: str | None = None) -> tuple[str, ...]:
     """Write the statement of a finished run and, where wanted, a block for a model card; returns where they stand.
 
     Args:
         run: its folder.
         out: the statement; None: statement.json in the folder.
         card_out: the block, in Markdown; None: none.
-        push: ``org/name`` of a model on the Hub, whose card gets the block; None: none.
 
     Raises:
-        UserError: as `state`, a name for output is a folder, or the Hub does not take the block.
+        UserError: as `state`, or a name for output is a folder.
     """
     places = [f"{storage.absolute(run)}/{STATEMENT}" if out is None else storage.target(out)]
     places += [] if card_out is None else [storage.target(card_out)]
@@ -48,16 +46,9 @@ def write(run: str, out: str | None = None, card_out: str | None = None, push: s
             raise UserError(f"{place} is a folder; give the name of a file")
     content = state(run)
     storage.write_json(places[0], content)
-    if card_out is not None or push is not None:
+    if card_out is not None:
         report = report_from_json(storage.read_json(f"{storage.absolute(run)}/{REPORT}"))
-        block = card(report, content, file_digest(places[0]))
-        if card_out is not None:
-            storage.write_atomic(places[1], block.encode())
-        if push is not None:
-            try:
-                places.append(write_to_card(push, block))
-            except ConfigError as error:
-                raise UserError(str(error)) from error
+        storage.write_atomic(places[1], card(report, content, file_digest(places[0])).encode())
     return tuple(places)
 
 

@@ -3,5 +3,5 @@
 Nothing else of the report imports it.
 
     html        the report of a run
-    index       many runs; versions: the chart of an encoder's versions
+    index       many runs
 """

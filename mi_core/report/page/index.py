@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from mi_core.records import Estimate
-from mi_core.report.page import versions
 from mi_core.report.page.environment import page_environment
 from mi_core.report.runs import Entry, Unread, plain
 from mi_core.report.words import numbers, wording
@@ -35,13 +34,11 @@ class _Shown:
     Args:
         entry: the run.
         family: number of its encoder.
-        version: number of the version, where the encoder has several; else 0.
         latest: whether no later audit of the encoder is there.
     """
 
     entry: Entry
     family: int
-    version: int
     latest: bool
 
 
@@ -60,7 +57,6 @@ def render_index(entries: Sequence[Entry], unread: Sequence[Unread], place: str,
     environment = page_environment()
     environment.filters.update(rate=numbers.rate, count=numbers.count, bracketed=_bracketed)
     families = _families(entries)
-    charts = [(number, versions.chart(mine)) for number, mine in enumerate(families.values())]
     return environment.get_template("index.html.j2").render(
         rows=_rows(entries, families),
         unread=sorted(unread, key=lambda one: one.folder),
@@ -72,9 +68,6 @@ def render_index(entries: Sequence[Entry], unread: Sequence[Unread], place: str,
         says=_SAYS,
         families=[(number, family, len(mine)) for number, (family, mine) in enumerate(families.items())],
         filters=FILTERS,
-        charts=[(number, chart) for number, chart in charts if chart is not None],
-        width=versions.WIDTH,
-        height=versions.HEIGHT,
         mark=MARK,
     )
 
@@ -89,14 +82,12 @@ def _families(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
 
 def _rows(entries: Sequence[Entry], families: Mapping[str, Sequence[Entry]]) -> list[_Shown]:
     """The rows, the newest first."""
-    known = {family: versions.versions_of(mine) for family, mine in families.items()}
     numbered = {family: number for number, family in enumerate(families)}
     newest = {id(max(mine, key=lambda entry: entry.created)) for mine in families.values()}
     return [
         _Shown(
             entry,
             numbered[entry.family],
-            known[entry.family][entry.weights[0]].number if len(known[entry.family]) > 1 else 0,
             id(entry) in newest,
         )
         for entry in sorted(entries, key=lambda entry: (entry.created, entry.folder), reverse=True)
