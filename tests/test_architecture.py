@@ -89,10 +89,6 @@ DRAWERS = {
         "answers": {"fit", "reference", "results", "scores"},
         "": {"answers"},
     },
-    "pipelines.report": {
-        "parts": set(),
-        "": {"parts"},
-    },
     "mi_core.validity": {
         "sets": set(),
         "": {"sets"},

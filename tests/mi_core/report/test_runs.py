@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from mi_core.records import Estimate
-from mi_core.report.runs import LONGEST, Entry, Unread, entry_of, plain
+from mi_core.report.contents import LONGEST, plain
+from mi_core.report.page.index import Entry, Unread, entry_of
 
 
 def entry(report: dict[str, Any], folder: str = "run") -> Entry:

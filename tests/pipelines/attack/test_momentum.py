@@ -37,7 +37,7 @@ from pipelines.plan.keys import items_in
 from pipelines.plan.load import parse
 from pipelines.plan.rules.controls import passed_over, references_of
 from pipelines.report.bindings import encoder_of
-from pipelines.report.parts.caveats import reference_caveats
+from pipelines.report.caveats import reference_caveats
 from pipelines.run.folder import RunFolder
 from pipelines.run.points import Run
 from tests.conftest import small_config

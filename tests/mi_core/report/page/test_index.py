@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from mi_core.report.page.index import FILTERS, render_index
-from mi_core.report.runs import Entry, Unread, entry_of
+from mi_core.report.page.index import FILTERS, Entry, Unread, entry_of, render_index
 from mi_core.report.words.numbers import interval, rate
 from tests.mi_core.report.page.page import Page
 
