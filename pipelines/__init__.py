@@ -23,5 +23,5 @@ A room imports itself and the rooms that stand before it in this list, never a l
 
 The way of an image: ``data.scan`` reads and hashes it, ``data.draw`` gives it a role, ``plan.resolve`` says which
 queries it is shown in, ``extract.division`` groups them and streams it, ``extract.actor`` queries the encoders and
-writes the columns, ``attack.fit`` turns them into a score, ``report.parts.verdict`` into a verdict.
+writes the columns, ``attack.fit`` turns them into a score, ``report.verdict`` into a verdict.
 """

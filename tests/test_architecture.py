@@ -79,10 +79,6 @@ DRAWERS = {
         "actor": {"division", "bank"},
         "": {"division", "actor"},
     },
-    "pipelines.report": {
-        "parts": set(),
-        "": {"parts"},
-    },
     "mi_core.validity": {
         "sets": set(),
         "": {"sets"},

@@ -24,7 +24,7 @@ from pipelines.plan.rules.encoders import members_of
 from pipelines.plan.rules.roles import audited_roles, roles_fitted_on_target
 from pipelines.plan.rules.utility import classifier_roles, utility_roles
 from pipelines.plan.rules.views import primary_output, recipe_of
-from pipelines.report.parts.knowledge import knowledge
+from pipelines.report.attacks import knowledge
 from pipelines.run.folder import RunFolder
 from pipelines.run.points import points
 from tests.pipelines.undrawn import plan_in

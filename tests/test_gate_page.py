@@ -13,8 +13,7 @@ import yaml
 
 from pipelines.config.reading.yaml_text import shipped
 from pipelines.report.gate import EXIT_CODES
-from tests.mi_core.report.model.test_as_json import full
-from tests.mi_core.report.words.test_bound import BROKEN, KEPT
+from tests.mi_core.report.conftest import BOUND_BROKEN, BOUND_MET, make_full
 from tests.pages import blocks, understood
 
 PAGE = (Path(__file__).parents[1] / "docs" / "gate.md").read_text(encoding="utf-8")
@@ -54,7 +53,7 @@ def test_both_recipes_run_the_same() -> None:
 
 
 def test_every_path_leads_into_a_report() -> None:
-    whole: dict[str, Any] = full() | {"bounds": [KEPT, BROKEN]}
+    whole: dict[str, Any] = make_full() | {"bounds": [BOUND_MET, BOUND_BROKEN]}
     whole["validity"] |= {"reason": "by-lot", "works": True, "registered": True, "other_attack": "lpla", "other_p": 0.1}
     table = PAGE.partition("<!-- paths -->")[2].partition("\n\n")[0]
     cells = re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)

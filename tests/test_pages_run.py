@@ -106,10 +106,9 @@ def page_commands(page: str) -> list[list[str]]:
         for program, *words in commands(block.text, block.language) if block.language in ("sh", "console") else ():
             if program != "encoder-audit" or words[0] in NEEDED or any(word.startswith("s3://") for word in words):
                 continue
-            kept = words[: words.index("--push")] if "--push" in words else words  # an account
             stand = PAGES[page] | {"FILE": "model.pt" if words[0] == "claim" else f"{words[0]}.out"}
             stand |= {"NAME": {"attacks": "lpla", "defenses": "output-noise"}.get(words[1], "")} if words[1:] else {}
-            shown = [stand.get(word, word) for word in kept if word != "--open"]  # a browser
+            shown = [stand.get(word, word) for word in words if word != "--open"]  # a browser
             if shown.count(MINE) == 2:  # two runs are compared
                 shown[shown.index(MINE, shown.index(MINE) + 1)] = LAST
             found.append(shown + FURTHER.get(words[0], []))

@@ -16,7 +16,6 @@ from urllib.parse import unquote
 from mi_core.adoption.model_folder import CONTENTS, Repository, folder_kind, packed, repository
 from mi_core.checks import ConfigError
 
-_BEGIN, _END = "<!-- encoder-audit: begin -->", "<!-- encoder-audit: end -->"  # around a block in a model card
 _ADDRESS = re.compile(r"hf://(?P<repo>[^/@]+/[^/@]+)(@(?P<revision>[^/@]+))?/(?P<file>[^@]+)")
 
 
@@ -110,38 +109,6 @@ def commit_of(address: str) -> str:
     except (ValueError, OSError):
         told = None  # the cache may have it
     return told or read(address).commit
-
-
-def write_to_card(name: str, block: str) -> str:
-    """Write a block to the model card of a repository, in place of the one written before, else at its end.
-
-    Args:
-        name: ``org/name`` of a model.
-        block: Markdown.
-
-    Returns:
-        The address of the commit.
-
-    Raises:
-        ConfigError: huggingface_hub is missing, or the Hub does not take it (HF_TOKEN needs the right to write).
-    """
-    hub = _package(name)
-    known = _file(name, Repository(name, None), "README.md")
-    text = "" if known is None else known.content.decode()
-    start, _, rest = text.partition(_BEGIN)
-    end = rest.partition(_END)[2].lstrip("\n") if rest else ""
-    whole = f"{start.rstrip()}\n\n{_BEGIN}\n{block.strip()}\n{_END}\n{end}".lstrip()
-    try:
-        done = hub.HfApi().upload_file(
-            path_or_fileobj=whole.encode(),
-            path_in_repo="README.md",
-            repo_id=name,
-            commit_message="Membership inference audit",
-            parent_commit=None if known is None else known.commit,  # nobody's later change is written over
-        )
-    except (hub.errors.HfHubHTTPError, ValueError, OSError) as error:
-        raise ConfigError(f"{name}: {' '.join(str(error).split())[:300]}") from error
-    return str(getattr(done, "commit_url", done))
 
 
 def _file(asked: str, place: Repository, name: str) -> HubFile | None:

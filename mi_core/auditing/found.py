@@ -14,11 +14,11 @@ from mi_core.auditing.attacks import Scores
 from mi_core.auditing.reading import CANDIDATES, Samples
 from mi_core.checks import check_choice, check_range
 from mi_core.images import decode, thumbnail
-from mi_core.report.contents import AttackScores, FigureData, to_json
+from mi_core.report.contents import to_json
+from mi_core.report.figures.data import AttackScores, FigureData, ViewGrid
 from mi_core.report.figures.drawing import Drawing
 from mi_core.report.figures.figures import draw_figures
-from mi_core.report.figures.images import ViewGrid
-from mi_core.report.model.evidence import CandidateTest
+from mi_core.report.model.judgement import CandidateTest
 from mi_core.report.model.report import Report, report_as_json
 from mi_core.report.page.html import render_html
 from mi_core.validity.candidates import NUMBERS, CandidateAnswers

@@ -27,15 +27,12 @@ from mi_core.provenance import now, versions
 from mi_core.querying.sanity import consistency_in_words, fault_in_words
 from mi_core.registration import LOOK
 from mi_core.report import build
-from mi_core.report.bounds import bound_parts
 from mi_core.report.contents import known_in_words
 from mi_core.report.model.as_json import given_values
-from mi_core.report.model.attacks import AttackResult, MethodPart, NotApplicable
-from mi_core.report.model.encoders import EncoderPart
-from mi_core.report.model.evidence import Evidence, TopSample
-from mi_core.report.model.judgement import VerdictPart
+from mi_core.report.model.attacks import AttackResult, EncoderPart, MethodPart, NotApplicable
+from mi_core.report.model.judgement import Evidence, TopSample, VerdictPart
 from mi_core.report.model.report import SCHEMA_VERSION, DataPart, QueriesPart, QueryEntry, RejectedTotal, Remark, Report
-from mi_core.report.pooling import pool_seeds
+from mi_core.report.pooling import bound_parts, pool_seeds
 from mi_core.report.words.numbers import estimate
 from mi_core.report.words.wording import answer
 from mi_core.validity.candidates import NUMBERS, CandidateAnswers, answers_of

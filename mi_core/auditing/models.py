@@ -27,7 +27,7 @@ from mi_core.encoders.remote.encoder import Endpoint
 from mi_core.encoders.remote.meter import Meter
 from mi_core.encoders.remote.parameters import EndpointParameters, secrets_of
 from mi_core.hashing import digest64
-from mi_core.report.model.encoders import EncoderPart
+from mi_core.report.model.attacks import EncoderPart
 
 
 @dataclass(frozen=True)

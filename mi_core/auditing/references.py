@@ -22,7 +22,7 @@ from mi_core.checks import ConfigError
 from mi_core.encoders.checkpoint import fingerprint
 from mi_core.hashing import digest64, digests64, half_of, half_purpose
 from mi_core.records import BoolArray
-from mi_core.report.model.encoders import EncoderPart
+from mi_core.report.model.attacks import EncoderPart
 from mi_core.training.data import ResidentImages, by_content
 from mi_core.training.loop import Pretrainer, PretrainingParameters, audited_encoder
 from mi_core.training.optimizers import OptimizerParameters

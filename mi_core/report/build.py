@@ -21,16 +21,18 @@ from mi_core.metrics.pooled import pool, pooled_count
 from mi_core.records import BoolArray, Estimate, FloatArray
 from mi_core.report.model.as_json import part_from_json
 from mi_core.report.model.attacks import AttackResult
-from mi_core.report.model.evidence import (
+from mi_core.report.model.judgement import (
     Bursts,
     CandidateTest,
     Detectable,
     Evidence,
     SampleAnswers,
+    SeedVerdict,
     TellingFeature,
     TopSample,
+    VerdictPart,
+    judged,
 )
-from mi_core.report.model.judgement import SeedVerdict, VerdictPart, judged
 from mi_core.report.model.report import QueriesPart, QueryEntry, Remark
 from mi_core.report.pooling import of_all
 from mi_core.validity.candidates import flags_as_json
@@ -50,20 +52,17 @@ _Groups = npt.NDArray[np.int64] | None
 
 
 def attack_result(entry: Mapping[str, Any], *, asked: bool) -> AttackResult:
-    """The result of an attack in one seed.
-
-    Args:
-        entry: its plain values.
-        asked: whether candidates are judged; then nothing is told that takes the truth about each of them.
-    """
-    kept = {name: value for name, value in entry.items() if not (asked and name in _RATED)}
-    return part_from_json(AttackResult, kept)
+    """The result of an attack in one seed from its plain values; ``asked``: without what takes the truth."""
+    return part_from_json(AttackResult, {name: entry[name] for name in entry if not (asked and name in _RATED)})
 
 
 def conditions_in_words(remarks: Iterable[Remark]) -> list[str]:
-    """A sentence for each of some remarks that says what to do if the training differed."""
-    serious = [one for one in remarks if "; if " in one.remark]
-    return [f"{one.n:,} images of {one.source} were {one.remark}." for one in serious]
+    """A sentence for each remark that says what to do if the training differed."""
+    return [
+        f"{remark.n:,} images of {remark.source} were {remark.remark}."
+        for remark in remarks
+        if "; if " in remark.remark
+    ]
 
 
 def queries_part(entries: Iterable[QueryEntry], budget: int | None = None) -> QueriesPart:
@@ -215,6 +214,10 @@ def evidence(
     validity = verdict.validity
     assert validity is not None and validity.blind_auc is not None
     candidates, controls = (int(worth) for worth in groups.worths)
+    bursts = None
+    if groups.bursts is not None:
+        sizes = np.bincount(np.unique(groups.bursts, return_inverse=True)[1])
+        bursts = Bursts(images=int(sizes[sizes > 1].sum()), scenes=int((sizes > 1).sum()))
     power = power_as_json(candidates, controls, by=validity.by, factor=validity.factor)
     because = validity.withheld_because
     told = Evidence(
@@ -224,7 +227,7 @@ def evidence(
         control_auc=validity.control_auc,
         telling=tuple(TellingFeature(feature=name, auc=value) for name, value in groups.telling.items()),
         grouped=groups.grouped,
-        bursts=_bursts(groups.bursts),
+        bursts=bursts,
         n_candidate=groups.counts[0],
         n_control=groups.counts[1],
         fpr_floor=fpr_floor(controls),
@@ -242,14 +245,6 @@ def evidence(
             complete += mine
     combined = combine_tests(complete, overlap=overlap, known_overlap=known_overlap, planned=planned)
     return replace(told, tests=combined, withheld=tuple(withheld))
-
-
-def _bursts(groups: _Groups) -> Bursts | None:
-    """Images that share a scene with others, and scenes."""
-    if groups is None:
-        return None
-    sizes = np.bincount(np.unique(groups, return_inverse=True)[1])
-    return Bursts(images=int(sizes[sizes > 1].sum()), scenes=int((sizes > 1).sum()))
 
 
 def single_tests(shown: Evidence, tests: Iterable[SeedTest]) -> list[SeedTest]:
@@ -330,7 +325,9 @@ def _by_attack(tests: Iterable[SeedTest]) -> list[list[SeedTest]]:
 def _combined(mine: Sequence[SeedTest], overlap: float, known_overlap: float) -> CandidateTest:
     """The seeds of one attack as one, before the adjustment for several attacks."""
     first, tests = mine[0], [seed.result.test for seed in mine if seed.result.test is not None]
-    groups = [None if test.candidate_groups is None else _groups_of(test) for test in tests]
+    groups = [
+        None if test.candidate_groups is None else test.candidate_groups + (test.control_groups or 0) for test in tests
+    ]
     welch_p = cauchy_combination([test.welch_p for test in tests])
     permuted = of_all([test.permutation_p for test in tests])
     permutation_p = cauchy_combination(permuted) if permuted else None
@@ -361,10 +358,6 @@ def _combined(mine: Sequence[SeedTest], overlap: float, known_overlap: float) ->
         holm_p=1.0,
         family=1,
     )
-
-
-def _groups_of(test: DatasetTest) -> int:
-    return (test.candidate_groups or 0) + (test.control_groups or 0)
 
 
 def _needed(of_seeds: Sequence[Needed | None]) -> Needed | None:

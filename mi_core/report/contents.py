@@ -5,155 +5,18 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from importlib import resources
 from typing import Any, TypeVar
 
-import numpy as np
-import numpy.typing as npt
-
-from mi_core.checks import NumericError, ShapeError, check_finite, check_shape
-from mi_core.records import BoolArray, FloatArray
-from mi_core.report.figures.images import ViewGrid
+from mi_core.checks import NumericError
 from mi_core.report.model.as_json import part_as_json
-from mi_core.report.model.attacks import AttackResult, InferenceRow, PooledRow, Sweep
+from mi_core.report.model.attacks import AttackResult, EncoderPart, InferenceRow, PooledRow, Sweep
 from mi_core.report.model.report import Report
-from mi_core.report.pooling import IDENTITY, pool_seeds
-from mi_core.report.spread import Spread
+from mi_core.report.pooling import IDENTITY, INFERRED, pool_seeds
 
+LONGEST = 120  # characters of a text from a report
 _Row = TypeVar("_Row", AttackResult, PooledRow, InferenceRow)
-
-
-@dataclass(frozen=True)
-class AttackScores:
-    """The scores of one attack on one seed's last checkpoint: what a ROC curve and a histogram are drawn from.
-
-    Args:
-        attack, target, output: as in the attack's entry of report.json.
-        reference: what the attack was fitted on: the name of the shadow encoder, or the entry's reference; and the
-            entry's settings, where several entries differ by them only.
-        seed: the seed of the run.
-        score: (N,) float, higher = more likely a member.
-        member: (N,) bool, the truth.
-        threshold: the score from which on the attack says "member".
-        statistic: (N,) the number that the attack reads, in its own unit, where it is one.
-
-    Raises:
-        ShapeError: scores and truth differ in length, or one class is empty.
-        NumericError: a score is NaN or infinite.
-    """
-
-    attack: str
-    target: str
-    output: str
-    reference: str
-    seed: int
-    score: FloatArray
-    member: BoolArray
-    threshold: float | None = None
-    statistic: FloatArray | None = None
-
-    @property
-    def scores(self) -> Spread:
-        """The scores."""
-        return Spread(self.score, self.member)
-
-    @property
-    def statistics(self) -> Spread | None:
-        """The number that the attack reads, where it is a single one."""
-        return None if self.statistic is None else Spread(self.statistic, self.member)
-
-    def __post_init__(self) -> None:
-        name = f"scores of {self.attack} on {self.target}, {self.output}, seed {self.seed}"
-        (samples,) = check_shape(name, self.score, "N")
-        check_shape(f"membership of the {name}", self.member, "N", N=samples)
-        check_finite(name, self.score)
-        if self.member.all() or not self.member.any():
-            raise ShapeError(f"{name} need members and non-members, got {int(self.member.sum())} of {samples}")
-
-
-@dataclass(frozen=True)
-class LossCurve:
-    """The pre-training loss of one encoder: ``epoch`` (E,) and ``loss`` (E,), one point per epoch.
-
-    Raises:
-        ShapeError: the two differ in length.
-        NumericError: a loss is NaN or infinite.
-    """
-
-    encoder: str
-    seed: int
-    epoch: FloatArray
-    loss: FloatArray
-
-    def __post_init__(self) -> None:
-        name = f"loss of {self.encoder}, seed {self.seed}"
-        (points,) = check_shape(name, self.loss, "E")
-        check_shape(f"epochs of the {name}", self.epoch, "E", E=points)
-        check_finite(name, self.loss)
-
-
-@dataclass(frozen=True)
-class StatisticCurve:
-    """The mean of what an attack reads by epoch (E,), over members and over non-members, of one seed.
-
-    Raises:
-        ShapeError: the arrays differ in length.
-    """
-
-    attack: str
-    target: str
-    output: str
-    seed: int
-    epoch: FloatArray
-    members: FloatArray
-    nonmembers: FloatArray
-
-    def __post_init__(self) -> None:
-        name = f"statistic of {self.attack} on {self.target}, {self.output}, seed {self.seed}"
-        (points,) = check_shape(f"epochs of the {name}", self.epoch, "E")
-        check_shape(f"members' {name}", self.members, "E", E=points)
-        check_shape(f"non-members' {name}", self.nonmembers, "E", E=points)
-
-
-@dataclass(frozen=True)
-class EmbeddingMap:
-    """Embeddings of N samples in the plane, with what the samples are.
-
-    Args:
-        target, output: whose embeddings.
-        attribute: its name.
-        points: (N, 2).
-        task: (N,) class of the task, -1 where there is none; values: (N,) value of the attribute.
-        names: of the attribute's values.
-
-    Raises:
-        ShapeError: the arrays differ in length.
-    """
-
-    target: str
-    output: str
-    attribute: str
-    points: FloatArray
-    task: npt.NDArray[np.int64]
-    values: npt.NDArray[np.int64]
-    names: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        samples, _ = check_shape("points", self.points, "N 2")
-        check_shape("classes of the points", self.task, "N", N=samples)
-        check_shape("values of the points", self.values, "N", N=samples)
-
-
-@dataclass(frozen=True)
-class FigureData:
-    """The arrays that figures need and report.json does not hold."""
-
-    scores: tuple[AttackScores, ...] = ()
-    losses: tuple[LossCurve, ...] = ()
-    statistics: tuple[StatisticCurve, ...] = ()
-    maps: tuple[EmbeddingMap, ...] = ()
-    views: ViewGrid | None = None
 
 
 def schema() -> dict[str, Any]:
@@ -278,27 +141,6 @@ def side_by_side(
     return columns, [(target, known, by_name) for (target, known), by_name in table.items()]
 
 
-def series_names(pairs: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
-    """How a figure calls each (attack, reference): by what tells it from others of the same attack.
-
-    A reference may name settings after a comma; settings or names that all of an attack share are left out.
-
-    Example:
-        >>> series_names([("lpla", "known"), ("lpla", "shadow"), ("encodermi-t", "shadow")])
-        {('lpla', 'known'): 'lpla, known', ('lpla', 'shadow'): 'lpla, shadow', ('encodermi-t', 'shadow'): 'encodermi-t'}
-    """
-    distinct = dict.fromkeys(pairs)
-    parts: dict[str, list[list[str]]] = {}
-    for attack, reference in distinct:
-        parts.setdefault(attack, []).append(reference.split(", "))
-    return {
-        (attack, reference): ", ".join(
-            [attack, *(part for part in reference.split(", ") if not all(part in other for other in parts[attack]))]
-        )
-        for attack, reference in distinct
-    }
-
-
 def carries(row: PooledRow, alpha: str) -> bool:
     """True if a row's images carry the rate at a false-positive rate."""
     return alpha in row.tpr_at_fpr and row.tpr_at_fpr[alpha].supported
@@ -318,3 +160,33 @@ def places_of(sweep: Sweep) -> list[float]:
 def false_positive_rates(rows: Iterable[PooledRow]) -> list[str]:
     """The false-positive rates of the rows, as report.json spells them, largest first."""
     return sorted({alpha for row in rows for alpha in row.tpr_at_fpr}, key=lambda alpha: -float(alpha))
+
+
+def final_inferences(rows: Iterable[InferenceRow]) -> list[InferenceRow]:
+    """The rows of every encoder's last epoch."""
+    return at_last_epoch(rows, INFERRED[:-1])
+
+
+def plain(text: Any, longest: int = LONGEST) -> str:
+    """A text of unknown origin in one line of printable characters, cut where it is long.
+
+    Example:
+        >>> plain("two\\nlines, and \\u202eturned"), plain("x" * 9, 5)
+        ('two lines, and �turned', 'xxxx…')
+    """
+    line = " ".join(str(text[: 4 * longest] if isinstance(text, str) else text).split())
+    shown = "".join(letter if letter.isprintable() else "\ufffd" for letter in line)
+    return shown if len(shown) <= longest else f"{shown[: longest - 1]}…"
+
+
+def encoder_in_words(encoder: EncoderPart, *, epochs: bool = True) -> str:
+    """An encoder of a report: where it is from, or how it was trained.
+
+    Example:
+        >>> encoder_in_words(EncoderPart(objective="simclr", backbone="conv4", epochs=400, fingerprint="7c"))
+        'simclr, conv4, 400 epochs'
+        >>> encoder_in_words(EncoderPart(load="open_clip:ViT-B-32", weights="b.pt", fingerprint="7c"))
+        'open_clip:ViT-B-32'
+    """
+    length = f"{encoder.epochs} epochs" if epochs and encoder.epochs is not None else None
+    return encoder.load or ", ".join(filter(None, (encoder.objective, encoder.backbone, length)))

@@ -1,15 +1,14 @@
-"""Defenses in a report: utility, membership and attributes of every defended encoder beside the plain one."""
+"""Defenses in a report: what each leaves of everything measured, and a search for the parameters of one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from mi_core.records import Estimate
-from mi_core.report.attributes import final_inferences
-from mi_core.report.contents import final_rows, pooled_rows
-from mi_core.report.model.attacks import InferenceRow, PooledRow
+from mi_core.report.contents import final_inferences, final_rows, method_in_words, pooled_rows
+from mi_core.report.model.attacks import EncoderPart, InferenceRow, PooledRow
 from mi_core.report.model.defenses import (
     AttackPair,
     AttributePair,
@@ -17,11 +16,13 @@ from mi_core.report.model.defenses import (
     DefenseRow,
     Inferred,
     Membership,
+    Trial,
+    TrialRow,
+    Tuning,
     UtilityPair,
 )
-from mi_core.report.model.encoders import EncoderPart
 from mi_core.report.model.report import Report
-from mi_core.report.words.numbers import setting
+from mi_core.report.words.numbers import estimate, percent, rate, setting
 
 _Row = TypeVar("_Row", PooledRow, InferenceRow)
 _Pair = TypeVar("_Pair", AttackPair, AttributePair)
@@ -193,3 +194,65 @@ def _words(entry: DefenseRow) -> str:
     """Settings and numbers of a defense, as a table tells them."""
     name = [] if entry.label == entry.defense else [entry.defense]
     return ", ".join([*name, *(setting(*part) for part in {**entry.parameters, **entry.numbers}.items())])
+
+
+_METRICS = {"auc": "AUC", "accuracy": "accuracy"}
+
+
+def in_words(parameters: Mapping[str, Any]) -> str:
+    """Parameters by the last part of their names.
+
+    Example:
+        >>> in_words({"defenses.0.settings.scale": 0.0213, "defenses.0.epoch": 10})
+        'scale 0.0213, epoch 10'
+    """
+    return ", ".join(setting(*one) for one in parameters.items())
+
+
+def leaking(search: Tuning) -> str:
+    """Whose upper end the leak is, in words."""
+    return f"strongest attack's {_METRICS[search.metric]}" if search.hides is None else "strongest inference's accuracy"
+
+
+def front_of(search: Tuning) -> list[TrialRow]:
+    """The trials that no other one beats, by the utility that they lose."""
+    return sorted((row for row in search.rows if row.pareto), key=loss_of)
+
+
+def loss_of(trial: Trial | TrialRow) -> float:
+    """The utility that a trial loses; a failed one, and the encoder without a defense, have no such number."""
+    return trial.utility_loss or 0.0
+
+
+def sentence(search: Tuning) -> str:
+    """The choice, and its worth on images that the search never looked at."""
+    winner, bare = search.winner, search.without.final
+    final = winner.final
+    within = "" if winner.within else " No trial stayed below it; this one leaks least."
+    missed = winner.within and final.leak > search.allowed
+    again = " Its upper end is above what was allowed: these images do not confirm the choice." if missed else ""
+    return (
+        f"Chosen of {search.trials} trials ({search.failed} failed, {search.cut} stopped early): "
+        f"{in_words(winner.parameters)}. The {leaking(search)} was allowed an upper end of "
+        f"{rate(search.allowed, 2)}.{within} On images held back, the defense costs "
+        f"{percent(round(loss_of(final), 3))} of the utility ({search.measure} {estimate(final.utility.reached)} "
+        f"instead of {estimate(bare.utility.reached)}). "
+        f"{_leak_in_words(search, final, bare)}{again} In the search, the loss "
+        f"was {percent(round(loss_of(winner.search), 3))} and the upper end {rate(winner.search.leak)}."
+    )
+
+
+def _leak_in_words(search: Tuning, final: Trial, bare: Trial) -> str:
+    """The result of the strongest attacks on images held back, with the defense and without it."""
+    defended, plain = (
+        max((row.reached for row in side.attacks), key=lambda reached: reached.high) for side in (final, bare)
+    )
+    if search.hides is None:
+        return f"The strongest attack reaches {estimate(defended)} instead of {estimate(plain)}."
+    told, before = (max(side.inferences, key=lambda row: row.accuracy.high) for side in (final, bare))
+    return (
+        f"The strongest inference ({method_in_words(told.attribute, told.output, told.settings)}) is right for "
+        f"{estimate(told.accuracy)} instead of {estimate(before.accuracy)}; guessing is right for "
+        f"{estimate(told.majority)}. The strongest attack on membership reaches {estimate(defended)} instead of "
+        f"{estimate(plain)} ({_METRICS[search.metric]})."
+    )

@@ -1,4 +1,4 @@
-"""Results of several seeds as one: attacks, inferences and classes."""
+"""Results of several seeds as one: attacks, inferences, classes and upper limits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 from mi_core.metrics.membership import ClassResult
 from mi_core.metrics.pooled import pool, pooled_count
 from mi_core.records import Estimate
-from mi_core.report.model.attacks import AttackResult, ClassRow, InferenceRow, PooledQueries, PooledRow
+from mi_core.report.model.attacks import AttackQueries, AttackResult, ClassRow, InferenceRow, PooledRow
+from mi_core.report.model.judgement import AttackLimits, Bound
 
 IDENTITY = ("attack", "target", "shadow", "output", "reference", "settings", "epoch")
 """Fields that results of one attack have in common over seeds."""
@@ -94,12 +95,12 @@ def _pooled(results: Sequence[AttackResult], overlap: float) -> PooledRow:
     )
 
 
-def _pooled_queries(results: Sequence[AttackResult]) -> PooledQueries | None:
+def _pooled_queries(results: Sequence[AttackResult]) -> AttackQueries | None:
     queries = of_all([result.queries for result in results])
     if not queries:
         return None
     spent, judged = sum(own.evaluation for own in queries), sum(own.n_member + own.n_nonmember for own in results)
-    return PooledQueries(
+    return AttackQueries(
         attack_training=sum(own.attack_training for own in queries),
         evaluation=spent,
         per_sample=queries[0].per_sample,
@@ -172,3 +173,80 @@ def class_rows(
         for number, results in of_seeds.items()
     ]
     return tuple(sorted(rows, key=lambda row: -row.auc.value))
+
+
+def bound_parts(
+    measured: Iterable[tuple[AttackResult, Estimate]],
+    *,
+    overlap: float = 0.0,
+    planned: Mapping[str, int] = {},
+    bound: float | None = None,
+    registered: bool = True,
+) -> tuple[Bound, ...]:
+    """The upper limit of what attacks reach: a part for each target, in the order of the first attack on it.
+
+    Args:
+        measured: attacks on one output of each target at its last checkpoint, one a seed, with their limits as
+            `mi_core.validity.bound.auc_limits`.
+        overlap: as `mi_core.metrics.pooled.pool`.
+        planned: by target, attacks that were ever registered on that output.
+        bound: that the AUC is to stay under; None: there is none.
+        registered: whether images and bound were fixed before the first query.
+    """
+    of_targets: dict[str, dict[tuple[Any, ...], list[tuple[AttackResult, Estimate]]]] = {}
+    for result, limits in measured:
+        identity = tuple(getattr(result, name) for name in IDENTITY)
+        of_targets.setdefault(result.target, {}).setdefault(identity, []).append((result, limits))
+    parts = []
+    for target, of_attacks in of_targets.items():
+        first = next(iter(of_attacks.values()))[0][0]
+        rows = tuple(_limits(of_seeds, overlap) for of_seeds in of_attacks.values())
+        part = Bound(
+            target=target,
+            output=first.output,
+            epoch=first.epoch,
+            at_most=max(row.high for row in rows),
+            attack=_highest(rows),
+            attacks=len(rows),
+            planned=planned.get(target),
+            limits=rows,
+        )
+        if bound is not None:
+            part = replace(part, bound=bound, outcome=part.outcome_of(bound), registered=registered)
+        parts.append(part)
+    return tuple(parts)
+
+
+def _limits(of_seeds: Sequence[tuple[AttackResult, Estimate]], overlap: float) -> AttackLimits:
+    """The limits of one attack over its seeds."""
+    pooled = pool([limits for _, limits in of_seeds], overlap=overlap)
+    told = {name: getattr(of_seeds[0][0], name) for name in ("attack", "reference", "shadow", "settings")}
+    return AttackLimits(**told, auc=pooled.value, low=pooled.low, high=pooled.high, n=pooled.n)
+
+
+def _highest(rows: Sequence[AttackLimits]) -> str:
+    """The name of the attack with the largest upper limit."""
+    pairs = [(row.attack, ", ".join(filter(None, (row.shadow or row.reference, row.settings)))) for row in rows]
+    names = series_names(pairs)
+    return names[pairs[max(range(len(rows)), key=lambda number: rows[number].high)]]
+
+
+def series_names(pairs: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
+    """How a figure calls each (attack, reference): by what tells it from others of the same attack.
+
+    A reference may name settings after a comma; settings or names that all of an attack share are left out.
+
+    Example:
+        >>> series_names([("lpla", "known"), ("lpla", "shadow"), ("encodermi-t", "shadow")])
+        {('lpla', 'known'): 'lpla, known', ('lpla', 'shadow'): 'lpla, shadow', ('encodermi-t', 'shadow'): 'encodermi-t'}
+    """
+    distinct = dict.fromkeys(pairs)
+    parts: dict[str, list[list[str]]] = {}
+    for attack, reference in distinct:
+        parts.setdefault(attack, []).append(reference.split(", "))
+    return {
+        (attack, reference): ", ".join(
+            [attack, *(part for part in reference.split(", ") if not all(part in other for other in parts[attack]))]
+        )
+        for attack, reference in distinct
+    }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -12,11 +12,11 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from mi_core.report import tuning
-from mi_core.report.attributes import final_inferences
+from mi_core.report import defenses
 from mi_core.report.contents import (
     carries,
     false_positive_rates,
+    final_inferences,
     final_rows,
     known_in_words,
     pooled_rows,
@@ -25,11 +25,9 @@ from mi_core.report.contents import (
 from mi_core.report.defenses import TableRow, defense_tables
 from mi_core.report.model.attacks import InferenceRow, PooledRow, Sweep
 from mi_core.report.model.defenses import Tuning
-from mi_core.report.model.evidence import Evidence
-from mi_core.report.model.judgement import Bound
-from mi_core.report.model.promises import DpAudit, Memorisation
+from mi_core.report.model.judgement import Evidence
 from mi_core.report.model.report import Report
-from mi_core.report.words import bound, dp_audit, evidence, memorisation, wording
+from mi_core.report.words import evidence, questions, wording
 from mi_core.report.words.numbers import DAGGER, count, duration, estimate, percent, rate
 from mi_core.report.words.sides import Sides, measured_by, rate_or_share, share_found, sides_of, unsupported
 
@@ -68,10 +66,13 @@ def terminal_table(report: Report, *, whole: bool = True) -> RenderableType:
         Panel(_head(answer), title=Text(report.name), title_align="left", border_style=style, padding=(0, 1))
     ]
     if answer.conditions:
-        parts.append(_conditions(answer.conditions))
-    parts += [_bounds(report.bounds)] if report.bounds else []
-    parts += [_memorisation(report.memorisation)] if report.memorisation else []
-    parts += [_dp_audit(report.dp_audit)] if report.dp_audit else []
+        conditions = _table("What a leak takes", ["condition"])
+        for column in ("measured", "needed", ""):
+            conditions.add_column(column, no_wrap=True)
+        for one in answer.conditions:
+            conditions.add_row(one.name, one.measured, one.needed, "met" if one.holds else "not met")
+        parts.append(conditions)
+    parts += _questions(report)
     lead = primary_row(pooled_rows(report))
     if not whole:
         place = None if lead is None else (lead.target, lead.output)
@@ -133,39 +134,31 @@ def _table(title: str, columns: Iterable[str], words: int = 1) -> Table:
     return table
 
 
-def _conditions(conditions: Sequence[wording.Condition]) -> Table:
-    table = Table(title=Text("What a leak takes"), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
-    for column in ("condition", "measured", "needed", ""):
-        table.add_column(column, no_wrap=column != "condition")
-    for one in conditions:
-        table.add_row(one.name, one.measured, one.needed, "met" if one.holds else "not met")
-    return table
-
-
 def _section(heading: str, lines: Iterable[str]) -> Group:
     """A heading with sentences below it, and an empty line."""
     return Group(Text(heading, style="bold"), *(Padding(Text(line), (0, 0, 0, 2)) for line in lines), Text())
 
 
-def _bounds(entries: Sequence[Bound]) -> Group:
-    """The bounds of attacks."""
-    lines = [f"{entry.target}: {bound.sentence(entry)} {bound.basis(entry)}".rstrip() for entry in entries]
-    return _section(bound.HEADING, [*lines, bound.MEANING])
-
-
-def _memorisation(entries: Sequence[Memorisation]) -> Group:
-    """Memorisation by the shadows."""
-    lines = [
-        f"{memorisation.measurement(entry)}: {memorisation.mean_sentence(entry)} {memorisation.single_sentence(entry)}"
-        for entry in entries
-    ]
-    return _section("Memorisation of single images", [*lines, memorisation.MEANING])
-
-
-def _dp_audit(entries: Sequence[DpAudit]) -> Group:
-    """The audit of each encoder's promise by its canaries."""
-    lines = [f"{entry.target}: {dp_audit.sentence(entry)} {dp_audit.basis(entry)}" for entry in entries]
-    return _section("Promise of differential privacy", [*lines, dp_audit.MEANING])
+def _questions(report: Report) -> Iterator[Group]:
+    """The questions beside the verdict that the run asked: limits of attacks, memorisation, promises of privacy."""
+    if report.bounds:
+        lines = [
+            f"{entry.target}: {questions.bound_sentence(entry)} {questions.bound_basis(entry)}".rstrip()
+            for entry in report.bounds
+        ]
+        yield _section(questions.BOUND_HEADING, [*lines, questions.BOUND])
+    if report.memorisation:
+        lines = [
+            f"{questions.measurement(entry)}: {questions.mean_sentence(entry)} {questions.single_sentence(entry)}"
+            for entry in report.memorisation
+        ]
+        yield _section("Memorisation of single images", [*lines, questions.MEMORISATION])
+    if report.dp_audit:
+        lines = [
+            f"{entry.target}: {questions.promise_sentence(entry)} {questions.promise_basis(entry)}"
+            for entry in report.dp_audit
+        ]
+        yield _section("Promise of differential privacy", [*lines, questions.PROMISE])
 
 
 def _evidence(report: Report, proved: Evidence) -> Group:
@@ -250,13 +243,13 @@ def tuning_table(search: Tuning) -> RenderableType:
     metric, kind = (search.metric, "attack") if search.hides is None else ("accuracy", "inference")
     columns = ["parameters", "utility lost", f"{metric}, upper end", f"strongest {kind}"]
     table = _table(f"Search on {search.target}: trials that no other trial beats", columns)
-    front = tuning.front_of(search)
+    front = defenses.front_of(search)
     for row in front[:_TRIALS]:
-        parameters = Text(tuning.in_words(row.parameters), style="bold" if row.winner else "")
-        lost = percent(round(tuning.loss_of(row), 3))
+        parameters = Text(defenses.in_words(row.parameters), style="bold" if row.winner else "")
+        lost = percent(round(defenses.loss_of(row), 3))
         table.add_row(parameters, lost, rate(row.leak or 0.0), row.strongest or "")
     more = [Text(f"and {len(front) - _TRIALS} more in tune/trials.parquet", style="dim")]
-    return Group(table, *(more if len(front) > _TRIALS else []), Text(tuning.sentence(search)))
+    return Group(table, *(more if len(front) > _TRIALS else []), Text(defenses.sentence(search)))
 
 
 def _timings(timings: Mapping[str, float], stages: Mapping[str, str]) -> Table:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mi_core.report.build import TOP, SeedTest, sample_answers
-from mi_core.report.model.evidence import SampleAnswers, TopSample
+from mi_core.report.model.judgement import SampleAnswers, TopSample
 from mi_core.validity.candidates import NUMBERS, answers_of
 from mi_core.validity.sets.dataset import one_sided
 from pipelines.attack.results import Task

@@ -47,7 +47,7 @@ from pipelines.plan.rules.controls import audits_others
 from pipelines.plan.written import plan_digest, write_plans
 from pipelines.pretrain import run as pretrain
 from pipelines.report import run as report
-from pipelines.report.after import hand_over
+from pipelines.report.run import hand_over
 from pipelines.run import registration
 from pipelines.run.folder import FINISHED, PROGRESS, STAGES, RunFolder
 from pipelines.run.heartbeat import heartbeat

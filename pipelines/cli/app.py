@@ -303,7 +303,7 @@ for _command, _example in (
     (forget, "forget runs/before runs/after --retrained runs/retrained"),
     (index, "index runs"),
     (status, "status runs/quickstart"),
-    (statement, "statement runs/quickstart --card card.md"),
+    (statement, "statement runs/quickstart"),
     (verify, "verify runs/quickstart/statement.json runs/quickstart"),
     (check, "check quickstart queries.views=6"),
     (schema, "schema"),

@@ -86,20 +86,11 @@ def statement(
     out: Annotated[
         str | None, typer.Option("--out", help="The statement; default: statement.json in the folder.", metavar="FILE")
     ] = None,
-    card: Annotated[
-        str | None, typer.Option("--card", help="Write a block for a model card too, in Markdown.", metavar="FILE")
-    ] = None,
-    push: Annotated[
-        str | None,
-        typer.Option("--push", help="Write that block to the card of a model on the Hub.", metavar="ORG/NAME"),
-    ] = None,
 ) -> None:
     """Write a finished audit as an in-toto statement, which binds the verdict to weights, images, plan and report."""
     from pipelines.report.statement import write
 
-    names = ("statement", *(("card",) if card else ()), *(("pushed",) if push else ()))
-    for name, place in zip(names, write(run, out, card, push), strict=True):
-        tell(name, place, show=False)
+    tell("statement", write(run, out), show=False)
 
 
 def verify(
@@ -126,8 +117,8 @@ def verify(
     from pipelines.lots.statement import Stated, is_claim
     from pipelines.lots.verify import ENCODER, in_a_line, verify_claim
     from pipelines.report.gate import CANNOT_TELL, EXIT_CODES
-    from pipelines.report.verify import FAILS, HOLDS
-    from pipelines.report.verify import verify as checked
+    from pipelines.report.statement import FAILS, HOLDS
+    from pipelines.report.statement import verify as checked
 
     claimed = is_claim(file)
     if claimed:

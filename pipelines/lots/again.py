@@ -27,7 +27,7 @@ from pipelines.lots.question import describe, differing, whole
 from pipelines.lots.statement import Stated
 from pipelines.lots.vault import Lot, contents_of
 from pipelines.lots.verify import ENCODER
-from pipelines.report.verify import FAILS, HOLDS, OPEN, Check
+from pipelines.report.statement import FAILS, HOLDS, OPEN, Check
 from pipelines.run.parts import on_parts
 
 _LEAST, _TENTH = 50, 10  # images that are asked about again: a tenth, and at least so many

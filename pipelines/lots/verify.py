@@ -39,7 +39,7 @@ from pipelines.files import storage
 from pipelines.lots.question import chosen_parts, whole
 from pipelines.lots.statement import OPENED, Stated, judge_answers
 from pipelines.report.bindings import file_digest
-from pipelines.report.verify import FAILS, HOLDS, NEAR, NOTE, OPEN, Check
+from pipelines.report.statement import FAILS, HOLDS, NEAR, NOTE, OPEN, Check
 from pipelines.run.registration import code_digest
 
 ENCODER = "encoder"

@@ -1,4 +1,4 @@
-"""Digests that a statement binds: of a run's roles, its encoders and single files, as the folder holds them.
+"""The statement of a run, made of its folder, and the digests that it binds: of roles, encoders and single files.
 
 A file is bound by the SHA-256 of its bytes. A folder with a file for each shard is bound as a whole (`folder_digest`).
 """
@@ -9,7 +9,20 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mi_core.report.statement import ANSWERS, CODE, DEFENSE, RECORD, WEIGHTS, Part
+from mi_core.checks import ConfigError
+from mi_core.report.contents import fault_of
+from mi_core.report.model.report import report_from_json
+from mi_core.report.statement import (
+    ANSWERS,
+    CODE,
+    DEFENSE,
+    RECORD,
+    WEIGHTS,
+    Part,
+    of_report,
+    parsed,
+    statement,
+)
 from pipelines.config.sections.encoders import EndpointConfig, LoadedConfig
 from pipelines.data.draw.overlap import recounted
 from pipelines.data.draw.splits import Splits
@@ -17,10 +30,11 @@ from pipelines.data.draw.sums import DROPPED
 from pipelines.encoders import stored
 from pipelines.errors import UserError
 from pipelines.files import storage
-from pipelines.files.damage import reading
+from pipelines.files.damage import in_a_line, reading
 from pipelines.files.digest import digest
 from pipelines.files.walk import follow, way
 from pipelines.run.folder import MANIFEST, STAGE_FOLDERS, RunFolder
+from pipelines.run.registration import lines_of
 
 REPORT, CONFIG, OF_ENCODER = "report.json", "config.yaml", "encoder.json"
 RESULTS, FIGURES = ("report.html", "results.json", "results.parquet"), "figures"
@@ -93,11 +107,6 @@ def folder_of(folder: RunFolder, path: str) -> Part:
     return {"name": way(folder.path, path), "digest": {"dirHash": folder_digest(path)}}
 
 
-def parts_of(report: Mapping[str, Any]) -> dict[str, str]:
-    """The digest of every part of report.json."""
-    return {name: digest(part) for name, part in report.items()}
-
-
 def roles_of(folder: RunFolder, seed: int) -> Part:
     """The roles of one seed, counted anew, and the files and folders that tell them."""
     splits = Splits.load(folder.seed(seed).path)
@@ -168,3 +177,41 @@ def fault_of_file(file: Mapping[str, Any], folder: RunFolder) -> str:
     except UserError as error:
         return str(error)
     return ""
+
+
+def state(run: str, folder: RunFolder) -> Part:
+    """The statement of a run, called ``run`` in messages. Raises UserError: the run is not finished, or damaged."""
+    entry = _finished(run, folder)
+    report = report_from_json(entry)
+    try:
+        seeds = [of_seed["seed"] for of_seed in of_report(report)["primary"]["per_seed"]]
+    except ConfigError as error:
+        raise UserError(f"{run}: {error}") from error
+    return statement(
+        report,
+        registrations=lines_of(folder),
+        roles=[roles_of(folder, seed) for seed in seeds],
+        encoders=[encoder_of(folder, seed, name) for seed in seeds for name in report.encoders],
+        config=file_of(folder, f"{folder.path}/{CONFIG}"),
+        report_file={
+            **file_of(folder, f"{folder.path}/{REPORT}"),
+            "parts": {name: digest(part) for name, part in entry.items()},
+        },
+        results=results_of(folder, seeds),
+    )
+
+
+def _finished(run: str, folder: RunFolder) -> Part:
+    """The report of a run whose config is the one that the folder holds."""
+    try:
+        report: Part = parsed(storage.read_bytes(f"{folder.path}/{REPORT}"))
+    except FileNotFoundError as error:
+        raise UserError(f"{run} holds no {REPORT}; write it with encoder-audit report {run}") from error
+    except (RecursionError, ValueError) as error:
+        why = f"{run}/{REPORT} is no JSON ({in_a_line(error)})"
+        raise UserError(f"{why}; write it anew with encoder-audit report {run}") from error
+    if fault := fault_of(report):
+        raise UserError(f"{run}/{REPORT} {fault}; write it anew with encoder-audit report {run}")
+    if report["config_sha256"] != folder.manifest.get("config_sha256"):
+        raise UserError(f"{run}/{REPORT} is of another config than {CONFIG}; write it anew: encoder-audit report {run}")
+    return report

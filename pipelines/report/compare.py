@@ -14,14 +14,11 @@ from rich.text import Text
 
 from mi_core.metrics.pooled import difference
 from mi_core.records import Estimate
-from mi_core.report.contents import fault_of, final_rows, known_in_words, pooled_rows, primary_row
+from mi_core.report.contents import encoder_in_words, fault_of, final_rows, known_in_words, pooled_rows, primary_row
 from mi_core.report.defenses import defense_tables, measures
 from mi_core.report.model.as_json import part_as_json, part_from_json
-from mi_core.report.model.attacks import PooledRow
-from mi_core.report.model.encoders import EncoderPart
-from mi_core.report.model.judgement import VerdictPart
+from mi_core.report.model.attacks import EncoderPart, PooledRow
 from mi_core.report.model.report import Report, report_from_json
-from mi_core.report.runs import encoder_in_words
 from mi_core.report.words.numbers import DAGGER, count, estimate, percent
 from mi_core.report.words.sides import share_found, sides_by, unsupported
 from mi_core.report.words.wording import TITLES, probe
@@ -58,7 +55,7 @@ _SUFFIX = ".json"  # of a report that is named by itself
 _LONGEST = 60  # letters of a config's value in a table
 
 
-def compare(first: str, second: str) -> dict[str, Any]:
+def compare(first: str, second: str) -> Row:
     """Set the findings of two finished runs side by side; a finding that only one has stands on its side alone.
 
     Args:
@@ -70,7 +67,7 @@ def compare(first: str, second: str) -> dict[str, Any]:
     check_two(first, second)
     reports = [read_report(run) for run in (first, second)]
     with reading(f"report.json of {first} or {second}"):
-        found = _compared((first, second), reports)
+        found = _side_by_side((first, second), reports)
         table(found)  # a value that cannot be shown is damaged too
     return found
 
@@ -79,99 +76,6 @@ def check_two(first: str, second: str) -> None:
     """Raise UserError if both are one run."""
     if storage.absolute(path_of_report(first)) == storage.absolute(path_of_report(second)):
         raise UserError(f"{first} and {second} are one run; give two")
-
-
-def leak_difference(baseline: Report, report: Report) -> Estimate | None:
-    """AUC of the primary attack of ``report`` minus that of the same attack of ``baseline``, as in a comparison.
-
-    None: the two cannot be compared. One of them has no such attack, or audits candidates and the other members.
-    """
-    row = primary_row(pooled_rows(report))
-    if row is None or sides_by(baseline.membership) != sides_by(report.membership):
-        return None
-    mate = _mates([row], pooled_rows(baseline)).get(id(row))
-    return None if mate is None else difference(mate.auc, row.auc)
-
-
-def _compared(folders: Sequence[str], reports: Sequence[Report]) -> dict[str, Any]:
-    first, second = reports
-    verdicts = [report.validity or VerdictPart(verdict="undecided") for report in reports]
-    names = dict.fromkeys(name for report in reports for name in report.encoders)
-    useful = {name: [_measures(report, name) for report in reports] for name in names}
-    told = ("name", "created", "config_sha256")
-    found: dict[str, Any] = {
-        "runs": [
-            {"folder": folder, **{name: getattr(report, name) for name in told}}
-            for folder, report in zip(folders, reports, strict=True)
-        ],
-        "verdict": _sides(judged.verdict for judged in verdicts),
-        "membership": "asked" if all(report.membership == "asked" for report in reports) else "known",
-        "validity": [row for row in _rows("name", map(part_as_json, verdicts)) if row["name"] in _MEASURED],
-        "roles": _rows("role", [part_as_json(report.data.roles) for report in reports]),
-        "same_images": _same_images(reports),
-        "encoders": _rows("encoder", [part_as_json(report.encoders) for report in reports]),
-        "attacks": _attacks(pooled_rows(first), pooled_rows(second)),
-        "utility": [
-            {"encoder": name, **measure} for name, both in useful.items() for measure in _rows("measure", both)
-        ],
-        "defenses": _rows("defense", [_defenses(report) for report in reports]),
-    }
-    if first.config and second.config:
-        found["config"] = list(_differing(first.config, second.config))
-    return found
-
-
-def _measures(report: Report, encoder: str) -> Row:
-    """The utility of an encoder of a report; nothing where it has no such encoder."""
-    found: Row = part_as_json(measures(report.encoders[encoder])) if encoder in report.encoders else {}
-    return found
-
-
-def table(found: Mapping[str, Any]) -> RenderableType:
-    """The result of `compare`, for a rich console."""
-    sides, attacks = sides_by(found["membership"]), found["attacks"]
-    runs = zip(SIDES, found["runs"], strict=True)
-    lines = [f"{side:>6}  {run['folder']}: {run['name']}, {run['created']}" for side, run in runs]
-    judged = [("verdict", _sides(TITLES[found["verdict"][side]] for side in SIDES))]
-    judged += [
-        (_MEASURED[row["name"]], {side: _estimate(row[side], 3) for side in SIDES if side in row})
-        for row in found["validity"]
-    ]
-    made = [(row[key], row) for key in ("role", "encoder") for row in found[f"{key}s"]]
-    parts: list[RenderableType] = [
-        Text("\n".join(lines), style="bold"),
-        _table("Verdict", "", judged, str),
-        _table("Images and encoders", "", made, _made, same=_same),
-    ]
-    for place in dict.fromkeys((row["target"], row["output"]) for row in attacks):
-        rows = [row for row in attacks if (row["target"], row["output"]) == place]
-        named, where = _named(rows), "on {}, {} output".format(*place)
-        parts.append(_table(f"AUC {where}", "attack", named, lambda one: _estimate(one["auc"]), difference=_difference))
-        if any("tpr" in row.get(side, {}) for row in rows for side in SIDES):
-            title = f"{share_found(FPR, sides)} {where}"
-            title = title[0].upper() + title[1:]
-            parts.append(_table(title, "attack", named, lambda one: _estimate(one["tpr"]) if "tpr" in one else None))
-    if not all(row[side].get("tpr", {}).get("supported", True) for row in attacks for side in SIDES if side in row):
-        parts.append(Text(f"{DAGGER} {unsupported(sides)}", style="dim"))
-    parts.append(Text(_REMARK.format(_INDEPENDENT[found["same_images"]]), style="dim"))
-    if found["utility"]:
-        measured = [(f"{row['encoder']}, {probe(row['measure'])}", row) for row in found["utility"]]
-        parts.append(_table("Utility", "encoder, measure", measured, _estimate))
-    if found["defenses"]:
-        defended = [(row["defense"], row) for row in found["defenses"]]
-        parts.append(_table("Defenses: AUC of the strongest attack, utility lost", "defense", defended, _defended))
-    if found.get("config"):
-        fields = [(row["field"], row) for row in found["config"]]
-        parts.append(_table("Fields of the config that differ", "field", fields, _short))
-    else:
-        unknown = "One of the reports does not hold its config: what differs there is not known."
-        parts.append(Text("The configs are the same." if "config" in found else unknown))
-    return Group(*parts)
-
-
-def _estimate(entry: Mapping[str, Any], digits: int | None = None) -> str:
-    """An estimate as `compare` gives it."""
-    return estimate(Estimate.from_json(entry), digits)
 
 
 def path_of_report(run: str) -> str:
@@ -193,11 +97,64 @@ def read_report(run: str) -> Report:
     if path != run and not storage.is_folder(run):
         raise UserError(f"{run} is no folder; give the folder of a run")
     with reading(path):
-        entry: dict[str, Any] | None = storage.read_json_or(path, None)
+        entry: Row | None = storage.read_json_or(path, None)
     if fault := "is not there" if entry is None else fault_of(entry):
         raise UserError(f"{path} {fault}; run encoder-audit report {path.rpartition('/')[0]}")
     with reading(path):
         return report_from_json(entry)
+
+
+def leak_difference(baseline: Report, report: Report) -> Estimate | None:
+    """AUC of the primary attack of ``report`` minus that of the same attack of ``baseline``, as in a comparison.
+
+    None: the two cannot be compared. One of them has no such attack, or audits candidates and the other members.
+    """
+    row = primary_row(pooled_rows(report))
+    if row is None or sides_by(baseline.membership) != sides_by(report.membership):
+        return None
+    mate = _mates([row], pooled_rows(baseline)).get(id(row))
+    return None if mate is None else difference(mate.auc, row.auc)
+
+
+def _side_by_side(folders: Sequence[str], reports: Sequence[Report]) -> Row:
+    first, second = reports
+    defenses = [
+        {f"{row.name} on {target}": part_as_json(row) for target, rows in defense_tables(report) for row in rows}
+        for report in reports
+    ]
+    shown = ("utility", "loss", "auc", "attack")
+    judged = _rows("name", [part_as_json(report.judged) for report in reports])
+    found: Row = {
+        "runs": [
+            {"folder": folder, "name": report.name, "created": report.created, "config_sha256": report.config_sha256}
+            for folder, report in zip(folders, reports, strict=True)
+        ],
+        "verdict": _sides(report.judged.verdict for report in reports),
+        "membership": "asked" if all(report.membership == "asked" for report in reports) else "known",
+        "validity": [row for row in judged if row["name"] in _MEASURED],
+        "roles": _rows("role", [part_as_json(report.data.roles) for report in reports]),
+        "same_images": _same_images(reports),
+        "encoders": _rows("encoder", [part_as_json(report.encoders) for report in reports]),
+        "attacks": _attacks(pooled_rows(first), pooled_rows(second)),
+        "utility": [
+            {"encoder": name, **row}
+            for name in dict.fromkeys((*first.encoders, *second.encoders))
+            for row in _rows(
+                "measure",
+                [
+                    part_as_json(measures(report.encoders[name])) if name in report.encoders else {}
+                    for report in reports
+                ],
+            )
+        ],
+        "defenses": _rows(
+            "defense",
+            [{name: {key: row[key] for key in shown if key in row} for name, row in of.items()} for of in defenses],
+        ),
+    }
+    if first.config and second.config:
+        found["config"] = list(_differing(first.config, second.config))
+    return found
 
 
 def _sides(values: Iterable[Any]) -> Row:
@@ -232,20 +189,14 @@ def _mates(first: Sequence[PooledRow], second: Sequence[PooledRow]) -> dict[int,
 
 def _pair(*rows: PooledRow | None) -> Row:
     there = [row for row in rows if row is not None]
-    pair = _named_parts(there[0], _SAME[:-1]) | {"known": known_in_words(there[0])}
-    pair |= _sides(None if row is None else _numbers(row) for row in rows)
-    if len(there) == 2:
-        pair["difference"] = difference(*(row.auc for row in there)).as_json()
-    return pair
-
-
-def _named_parts(row: PooledRow, names: Sequence[str]) -> Row:
-    """Some fields of a row, but for those that are absent."""
-    return {name: part_as_json(part) for name in names if (part := getattr(row, name)) is not None}
+    pair = {name: getattr(there[0], name) for name in _SAME[:-1] if getattr(there[0], name) is not None}
+    pair |= {"known": known_in_words(there[0])} | _sides(None if row is None else _numbers(row) for row in rows)
+    return pair | ({"difference": difference(*(row.auc for row in there)).as_json()} if len(there) == 2 else {})
 
 
 def _numbers(row: PooledRow) -> Row:
-    kept = _named_parts(row, ("epoch", "seeds", "n_member", "n_nonmember", "auc"))
+    kept = {"seeds": list(row.seeds), "n_member": row.n_member, "n_nonmember": row.n_nonmember}
+    kept = ({} if row.epoch is None else {"epoch": row.epoch}) | kept | {"auc": row.auc.as_json()}
     return kept | ({"tpr": row.tpr_at_fpr[FPR].as_json()} if FPR in row.tpr_at_fpr else {})
 
 
@@ -259,62 +210,66 @@ def _same_images(reports: Iterable[Report]) -> str:
         names = (*(CANDIDATE_ROLES if set(CANDIDATE_ROLES) <= data.roles.keys() else TARGET_ROLES), *KNOWN_ROLES)
         seeds = [seed.roles for seed in data.per_seed or (data,)]
         audited.append({(name, roles[name].sha256) for roles in seeds for name in names if name in roles})
-    digests = [{digest for _, digest in one} for one in audited]
-    return "all" if audited[0] == audited[1] else "some" if digests[0] & digests[1] else "none"
+    first, second = ({digest for _, digest in roles} for roles in audited)
+    return "all" if audited[0] == audited[1] else "some" if first & second else "none"
 
 
-def _defenses(report: Report) -> dict[str, Row]:
-    rows = [(f"{row.name} on {target}", part_as_json(row)) for target, rows in defense_tables(report) for row in rows]
-    return {name: {key: row[key] for key in ("utility", "loss", "auc", "attack") if key in row} for name, row in rows}
-
-
-def _differing(one: Any, other: Any, name: str = "") -> Iterator[Row]:
+def _differing(first: Any, second: Any, name: str = "") -> Iterator[Row]:
     """Fields of two configs that differ, by their dotted names; one that a config lacks is absent on its side."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        for key in one | other:
-            yield from _differing(one.get(key), other.get(key), f"{name}.{key}" if name else key)
-    elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
-        for number, both in enumerate(zip(one, other, strict=True)):
+    if isinstance(first, dict) and isinstance(second, dict):
+        for key in first | second:
+            yield from _differing(first.get(key), second.get(key), f"{name}.{key}" if name else key)
+    elif isinstance(first, list) and isinstance(second, list) and len(first) == len(second):
+        for number, both in enumerate(zip(first, second, strict=True)):
             yield from _differing(*both, f"{name}.{number}")
-    elif one != other:
-        yield {"field": name, **_sides((one, other))}
+    elif first != second:
+        yield {"field": name, **_sides((first, second))}
 
 
-def _made(entry: Row) -> str:
-    """Images of a role, or what an encoder is."""
-    if "sha256" in entry:
-        return f"{count(entry['n'])} images"
-    return encoder_in_words(part_from_json(EncoderPart, entry))
-
-
-def _same(row: Row) -> str:
-    key = "sha256" if "role" in row else "fingerprint"
-    return "yes" if all(side in row for side in SIDES) and row["first"][key] == row["second"][key] else "no"
-
-
-def _named(rows: Sequence[Row]) -> list[tuple[str, Row]]:
-    """Attacks with what they were fitted on, their settings and, where there are several, their checkpoints."""
-    epochs = [[str(row[side]["epoch"]) for side in SIDES if "epoch" in row.get(side, {})] for row in rows]
-    several = len({epoch for mine in epochs for epoch in mine}) > 1
-    at = [f"epoch {' and '.join(dict.fromkeys(mine))}" if several and mine else None for mine in epochs]
-    details = [
-        ", ".join(filter(None, (row["known"], row.get("settings"), one))) for row, one in zip(rows, at, strict=True)
+def table(found: Mapping[str, Any]) -> RenderableType:
+    """The result of `compare`, for a rich console."""
+    sides, attacks = sides_by(found["membership"]), found["attacks"]
+    runs = zip(SIDES, found["runs"], strict=True)
+    lines = [f"{side:>6}  {run['folder']}: {run['name']}, {run['created']}" for side, run in runs]
+    judged = [("verdict", _sides(TITLES[found["verdict"][side]] for side in SIDES))]
+    judged += [
+        (_MEASURED[row["name"]], {side: _estimate(row[side], 3) for side in SIDES if side in row})
+        for row in found["validity"]
     ]
-    return [(f"{row['attack']}\n  {told}", row) for row, told in zip(rows, details, strict=True)]
-
-
-def _difference(row: Row) -> str:
-    return _estimate(row["difference"], 3) if "difference" in row else ""
-
-
-def _defended(entry: Row) -> str:
-    lost = f"{percent(round(entry['loss'], 3))} lost" if "loss" in entry else ""
-    return ", ".join(filter(None, (_estimate(entry["auc"]) if "auc" in entry else "", lost)))
-
-
-def _short(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value)
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+    made = [(row[key], row) for key in ("role", "encoder") for row in found[f"{key}s"]]
+    parts: list[RenderableType] = [
+        Text("\n".join(lines), style="bold"),
+        _table("Verdict", "", judged, str),
+        _table("Images and encoders", "", made, _made, same=_same),
+    ]
+    for place in dict.fromkeys((row["target"], row["output"]) for row in attacks):
+        rows = [row for row in attacks if (row["target"], row["output"]) == place]
+        named, where = _named(rows), "on {}, {} output".format(*place)
+        parts.append(
+            _table(f"AUC {where}", "attack", named, lambda entry: _estimate(entry["auc"]), difference=_difference)
+        )
+        if any("tpr" in row.get(side, {}) for row in rows for side in SIDES):
+            title = f"{share_found(FPR, sides)} {where}"
+            title = title[0].upper() + title[1:]
+            parts.append(
+                _table(title, "attack", named, lambda entry: _estimate(entry["tpr"]) if "tpr" in entry else None)
+            )
+    if not all(row[side].get("tpr", {}).get("supported", True) for row in attacks for side in SIDES if side in row):
+        parts.append(Text(f"{DAGGER} {unsupported(sides)}", style="dim"))
+    parts.append(Text(_REMARK.format(_INDEPENDENT[found["same_images"]]), style="dim"))
+    if found["utility"]:
+        measured = [(f"{row['encoder']}, {probe(row['measure'])}", row) for row in found["utility"]]
+        parts.append(_table("Utility", "encoder, measure", measured, _estimate))
+    if found["defenses"]:
+        defended = [(row["defense"], row) for row in found["defenses"]]
+        parts.append(_table("Defenses: AUC of the strongest attack, utility lost", "defense", defended, _defended))
+    if found.get("config"):
+        fields = [(row["field"], row) for row in found["config"]]
+        parts.append(_table("Fields of the config that differ", "field", fields, _short))
+    else:
+        unknown = "One of the reports does not hold its config: what differs there is not known."
+        parts.append(Text("The configs are the same." if "config" in found else unknown))
+    return Group(*parts)
 
 
 def _table(
@@ -333,3 +288,44 @@ def _table(
         cells = [Text("not there", style="dim") if text is None else Text(text) for text in told]
         shown.add_row(Text(name), *cells, *(Text(cell(row)) for cell in more.values()))
     return shown
+
+
+def _estimate(entry: Mapping[str, Any], digits: int | None = None) -> str:
+    return estimate(Estimate.from_json(entry), digits)
+
+
+def _made(entry: Row) -> str:
+    """Images of a role, or what an encoder is."""
+    if "sha256" in entry:
+        return f"{count(entry['n'])} images"
+    return encoder_in_words(part_from_json(EncoderPart, entry))
+
+
+def _same(row: Row) -> str:
+    key = "sha256" if "role" in row else "fingerprint"
+    return "yes" if all(side in row for side in SIDES) and row["first"][key] == row["second"][key] else "no"
+
+
+def _named(rows: Sequence[Row]) -> list[tuple[str, Row]]:
+    """Attacks with what they were fitted on, their settings and, where there are several, their checkpoints."""
+    epochs = [[str(row[side]["epoch"]) for side in SIDES if "epoch" in row.get(side, {})] for row in rows]
+    several = len({epoch for mine in epochs for epoch in mine}) > 1
+    named = []
+    for row, mine in zip(rows, epochs, strict=True):
+        at = f"epoch {' and '.join(dict.fromkeys(mine))}" if several and mine else None
+        named.append((f"{row['attack']}\n  {', '.join(filter(None, (row['known'], row.get('settings'), at)))}", row))
+    return named
+
+
+def _difference(row: Row) -> str:
+    return _estimate(row["difference"], 3) if "difference" in row else ""
+
+
+def _defended(entry: Row) -> str:
+    lost = f"{percent(round(entry['loss'], 3))} lost" if "loss" in entry else ""
+    return ", ".join(filter(None, (_estimate(entry["auc"]) if "auc" in entry else "", lost)))
+
+
+def _short(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."

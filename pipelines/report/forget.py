@@ -24,7 +24,7 @@ from pipelines.plan.rules.encoders import attacked_epochs, members_of
 from pipelines.plan.rules.roles import audited_roles
 from pipelines.plan.rules.views import primary_output
 from pipelines.report.bindings import CONFIG, REPORT, run_folder
-from pipelines.report.parts.verdict import paired_scores
+from pipelines.report.verdict import paired_scores
 
 
 def forget(
@@ -51,43 +51,41 @@ def forget(
     first, second, third = sides[0], sides[1], sides[2] if retrained is not None else None
     with reading(f"{REPORT} of {' or '.join(words)}"):
         for other in sides[1:]:
-            _check_alike(first, other)
+            for name, value in first.conditions.items():
+                if other.conditions[name] != value:
+                    raise UserError(f"{other.run} has other {name} than {first.run}; audit both in the same way")
         _check_different(words, sides)
         if third is not None:
             _check_unseen(third)
-    return _judged(first, second, third, tolerance, kept)
+    return _judge(first, second, third, tolerance, kept)
 
 
-def _judged(first: _Side, second: _Side, third: _Side | None, tolerance: float, kept: float) -> dict[str, Any]:
+def _judge(first: _Side, second: _Side, third: _Side | None, tolerance: float, kept: float) -> dict[str, Any]:
     unseen = third or second
-    found = [
-        _scored(first, second, third, seed_tasks)
-        for seed_tasks in zip(first.tasks, second.tasks, unseen.tasks, strict=True)
-    ]
+
+    def scored(*attacks: Sequence[Task]) -> list[Scored]:
+        return [_scored(first, second, third, of_seed) for of_seed in zip(*attacks, strict=True)]
+
+    found = scored(first.tasks, second.tasks, unseen.tasks)
     others = {
-        name: [
-            _scored(first, second, third, seed_tasks)
-            for seed_tasks in zip(mine, second.others[name], unseen.others[name], strict=True)
-        ]
+        name: scored(mine, second.others[name], unseen.others[name])
         for name, mine in first.others.items()
         if name in second.others and name in unseen.others and (third or second.others[name][0].judge.references)
     }
     overlap = audited_overlap(first.config.data, first.config.seeds, first.tasks[0].folder, audited_roles(first.config))
     judged = forgetting(found, others, name=first.name, overlap=overlap, tolerance=tolerance, kept=kept)
-    member = found[0].member
+    judge, member = first.tasks[0].judge, found[0].member
+    never = third.encoder if third else " and ".join(second.tasks[0].judge.references)
     return {
         "found": judged.as_json(),
-        "attack": first.tasks[0].judge.attack.attack,
-        "output": first.tasks[0].judge.output,
+        "attack": judge.attack.attack,
+        "output": judge.output,
         "seeds": list(first.config.seeds),
         "images": int(member.sum()),
         "controls": int((~member).sum()),
         "before": first.identity,
         "after": second.identity,
-        "unseen": {
-            "run": unseen.run,
-            "encoder": third.encoder if third else " and ".join(second.tasks[0].judge.references),
-        },
+        "unseen": {"run": unseen.run, "encoder": never},
         "utility": {
             name: side.encoder_entry["utility"]["knn"]
             for name, side in (("before", first), ("after", second))
@@ -115,13 +113,14 @@ class _Side:
     @classmethod
     def read(cls, words: str) -> _Side:
         """The audit that ``RUN`` or ``RUN:ENCODER`` stands for."""
-        run, _ = _parted(words)
+        run, colon, encoder = words.rpartition(":")
+        if not colon or "/" in encoder or storage.exists(f"{words}/{CONFIG}"):
+            run, encoder = words, ""
         with reading(run):
-            return cls._read(words)
+            return cls._read(words, run, encoder)
 
     @classmethod
-    def _read(cls, words: str) -> _Side:
-        run, encoder = _parted(words)
+    def _read(cls, words: str, run: str, encoder: str) -> _Side:
         folder = run_folder(run)
         report = storage.read_json_or(f"{folder.path}/{REPORT}", {})
         if fault := fault_of(report) if report else "is missing":
@@ -139,12 +138,8 @@ class _Side:
             for task in tasks(plan_of(config, folder.seed(seed))):
                 if task.judge.attack.target == encoder and task.judge.epoch == last:
                     by_name.setdefault(_name(task, config.attacks), []).append(task)
-        position = config.attacks.index(same)
-        chosen = next(
-            mine
-            for mine in by_name.values()
-            if (mine[0].judge.position, mine[0].judge.output) == (position, primary_output(config))
-        )
+        primary_is = config.attacks.index(same), primary_output(config)
+        chosen = next(mine for mine in by_name.values() if (mine[0].judge.position, mine[0].judge.output) == primary_is)
         for task in chosen:
             if "not_applicable" in result_of(task):
                 raise UserError(f"{words}: {result_of(task)['not_applicable']}")
@@ -165,11 +160,6 @@ class _Side:
         """The encoder's entry in the report."""
         entry: dict[str, Any] = self.report["encoders"][self.encoder]
         return entry
-
-    @property
-    def fingerprints(self) -> set[str]:
-        """Of its weights, of all seeds."""
-        return {one["fingerprint"] for one in self.encoder_entry.get("per_seed", [self.encoder_entry])}
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -196,24 +186,16 @@ def _name(task: Task, attacks: Sequence[AttackConfig]) -> str:
     return " ".join(filter(None, (attack.attack, settings_of(attack, attacks), reference, "on", task.judge.output)))
 
 
-def _parted(words: str) -> tuple[str, str]:
-    """Run and encoder; the encoder is empty where none is named."""
-    run, colon, encoder = words.rpartition(":")
-    if not colon or "/" in encoder or storage.exists(f"{words}/{CONFIG}"):
-        return words, ""
-    return run, encoder
-
-
 def _check_different(words: Sequence[str], sides: Sequence[_Side]) -> None:
     """Refuse two of the encoders with the same weights, in any seed."""
     seen: dict[str, str] = {}
     for word, side in zip(words, sides, strict=True):
-        for fingerprint in side.fingerprints:
-            if fingerprint in seen:
-                raise UserError(
-                    f"{seen[fingerprint]} and {word} are the same weights; give another encoder for one of them"
-                )
-        seen |= dict.fromkeys(side.fingerprints, word)
+        own = {of_seed["fingerprint"] for of_seed in side.encoder_entry.get("per_seed", [side.encoder_entry])}
+        for fingerprint in own & seen.keys():
+            raise UserError(
+                f"{seen[fingerprint]} and {word} are the same weights; give another encoder for one of them"
+            )
+        seen |= dict.fromkeys(own, word)
 
 
 def _check_unseen(third: _Side) -> None:
@@ -234,12 +216,6 @@ def _check_unseen(third: _Side) -> None:
             f"{third.run} trained {third.encoder} on {seen[0]}, whose images are judged; give an encoder that never "
             "saw them"
         )
-
-
-def _check_alike(first: _Side, other: _Side) -> None:
-    for name, value in first.conditions.items():
-        if other.conditions[name] != value:
-            raise UserError(f"{other.run} has other {name} than {first.run}; audit both in the same way")
 
 
 def _scored(first: _Side, second: _Side, third: _Side | None, of_seed: Sequence[Task]) -> Scored:

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from xml.etree import ElementTree
 
+from mi_core.report.contents import plain
 from mi_core.report.model.report import Report
-from mi_core.report.runs import plain
-from mi_core.report.words import bound
 from mi_core.report.words.numbers import estimate, rate
+from mi_core.report.words.questions import outcome_sentence, upward, wanted
 from mi_core.report.words.wording import TITLES
 from mi_core.validity.bound import MET, NOT_MET
 from mi_core.validity.verdict import LOT
@@ -111,15 +111,14 @@ class Gate:
     def _judged(self, report: Report) -> Iterator[Condition]:
         yield Condition(f"the verdict is not {' or '.join(self.fail_on)}", *self._verdict(report))
         if self.max_auc is not None:
-            name = f"all attacks stay under AUC {bound.wanted(self.max_auc)}"
+            name = f"all attacks stay under AUC {wanted(self.max_auc)}"
             yield Condition(name, *_below(report, self.max_auc))
         if self.baseline is not None:
             name = f"the leak is not larger than that of {plain(self.worse_than)}"
             yield Condition(name, *_not_larger(report, self.baseline))
 
     def _verdict(self, report: Report) -> tuple[str, str]:
-        judged = report.validity
-        verdict = "undecided" if judged is None else judged.verdict
+        verdict, judged = report.judged.verdict, report.validity
         why = "no attack that a verdict could rest on applies" if judged is None else judged.reason
         outcome = FAILS if verdict in self.fail_on else CANNOT_TELL if verdict in _OPEN else PASSES
         said = f"verdict {verdict}" + (f" ({why})" if why else "")
@@ -129,8 +128,8 @@ class Gate:
 
 def _blindness(report: Report, least: float) -> str:
     """The reason why an audit without evidence could not have seen a leak of an AUC; empty: it could."""
-    judged = report.validity
-    if judged is None or judged.validity is None or judged.reason != "nothing-found":
+    judged = report.judged
+    if judged.validity is None or judged.reason != "nothing-found":
         return "the attack is above guessing, and nothing says that this is no leak"
     if judged.by != LOT and not (judged.blind_auc and judged.control_auc and judged.trained):
         return "no leak could be found without the blind classifier and a trained reference, as with --quick"
@@ -141,7 +140,7 @@ def _blindness(report: Report, least: float) -> str:
     power = () if report.evidence is None else report.evidence.power
     seen = next((one.auc for one in power if one.used == 1), None)
     shown = "at no AUC" if seen is None else f"from an AUC of {rate(seen, 2)} on"
-    said = f"so few images show a leak {shown}, and {bound.wanted(least)} is wanted (--least-auc)"
+    said = f"so few images show a leak {shown}, and {wanted(least)} is wanted (--least-auc)"
     return "" if seen and seen <= least else said
 
 
@@ -153,8 +152,8 @@ def _below(report: Report, most: float) -> tuple[str, str]:
         )
     audited = report.bounds[0]
     outcome = audited.outcome_of(most)
-    at_most = f"AUC at most {bound.upward(audited.at_most)} (95 %, the highest of {audited.attacks}: {audited.attack})"
-    said = f"{at_most}. {bound.outcome_sentence(audited, most, outcome)}"
+    at_most = f"AUC at most {upward(audited.at_most)} (95 %, the highest of {audited.attacks}: {audited.attack})"
+    said = f"{at_most}. {outcome_sentence(audited, most, outcome)}"
     return {MET: PASSES, NOT_MET: FAILS}.get(outcome, CANNOT_TELL), said
 
 

@@ -15,8 +15,8 @@ from fnmatch import fnmatchcase
 from functools import partial
 from urllib.parse import quote
 
-from mi_core.report.page.index import MARK, render_index
-from mi_core.report.runs import Entry, Unread, entry_of, plain
+from mi_core.report.contents import plain
+from mi_core.report.page.index import MARK, Entry, Unread, entry_of, render_index
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.files.stores import Address

@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import json
+import shlex
+import subprocess
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from rich.console import RenderableType
 
-from mi_core.metrics.pooled import pool
+from mi_core.adoption.code import imported
+from mi_core.checks import ConfigError
 from mi_core.provenance import now, versions
 from mi_core.querying.precision import WORDS
-from mi_core.records import Estimate
 from mi_core.registration import registration_as_json
-from mi_core.report.build import attack_result, queries_part
+from mi_core.report.build import queries_part
 from mi_core.report.contents import to_json
 from mi_core.report.defenses import compare_defenses
 from mi_core.report.figures.figures import draw_figures
 from mi_core.report.model.as_json import given_values, part_from_json
-from mi_core.report.model.attacks import AttackResult, MethodPart, NotApplicable
 from mi_core.report.model.defenses import Tuning
-from mi_core.report.model.encoders import Classifier, CurvePoint, EncoderPart, SeedEncoder, Spend, Utility
 from mi_core.report.model.report import (
     SCHEMA_VERSION,
     DataPart,
@@ -41,37 +41,29 @@ from mi_core.report.model.report import (
 from mi_core.report.page.html import render_html
 from mi_core.report.pooling import InferenceResult, pool_inferences, pool_seeds
 from mi_core.report.terminal import terminal_table, tuning_table
+from pipelines.attack.candidates import flagged_ids
 from pipelines.attack.inference import inferred
-from pipelines.attack.results import result_of, settings_of
-from pipelines.attack.utility import utility_path
 from pipelines.config.run_config import RunConfig
-from pipelines.config.sections.attacks import SHADOW, SHADOWS
-from pipelines.config.sections.encoders import EndpointConfig, LoadedConfig
+from pipelines.config.sections.attacks import PYTHON
+from pipelines.config.sections.limits import ReportConfig
 from pipelines.console import count_of, say
 from pipelines.data.draw.splits import Splits
 from pipelines.data.scan.losses import Rejection
-from pipelines.encoders import adopt
-from pipelines.encoders.access import spent
-from pipelines.encoders.stored import describe
+from pipelines.errors import UserError
 from pipelines.extract.actor.telemetry import STEPS
 from pipelines.extract.features import rejected_samples
 from pipelines.extract.ledger import count_queries
 from pipelines.files import storage
 from pipelines.files.digest import digest
-from pipelines.plan.rules.encoders import attacked_epochs, shadows_of
 from pipelines.plan.rules.roles import is_membership_unknown
-from pipelines.plan.rules.utility import classifier_roles, utility_roles
-from pipelines.report.parts.bounds import bounds
-from pipelines.report.parts.caveats import caveats, not_applying, not_tested, remarks
-from pipelines.report.parts.defended import defended
-from pipelines.report.parts.dp_audit import dp_audit
-from pipelines.report.parts.figures import figure_data
-from pipelines.report.parts.finished import FinishedRun
-from pipelines.report.parts.knowledge import knowledge
-from pipelines.report.parts.memorised import memorised
-from pipelines.report.parts.rows import results_table, summary, sweeps
-from pipelines.report.parts.verdict import classes, evidence, flagged, shard_effect, thumbnails, verdict
-from pipelines.run.folder import RunFolder, SeedFolder
+from pipelines.report.attacks import attack_results, dp_audit, memorised, method_part, not_applicable
+from pipelines.report.caveats import caveats, not_applying, not_tested, remarks
+from pipelines.report.encoders import defended, encoder_part
+from pipelines.report.figures import figure_data
+from pipelines.report.finished import FinishedRun
+from pipelines.report.rows import results_table, summary, sweeps
+from pipelines.report.verdict import bounds, classes, evidence, shard_effect, thumbnails, verdict
+from pipelines.run.folder import RunFolder
 from pipelines.run.points import Point
 from pipelines.run.registration import lines_of
 from pipelines.tune.run import outcome
@@ -100,7 +92,7 @@ def run(config: RunConfig, folder: RunFolder, swept: Sequence[Point] = ()) -> No
         storage.write_atomic(f"{folder.path}/figures/{name}{drawing.suffix}", drawing.image)
     report = replace(report, timings={**report.timings, "report": round(time.perf_counter() - started, 3)})
     answers = () if report.evidence is None else report.evidence.samples
-    page = render_html(report, figures, thumbnails(finished, answers), flagged(finished, answers))
+    page = render_html(report, figures, thumbnails(finished, answers), flagged_ids(finished.first) if answers else [])
     storage.write_atomic(f"{folder.path}/report.html", page.encode())
     storage.write_atomic(f"{folder.path}/report.json", to_json(report).encode())
     results = count_of(len(report.attacks), "result", "results")
@@ -121,14 +113,17 @@ def tuned(folder: RunFolder) -> RenderableType:
 def gather(run: FinishedRun) -> Report:
     """The content of report.json. Parts that were not measured are absent."""
     manifest = run.folder.manifest
-    attacks = list(_attacks(run))
-    rejected, judged = _rejected(run), verdict(run)
+    attacks = list(attack_results(run))
+    judged, unread = verdict(run), unread_samples(run)
+    rejected = [
+        *(RejectedSample(source=bad.source, shard=bad.shard, key=bad.key, reason=bad.reason) for bad in unread),
+        *(RejectedSample(**bad) for planned in run.planned for bad in rejected_samples(*planned)),
+    ]
     inferences = [
         entry
         for planned in run.planned
         for entry in inferred(planned, run.config.attribute_inference, run.config.seeds)
     ]
-    searched = outcome(run.folder)
     report = Report(
         schema_version=SCHEMA_VERSION,
         name=run.config.name,
@@ -139,12 +134,12 @@ def gather(run: FinishedRun) -> Report:
         versions=versions(),
         command=manifest["runs"][-1]["command"] or None,
         data=_data(run),
-        encoders={name: _encoder(run, name) for name in run.config.encoders},
+        encoders={name: encoder_part(run, name) for name in run.config.encoders},
         attacks=tuple(attacks),
-        not_applicable=tuple(_not_applicable(run)),
+        not_applicable=tuple(not_applicable(run)),
         pooled=pool_seeds(attacks, overlap=run.overlap),
         attribute_inference=pool_inferences(part_from_json(tuple[InferenceResult, ...], inferences)),
-        methods={name: _method(run, name) for name in dict.fromkeys(result.attack for result in attacks)},
+        methods={name: method_part(run, name) for name in dict.fromkeys(result.attack for result in attacks)},
         registration=_part_or_none(Registration, registration_as_json(lines_of(run.folder))),
         validity=judged,
         bounds=bounds(run, attacks),
@@ -157,11 +152,11 @@ def gather(run: FinishedRun) -> Report:
         queries=_queries(run),
         rejected=tuple(rejected[:MOST_REJECTED]),
         rejected_count=len(rejected),
-        rejected_total=_rejected_total(run, len(rejected)),
+        rejected_total=_rejected_total(unread, len(rejected)),
         caveats=tuple(caveats(run)),
         not_tested=tuple(not_tested(run)),
         not_applying=tuple(not_applying(run)),
-        tuning=_part_or_none(Tuning, searched),
+        tuning=_part_or_none(Tuning, outcome(run.folder)),
     )
     return replace(report, defenses=compare_defenses(report, tuple(defended(run))))
 
@@ -169,39 +164,6 @@ def gather(run: FinishedRun) -> Report:
 def _part_or_none(kind: type[_Part], entry: dict[str, Any]) -> _Part | None:
     """A part of the report from its plain values; None: there are none."""
     return part_from_json(kind, entry) if entry else None
-
-
-def _attacks(run: FinishedRun) -> Iterator[AttackResult]:
-    for task in run.tasks():
-        result = result_of(task)
-        if "not_applicable" in result:
-            continue
-        attack = task.judge.attack
-        shadows, known = shadows_of(run.config, attack), knowledge(run.config, attack)
-        settings = settings_of(attack, run.config.attacks)
-        kind = SHADOW if attack.reference in run.config.encoders else SHADOWS
-        entry = {
-            **{name: result[name] for name in ("attack", "target", "output", "seed", "epoch", "queries", "seconds")},
-            "reference": kind if shadows else attack.reference,
-            **result["metrics"],
-            **({"shadow": result["reference"]} if shadows else {}),
-            **({"knowledge": known} if known else {}),
-            **({"settings": settings} if settings else {}),
-            "primary": task.judge.primary,
-        }
-        yield attack_result(entry, asked=is_membership_unknown(run.config))
-
-
-def _not_applicable(run: FinishedRun) -> Iterator[NotApplicable]:
-    """Attacks that found nothing to read."""
-    for task in run.tasks():
-        result = result_of(task)
-        if "not_applicable" in result:
-            yield NotApplicable(
-                **{name: result[name] for name in ("attack", "target", "output", "epoch", "seed")},
-                settings=settings_of(task.judge.attack, run.config.attacks) or None,
-                reason=result["not_applicable"],
-            )
 
 
 def _data(run: FinishedRun) -> DataPart:
@@ -227,95 +189,6 @@ def _seed_data(seed: int, splits: Splits) -> SeedData:
         roles={role: Role(n=n, sha256=splits.role_digest(role)) for role, n in splits.counts().items()},
         duplicates_removed=splits.duplicates_removed,
         near_duplicates_removed=splits.near_removed,
-    )
-
-
-def _encoder(run: FinishedRun, name: str) -> EncoderPart:
-    encoder = run.config.encoders[name]
-    epochs = attacked_epochs(run.config, name)
-    places = [place for _, place in run.planned]
-    per_seed = []
-    for place in places:
-        fingerprint = describe(place, name).record.fingerprints[str(epochs[-1])]
-        own = utility_curve([place], name, epochs, 0.0)
-        per_seed.append(SeedEncoder(seed=place.seed, fingerprint=fingerprint, **_utility(own)))
-    if isinstance(encoder, LoadedConfig | EndpointConfig):
-        origin: dict[str, Any] = adopt.origin(encoder, describe(places[0], name).record)
-        if isinstance(encoder, EndpointConfig):
-            charged = spent(run.folder.path, encoder.parameters().url)
-            origin["spend"] = Spend(**asdict(charged)) if charged.requests else None
-    else:
-        origin = {
-            "objective": encoder.objective,
-            "backbone": encoder.backbone,
-            "epochs": encoder.epochs,
-            "train_on": ", ".join(encoder.train_on) + (f", after {encoder.start}" if encoder.start else ""),
-        }
-    curve = utility_curve(places, name, epochs, run.overlap_of(utility_roles(run.config, name)[1]))
-    return EncoderPart(
-        **origin,
-        fingerprint=per_seed[0].fingerprint,
-        **_utility(curve),
-        classifier=classifier_part(run, name, epochs[-1]),
-        per_seed=tuple(per_seed) if len(per_seed) > 1 else (),
-    )
-
-
-def _utility(curve: Sequence[CurvePoint]) -> dict[str, Any]:
-    """Utility at the last checkpoint and, from two checkpoints on, the curve."""
-    return {"utility": curve[-1].utility, "curve": tuple(curve) if len(curve) > 1 else ()} if curve else {}
-
-
-def utility_curve(places: Sequence[SeedFolder], name: str, epochs: Sequence[int], overlap: float) -> list[CurvePoint]:
-    """Utility by checkpoint, where it is measured; pooled over seeds.
-
-    ``overlap`` is that of the tested samples, as `mi_core.metrics.pooled.pool`.
-    """
-    curve = []
-    for epoch in epochs:
-        found = [storage.read_json(utility_path(place, name, epoch))["probes"] for place in places]
-        probes = {
-            probe: pool([Estimate.from_json(of_seed[probe]) for of_seed in found], overlap=overlap)
-            for probe in found[0]
-            if all(probe in of_seed for of_seed in found)
-        }
-        if probes:
-            n = min(estimate.n for estimate in probes.values())
-            curve.append(
-                CurvePoint(
-                    epoch=epoch,
-                    utility=Utility({probe: replace(estimate, n=n) for probe, estimate in probes.items()}, n),
-                )
-            )
-    return curve
-
-
-def classifier_part(run: FinishedRun, name: str, epoch: int) -> Classifier | None:
-    """Accuracies of a classifier trained here, and how much it overfits; pooled over seeds."""
-    found = [storage.read_json(utility_path(place, name, epoch)).get("classifier") for _, place in run.planned]
-    if None in found:
-        return None
-    train, test = map(run.overlap_of, classifier_roles(run.config, name))
-    again = {"train_accuracy": train, "test_accuracy": test, "overfitting": max(train, test)}
-    return Classifier(
-        **{
-            part: pool([Estimate.from_json(of_seed[part]) for of_seed in found], overlap=overlap)
-            for part, overlap in again.items()
-        }
-    )
-
-
-def _method(run: FinishedRun, name: str) -> MethodPart:
-    attacks, queries = [attack for attack in run.config.attacks if attack.attack == name], run.config.queries
-    method = attacks[0].method()
-    spent = {
-        method(attack.parameters()).queries_per_sample(attack.views or queries.views) * queries.repeats
-        for attack in attacks
-    }
-    return MethodPart(
-        threat_model=method.threat_model,
-        source=method.source,
-        queries_per_sample=spent.pop() if len(spent) == 1 else None,
     )
 
 
@@ -346,25 +219,46 @@ def _queries(run: FinishedRun) -> QueriesPart:
     return queries_part(entries, run.config.budget.queries)
 
 
-def _rejected(run: FinishedRun) -> list[RejectedSample]:
-    """The samples that were left out: once while reading, and per seed while querying."""
-    read = [
-        RejectedSample(source=bad.source, shard=bad.shard, key=bad.key, reason=bad.reason)
-        for bad in unread_samples(run)
-    ]
-    return read + [RejectedSample(**bad) for planned in run.planned for bad in rejected_samples(*planned)]
-
-
 def unread_samples(run: FinishedRun) -> list[Rejection]:
     """The samples that could not be read."""
     return [bad for bad in Splits.load(run.first.path).rejected if not bad.noted]
 
 
-def _rejected_total(run: FinishedRun, listed: int) -> RejectedTotal | None:
+def _rejected_total(unread: Sequence[Rejection], listed: int) -> RejectedTotal | None:
     """Samples that were left out, those in damaged shards included; None where nothing was."""
     if not listed:
         return None
-    first = unread_samples(run)
-    samples = listed + sum(bad.lost - 1 for bad in first)
-    shards = sum(not bad.key for bad in first)
-    return RejectedTotal(samples=samples, shards=shards, estimated=any(bad.estimated for bad in first))
+    return RejectedTotal(
+        samples=listed + sum(bad.lost - 1 for bad in unread),
+        shards=sum(not bad.key for bad in unread),
+        estimated=any(bad.estimated for bad in unread),
+    )
+
+
+def hand_over(config: ReportConfig, folder: RunFolder) -> None:
+    """Call what ``report.after`` names.
+
+    A function gets the content of report.json and the place of the run folder. A command gets the place of report.json
+    as its last argument.
+
+    Raises:
+        UserError: there is no such function or command, or it fails; the report is written all the same.
+    """
+    if config.after is None:
+        return
+    say("report", f"handed over to {config.after}")
+    try:
+        if config.after.startswith(PYTHON):
+            _, function = imported("report.after", config.after.removeprefix(PYTHON))
+            function(json.loads(storage.read_bytes(f"{folder.path}/report.json")), folder.path)
+        else:
+            subprocess.run([*shlex.split(config.after), f"{folder.path}/report.json"], check=True)
+    except (ConfigError, OSError, ValueError, subprocess.CalledProcessError) as error:
+        fault = str(error)
+    except Exception as error:  # noqa: BLE001 - whatever code of others raises
+        fault = f"{type(error).__name__}: {error}"
+    else:
+        return
+    raise UserError(
+        f"report.after = {config.after!r} failed: {fault}; the report is written: {folder.path}/report.html"
+    )

@@ -7,7 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 from mi_core.records import Estimate
-from mi_core.report.contents import final_rows, is_numeric, places_of, pooled_rows, primary_row, series_names, series_of
+from mi_core.report.contents import (
+    final_rows,
+    is_numeric,
+    places_of,
+    pooled_rows,
+    primary_row,
+    series_of,
+)
 from mi_core.report.figures.drawing import (
     GREY,
     Drawing,
@@ -23,6 +30,7 @@ from mi_core.report.figures.drawing import (
 )
 from mi_core.report.model.attacks import PooledRow, Sweep, SweepPoint
 from mi_core.report.model.report import Report
+from mi_core.report.pooling import series_names
 from mi_core.report.words.numbers import count, rate
 from mi_core.report.words.sides import Sides, measured_by, share_found, sides_of
 from mi_core.report.words.wording import probe

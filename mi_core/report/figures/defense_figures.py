@@ -11,8 +11,9 @@ from collections.abc import Sequence
 
 from mi_core.records import Estimate
 from mi_core.report.contents import method_in_words
-from mi_core.report.defenses import by_target, known_as, undefended
+from mi_core.report.defenses import by_target, front_of, known_as, leaking, loss_of, sentence, undefended
 from mi_core.report.figures.drawing import (
+    COLOURS,
     Drawing,
     abreast,
     blank,
@@ -24,7 +25,7 @@ from mi_core.report.figures.drawing import (
     look,
     svg,
 )
-from mi_core.report.model.defenses import AttackPair, AttributePair, DefenseRow
+from mi_core.report.model.defenses import AttackPair, AttributePair, DefenseRow, Trial, TrialRow
 from mi_core.report.model.report import Report
 from mi_core.report.words.numbers import count, percent, plain, rate
 from mi_core.report.words.sides import measured_by
@@ -162,3 +163,37 @@ def _against_epsilon(target: str, sampled: Sequence[Sequence[DefenseRow]]) -> Dr
     return Drawing(
         svg(figure), title, f"Epsilon: utility lost and {measured} of the strongest attack. {'; '.join(told)}."
     )
+
+
+def tuning_figures(report: Report) -> dict[str, Drawing]:
+    """The figure of a search: every trial, the front, and the chosen one as measured anew.
+
+    Args:
+        report: the content of report.json.
+
+    Returns:
+        ``tuning``; nothing without a search.
+    """
+    search = report.tuning
+    if search is None:
+        return {}
+    figure, (panel,) = blank()
+    rows = [row for row in search.rows if row.fault is None]
+    beaten, front = [row for row in rows if not row.pareto], front_of(search)
+    if beaten:
+        panel.plot(*_axes(beaten), "o", color="#b0b0b0", markersize=3.5, label=f"trials ({len(rows)})")
+    panel.plot(*_axes(front), "o-", color=COLOURS[0], markersize=4.5, label="not beaten", drawstyle="steps-post")
+    chosen, again = search.winner.search, search.winner.final
+    panel.plot(*_axes([chosen]), "*", color=COLOURS[1], markersize=12, label="chosen")
+    panel.plot(*_axes([again]), "X", color=COLOURS[2], markersize=8, label="on images held back")
+    panel.plot([0.0], [search.without.search.leak], "P", color="#000000", markersize=7, label="no defense")
+    level(panel, search.allowed, "allowed")
+    label_axes(panel, f"utility lost ({search.measure})", f"upper end of the\n{leaking(search)}")
+    told = ", ".join(f"{percent(round(loss, 3))} at {rate(leak)}" for loss, leak in zip(*_axes(front), strict=True))
+    what = f"Utility lost and upper end of the {leaking(search)}"
+    alt = f"{what}, where no other trial beats it: {told}. {sentence(search)}"
+    return {"tuning": Drawing(svg(figure), f"Utility against leak: {search.target}", alt)}
+
+
+def _axes(rows: Sequence[Trial | TrialRow]) -> tuple[list[float], list[float]]:
+    return [loss_of(row) for row in rows], [row.leak or 0.0 for row in rows]

@@ -1,4 +1,4 @@
-"""Common parts of a report's figures: size, colours, axes, and how they become SVG, with values to read on hover.
+"""Common parts of a report's figures: size, colours, axes, and how they become SVG.
 
 Colours are those of Okabe and Ito, told apart by every common kind of colour vision; line styles repeat what colours
 say.
@@ -9,20 +9,18 @@ from __future__ import annotations
 import io
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from textwrap import fill
 from typing import Any
 from xml.etree import ElementTree
 
-import numpy as np
 from matplotlib import rc_context
-from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
 from matplotlib.text import Text
-from matplotlib.ticker import FixedFormatter, FixedLocator, FuncFormatter, NullFormatter
+from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from mi_core.records import Estimate, FloatArray
+from mi_core.records import Estimate
 from mi_core.report.words.numbers import plain, rate
 
 DPI = 220
@@ -35,12 +33,10 @@ MEMBER, NONMEMBER, GREY = "#D55E00", "#0072B2", "#6b6b6b"
 DASHED = (0, (4, 3))
 BLACK = COLOURS.index("#000000")
 _SVG, _XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
-_HOVER = "hover:"  # before the name of points that are there for their words alone
 _HALF = 25  # letters that fit into half a legend
 _INSIDE = 36  # letters that fit into a panel
 _LETTERS = 52  # of a line of a legend
 _LINES, _LINE = 4, 0.19  # lines of a legend that fit above a panel, and the inches of each further one
-_MOST_TOLD = 20  # values of a line whose marks cannot be told apart
 
 
 @dataclass(frozen=True)
@@ -109,11 +105,9 @@ def png(figure: Figure) -> bytes:
 
 
 def svg(figure: Figure) -> bytes:
-    """The figure as SVG, the same bytes for the same content; its lines, points and bars tell their values on hover."""
+    """The figure as SVG, the same bytes for the same content."""
     ElementTree.register_namespace("", _SVG)
     ElementTree.register_namespace("xlink", _XLINK)
-    figure.canvas.draw()  # ticks get their words
-    tips = dict(_tips(figure))
     drawn = _saved(figure, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     root = ElementTree.fromstring(drawn)
     for definitions in root.findall(f"{{{_SVG}}}defs"):  # a style sheet, which would hold for the whole page
@@ -122,17 +116,7 @@ def svg(figure: Figure) -> bytes:
     for side in ("width", "height"):  # the page has its own
         del root.attrib[side]
     for group in root.iter(f"{{{_SVG}}}g"):
-        words = tips.get(group.attrib.pop("id", ""))
-        if words is None:
-            continue
-        marks = list(group.iter(f"{{{_SVG}}}use"))
-        if len(marks) == len(words):
-            for mark, word in zip(marks, words, strict=True):
-                ElementTree.SubElement(mark, f"{{{_SVG}}}title").text = word
-        else:
-            title = ElementTree.Element(f"{{{_SVG}}}title")
-            title.text = words[0] if len(words) == 1 else "; ".join(words[:_MOST_TOLD])
-            group.insert(0, title)
+        group.attrib.pop("id", None)
     return ElementTree.tostring(root)
 
 
@@ -148,44 +132,6 @@ def _saved(figure: Figure, **settings: Any) -> bytes:
             text.set_parse_math(False)
         figure.savefig(buffer, **settings)
     return buffer.getvalue()
-
-
-def _tips(figure: Figure) -> Iterator[tuple[str, list[str]]]:
-    """Name every line and bar, and give the words that belong to it: one for each of its marks, or for all of it."""
-    number = 0
-    for panel in figure.axes:
-        named = {id(container[0]): container.get_label() for container in panel.containers if len(container)}
-        for container in panel.containers:
-            if isinstance(container, BarContainer):
-                label = container.patches[0].get_label() if container.patches else ""
-                for bar in container.patches:
-                    if not bar.get_height():
-                        continue
-                    number += 1
-                    bar.set_gid(f"tip{number}")
-                    left, right = bar.get_x(), bar.get_x() + bar.get_width()
-                    words = f"{label}: {plain(bar.get_height())} from {plain(left)} to {plain(right)}"
-                    yield f"tip{number}", [words]
-        for line in panel.get_lines():
-            label = named.get(id(line), line.get_label())
-            if str(line.get_gid()).startswith(_HOVER):
-                label = str(line.get_gid()).removeprefix(_HOVER)
-            if str(label).startswith("_"):
-                continue
-            number += 1
-            line.set_gid(f"tip{number}")
-            marked = str(line.get_marker()) not in ("None", "none", "", " ")
-            points = [f"{label}{_position_in_words(panel, x)}: {rate(y)}" for x, y in np.asarray(line.get_xydata())]
-            yield f"tip{number}", points if marked else [str(label)]
-
-
-def _position_in_words(panel: Any, x: float) -> str:
-    """The place of a point on the horizontal axis, in words."""
-    worded = isinstance(panel.xaxis.get_major_formatter(), FixedFormatter | FuncFormatter)
-    if worded and isinstance(panel.xaxis.get_major_locator(), FixedLocator):
-        ticks = [text.get_text() for text in panel.get_xticklabels()]
-        return f", {ticks[round(x)]}" if 0 <= round(x) < len(ticks) else ""
-    return f" at {plain(x, 4)}"
 
 
 def log_scale(axis: Any) -> None:
@@ -204,15 +150,6 @@ def band(panel: Any, points: Sequence[tuple[float, Estimate]], name: str, index:
     panel.plot(places, values, linewidth=1.6, marker="o", markersize=3.5, label=name, **look(index))
 
 
-def spread(panel: Any, x: FloatArray, curves: FloatArray, colour: str, label: str, **style: Any) -> FloatArray:
-    """Curves (S, X) of seeds as thin lines, where there are several, and their mean (X,), which is returned, thick."""
-    for curve in curves if len(curves) > 1 else ():
-        panel.plot(x, curve, linewidth=0.7, alpha=0.45, color=colour)
-    mean: FloatArray = curves.mean(axis=0)
-    panel.plot(x, mean, color=colour, label=label, **style)
-    return mean
-
-
 def level(panel: Any, height: float = 0.5, label: str = "guessing") -> None:
     """A dashed line across the panel: what guessing gives."""
     panel.axhline(height, color=GREY, linewidth=0.9, linestyle=DASHED, label=label or None)
@@ -222,12 +159,6 @@ def look(index: int, *, marker: bool = False) -> dict[str, Any]:
     """Colour, line style and, where asked for, marker of a series."""
     style = {"color": COLOURS[index % len(COLOURS)], "linestyle": STYLES[index % len(STYLES)]}
     return style | ({"marker": MARKERS[index % len(MARKERS)]} if marker else {})
-
-
-def hover(panel: Any, x: FloatArray, y: FloatArray, name: str) -> None:
-    """Points that nobody sees and that tell their values on hover: of a line without marks."""
-    (points,) = panel.plot(x, y, linestyle="", marker="o", markersize=9, alpha=0, label="_hover")
-    points.set_gid(f"{_HOVER}{name}")
 
 
 def errors(panel: Any, places: Sequence[float], entries: Sequence[Estimate], **style: Any) -> None:

@@ -7,51 +7,48 @@ right a little more often than not (Carlini et al., "Membership inference attack
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from mi_core.records import ALL_CALLED, FloatArray
-from mi_core.report.attributes import attribute_figures
 from mi_core.report.contents import (
-    AttackScores,
-    FigureData,
-    StatisticCurve,
     epoch_of,
     pooled_rows,
     primary_row,
-    series_names,
     series_of,
 )
+from mi_core.report.figures.attributes import attribute_figures
 from mi_core.report.figures.curves import comparison_figures, sweep_figures
-from mi_core.report.figures.defense_figures import defense_figures
+from mi_core.report.figures.data import AttackScores, FigureData, Spread, ViewGrid
+from mi_core.report.figures.defense_figures import defense_figures, tuning_figures
 from mi_core.report.figures.drawing import (
     BLACK,
     COLOURS,
     DASHED,
+    DPI,
     GREY,
     MEMBER,
     NONMEMBER,
     STYLES,
+    WIDTH,
     Drawing,
     band,
     blank,
     file_name,
-    hover,
     label_axes,
     level,
     look,
-    spread,
+    png,
     svg,
 )
-from mi_core.report.figures.images import view_grid
 from mi_core.report.model.attacks import PooledRow
 from mi_core.report.model.report import Report
-from mi_core.report.spread import Spread
-from mi_core.report.tuning import tuning_figures
+from mi_core.report.pooling import series_names
 from mi_core.report.words.numbers import count, percent, plain, rate
 from mi_core.report.words.sides import Sides, sides_of
 from mi_core.report.words.wording import probe
@@ -65,11 +62,10 @@ def draw_figures(report: Report, data: FigureData) -> dict[str, Drawing]:
         data: scores and losses that report.json does not hold.
 
     Returns:
-        File name without suffix -> figure: ``roc-<output>``, ``precision-recall-<output>`` and
-        ``scores-<output>-<attack>`` (with ``-<target>`` where the target is not called "target", and ``-<reference>``
-        where curves would be too many), ``statistic-...`` for what an attack reads if that is not its score;
-        ``loss``; from two checkpoints on ``early-stopping`` (with ``-<target>`` for further ones) and ``means-...``;
-        ``views``; those of `curves`, `attributes`, `defense_figures` and `tuning`.
+        File name without suffix -> figure: ``roc-<output>`` and ``scores-<output>-<attack>`` (with ``-<target>`` where
+        the target is not called "target", and ``-<reference>`` where curves would be too many), ``statistic-...`` for
+        what an attack reads if that is not its score; ``loss``; from two checkpoints on ``early-stopping`` (with
+        ``-<target>`` for further ones); ``views``; those of `curves`, `attributes` and `defense_figures`.
     """
     drawings: dict[str, Drawing] = {}
     sides = sides_of(report)
@@ -84,8 +80,6 @@ def draw_figures(report: Report, data: FigureData) -> dict[str, Drawing]:
             for run in runs_of_group:
                 series.setdefault(names[run.attack, run.reference], []).append(run)
             drawings[file_name(f"roc-{where}{suffix}")] = _roc(series, colours, sides)
-            if sides.known:
-                drawings[file_name(f"precision-recall-{where}{suffix}")] = _precision_recall(series, colours)
             if suffix != next(iter(groups)):
                 continue  # histograms of the first group stand for the others
             for histogram in _histograms(series):
@@ -95,9 +89,6 @@ def draw_figures(report: Report, data: FigureData) -> dict[str, Drawing]:
     for number, rows in enumerate(_curve_rows(report)):
         suffix = f"-{rows[0].target}" if number else ""
         drawings[file_name(f"early-stopping{suffix}")] = _early_stopping(report, rows)
-    for attack, target, output in _distinct((curve.attack, curve.target, curve.output) for curve in data.statistics):
-        mine = [c for c in data.statistics if (c.attack, c.target, c.output) == (attack, target, output)]
-        drawings[file_name(f"means-{output}-{target}-{attack}")] = _means(mine, sides)
     if data.views is not None:
         drawings["views"] = view_grid(data.views)
     drawings |= comparison_figures(report) | sweep_figures(report) | attribute_figures(report, data.maps)
@@ -123,44 +114,13 @@ def _seeds(runs: Sequence[Any]) -> str:
     return "one seed" if seeds == 1 else f"{seeds} seeds"
 
 
-_TOLD = (0.001, 0.01, 0.1, 0.2, 0.5, 0.8)  # places of a curve that tell their height on hover
-
-
-def _rates(run: AttackScores) -> tuple[FloatArray, FloatArray]:
-    """False-positive and true-positive rates (T,) of one run at all its thresholds, the highest first."""
+def rate_at(run: AttackScores, grid: FloatArray) -> FloatArray:
+    """(G,) true-positive rate of one run at false-positive rates of at most ``grid`` (G,)."""
     from sklearn.metrics import roc_curve  # slow to load
 
     fpr, tpr, _ = roc_curve(run.member, run.score, drop_intermediate=False)
-    return fpr, tpr
-
-
-def rate_at(run: AttackScores, grid: FloatArray) -> FloatArray:
-    """(G,) true-positive rate of one run at false-positive rates of at most ``grid`` (G,)."""
-    fpr, tpr = _rates(run)
     rates: FloatArray = tpr[np.searchsorted(fpr, grid, side="right") - 1]
     return rates
-
-
-def _curves(
-    panel: Any,
-    series: Mapping[str, Sequence[AttackScores]],
-    colours: Mapping[str, str],
-    grid: FloatArray,
-    height_at: Callable[[AttackScores, FloatArray], FloatArray],
-    told_at: float,
-    written: Callable[[float], str] = rate,
-) -> str:
-    """Draw one curve per attack over ``grid``, and tell how high each stands at one place."""
-    told = []
-    for index, (attack, mine) in enumerate(series.items()):
-        inside, outside = (sum(getattr(run.scores, side) for run in mine) for side in ("n_member", "n_nonmember"))
-        label = f"{attack} (n {count(inside)} + {count(outside)})"
-        curves = np.stack([height_at(run, grid) for run in mine])
-        mean = spread(panel, grid, curves, colours[attack], label, linewidth=2, linestyle=STYLES[index % len(STYLES)])
-        places = np.unique(np.searchsorted(grid, _TOLD).clip(max=len(grid) - 1))
-        hover(panel, grid[places], mean[places], attack)
-        told.append(f"{attack} {written(float(mean[np.searchsorted(grid, told_at)]))}")
-    return ", ".join(told)
 
 
 def _roc(series: Mapping[str, Sequence[AttackScores]], colours: Mapping[str, str], sides: Sides) -> Drawing:
@@ -173,9 +133,17 @@ def _roc(series: Mapping[str, Sequence[AttackScores]], colours: Mapping[str, str
     few = f"fewer than 10 {'false positives' if sides.known else sides.outside}"
     panel.axvspan(floor, limit, color="#ececec", zorder=0, linewidth=0, label=few)
     panel.plot(grid, grid, color=GREY, linewidth=0.9, linestyle=DASHED, label="guessing")
-    written = rate if sides.known else lambda share: percent(round(share, 3))
-    place = max(0.01, limit)
-    told = _curves(panel, series, colours, grid, rate_at, place, written)
+    place, told = max(0.01, limit), []
+    for index, (attack, runs) in enumerate(series.items()):
+        inside, outside = (sum(getattr(run.scores, side) for run in runs) for side in ("n_member", "n_nonmember"))
+        style = {"linewidth": 2, "linestyle": STYLES[index % len(STYLES)]}
+        curves = np.stack([rate_at(run, grid) for run in runs])
+        for curve in curves if len(curves) > 1 else ():
+            panel.plot(grid, curve, linewidth=0.7, alpha=0.45, color=colours[attack])
+        label = f"{attack} (n {count(inside)} + {count(outside)})"
+        panel.plot(grid, curves.mean(axis=0), color=colours[attack], label=label, **style)
+        height = float(curves.mean(axis=0)[np.searchsorted(grid, place)])
+        told.append(f"{attack} {rate(height) if sides.known else percent(round(height, 3))}")
     panel.set_yscale("log", nonpositive="mask")
     panel.set(xscale="log", xlim=(floor, 1), ylim=(floor, 1.05))
     for axis in (panel.xaxis, panel.yaxis):
@@ -192,49 +160,8 @@ def _roc(series: Mapping[str, Sequence[AttackScores]], colours: Mapping[str, str
     shown = round(place, 3)
     near = f"{shares[1].capitalize()} near {percent(shown)} false positives"
     found = near if sides.known else f"Share of {sides.inside} above about {percent(1 - shown)} of {sides.outside}"
-    alt = f"ROC curves on logarithmic axes ({lines}). {found}: {told}."
+    alt = f"ROC curves on logarithmic axes ({lines}). {found}: {', '.join(told)}."
     return Drawing(svg(figure), title, alt)
-
-
-def _precision_recall(series: Mapping[str, Sequence[AttackScores]], colours: Mapping[str, str]) -> Drawing:
-    figure, (panel,) = blank()
-    every = [run for runs in series.values() for run in runs]
-    grid = np.linspace(0.01, 1, 200)
-    told = _curves(panel, series, colours, grid, precision_at, 0.5)
-    base = sum(one.n_member / (one.n_member + one.n_nonmember) for one in _scores(every)) / len(every)
-    level(panel, base)
-    panel.set(xlim=(0, 1), ylim=(min(0.4, base), 1.02))
-    label_axes(panel, "recall", "precision")
-    title = f"Precision and recall on the {every[0].output} output of {every[0].target}, {_seeds(every)}"
-    return Drawing(svg(figure), title, f"Precision against recall. Precision at a recall of one half: {told}.")
-
-
-def precision_at(run: AttackScores, grid: FloatArray) -> FloatArray:
-    """(G,) precision of one run at the highest threshold that reaches a recall of ``grid`` (G,)."""
-    fpr, tpr = _rates(run)
-    place = np.searchsorted(tpr, grid, side="left").clip(max=len(tpr) - 1)
-    found = tpr[place] * run.scores.n_member
-    alarms = fpr[place] * run.scores.n_nonmember
-    precision: FloatArray = found / np.maximum(found + alarms, 1e-12)
-    return precision
-
-
-def _means(curves: Sequence[StatisticCurve], sides: Sides) -> Drawing:
-    figure, (panel,) = blank(height=2.6)
-    drawn = (("members", sides.inside, MEMBER, "-"), ("nonmembers", sides.outside, NONMEMBER, "--"))
-    style = {"marker": "o", "markersize": 3.5, "linewidth": 1.8}
-    last = []
-    for name, words, colour, line in drawn:
-        values = np.stack([getattr(curve, name) for curve in curves])
-        last.append(spread(panel, curves[0].epoch, values, colour, words, linestyle=line, **style)[-1])
-    label_axes(panel, "epoch", "mean of what the attack reads")
-    first = curves[0]
-    title = f"What {first.attack} reads, by epoch: {first.output} output of {first.target}, {_seeds(curves)}"
-    return Drawing(
-        svg(figure),
-        title,
-        f"At the last checkpoint {plain(last[0])} for {sides.inside}, {plain(last[1])} for {sides.outside}.",
-    )
 
 
 @dataclass
@@ -381,3 +308,23 @@ def _early_stopping(report: Report, rows: Sequence[PooledRow]) -> Drawing:
         panels[-1].set_xticks(epochs)
     alt = f"Attack AUC on the {output} output against the epoch, first to last checkpoint: {', '.join(told)}."
     return Drawing(svg(figure), f"Stopping earlier: attack and utility of {target} by epoch, {output} output", alt)
+
+
+def view_grid(grid: ViewGrid) -> Drawing:
+    """One row per image: the image, a gap, its views."""
+    count, views = grid.views.shape[:2]
+    widths = [1.0, 0.15, *[1.0] * views]
+    height = WIDTH / sum(widths) * count * 1.06
+    figure = Figure(figsize=(WIDTH, height), dpi=DPI, facecolor="none")
+    panels = figure.subplots(
+        count, len(widths), squeeze=False, gridspec_kw={"width_ratios": widths, "wspace": 0.06, "hspace": 0.06}
+    )
+    figure.subplots_adjust(0, 0, 1, 1)
+    for row, image, drawn in zip(panels, grid.images, grid.views, strict=True):
+        for panel in row:
+            panel.set_axis_off()
+        for panel, shown in zip([row[0], *row[2:]], [image, *drawn], strict=True):
+            pixels = shown.transpose(1, 2, 0)
+            panel.imshow(pixels.repeat(3, axis=2) if pixels.shape[2] == 1 else pixels, interpolation="nearest")
+    alt = f"{count} candidate images, one per row, and right of each {views} views of it."
+    return Drawing(png(figure), "Images and the views that the encoder receives", alt, photographs=True)

@@ -1,4 +1,4 @@
-"""The whole of report.json."""
+"""The whole of report.json; memorisation of images, and promises of differential privacy."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from mi_core.records import Estimate
 from mi_core.report.model.as_json import part_as_json, part_from_json
 from mi_core.report.model.attacks import (
     AttackResult,
     ClassRow,
+    EncoderPart,
     InferenceRow,
     MethodPart,
     NotApplicable,
@@ -17,10 +19,82 @@ from mi_core.report.model.attacks import (
     Sweep,
 )
 from mi_core.report.model.defenses import DefenseRow, Tuning
-from mi_core.report.model.encoders import EncoderPart
-from mi_core.report.model.evidence import Evidence
-from mi_core.report.model.judgement import Bound, VerdictPart
-from mi_core.report.model.promises import DpAudit, Memorisation
+from mi_core.report.model.judgement import Bound, Evidence, VerdictPart
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemorisedSample:
+    """The memorisation of one sample."""
+
+    id: str
+    value: float
+    ci95: tuple[float, float]
+    q_value: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memorisation:
+    """Memorisation of the audited samples by shadows, by one attack on one output in one seed."""
+
+    attack: str
+    shadow: str
+    settings: str | None = None
+    output: str
+    epoch: int
+    seed: int
+    pairs: int
+    mean: Estimate
+    memorised: int
+    fdr: float
+    top: tuple[MemorisedSample, ...]
+    file: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Guessed:
+    """A number of guesses that was tried, and how many were right."""
+
+    guesses: int
+    correct: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Promise:
+    """A promise about an encoder, and who makes it."""
+
+    epsilon: float
+    delta: float
+    by: str
+    replaced: float | None = None
+    gamma: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DpAudit:
+    """The promise of one encoder against guessed canaries, all seeds together."""
+
+    target: str
+    attack: str
+    output: str
+    epoch: int
+    seeds: tuple[int, ...]
+    kind: str
+    canaries: int
+    inside: int
+    tried: tuple[Guessed, ...]
+    guesses: int
+    correct: int
+    confidence: float
+    family: str
+    delta: float
+    epsilon: float
+    most: float
+    mu: float | None = None
+    promised: Promise | None = None
+    p_value: float | None = None
+    any_time_p_value: float | None = None
+    verdict: str
+
 
 SCHEMA_VERSION = 1
 
@@ -186,6 +260,11 @@ class Report:
     defenses: tuple[DefenseRow, ...] = ()
     tuning: Tuning | None = None
     sweeps: tuple[Sweep, ...] = ()
+
+    @property
+    def judged(self) -> VerdictPart:
+        """The verdict; undecided where no attack applies that it could rest on."""
+        return self.validity or VerdictPart(verdict="undecided")
 
 
 def report_as_json(report: Report) -> dict[str, Any]:

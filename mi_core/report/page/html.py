@@ -16,23 +16,30 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from mi_core.records import Estimate
-from mi_core.report import tuning
-from mi_core.report.attributes import final_inferences, swept_inferences
-from mi_core.report.contents import carries, false_positive_rates, final_rows, pooled_rows, primary_row, side_by_side
+from mi_core.report import defenses
+from mi_core.report.contents import (
+    carries,
+    false_positive_rates,
+    final_inferences,
+    final_rows,
+    pooled_rows,
+    primary_row,
+    side_by_side,
+)
 from mi_core.report.defenses import defense_tables
+from mi_core.report.figures.attributes import swept_inferences
 from mi_core.report.figures.drawing import Drawing
-from mi_core.report.model.attacks import AttackRow, PooledRow, Sweep
-from mi_core.report.model.encoders import CurvePoint, EncoderPart, Utility
-from mi_core.report.model.evidence import CandidateTest
-from mi_core.report.model.judgement import Judged, VerdictPart
+from mi_core.report.model.attacks import AttackRow, CurvePoint, EncoderPart, PooledRow, Sweep
+from mi_core.report.model.judgement import CandidateTest, Judged
 from mi_core.report.model.report import Report
-from mi_core.report.page.environment import page_environment
-from mi_core.report.words import bound, dp_audit, evidence, memorisation, numbers, wording
-from mi_core.report.words.glossary import glossary, hint
-from mi_core.report.words.sides import Sides, share_found, sides_of, unsupported
+from mi_core.report.page import page_environment
+from mi_core.report.words import evidence, numbers, questions, wording
+from mi_core.report.words.sides import Sides, glossary, hint, share_found, sides_of, unsupported
 
-_METRICS = {"auc": "AUC", "accuracy": "Accuracy", "precision": "Precision", "recall": "Recall"}
-_UNRATED = {"auc": "AUC"}  # where nobody knows who is a member
+_METRICS = {  # whether it is known who is a member
+    True: {"auc": "AUC", "accuracy": "Accuracy", "precision": "Precision", "recall": "Recall"},
+    False: {"auc": "AUC"},
+}
 _SHOWN = 440 / 280.8  # pixels of the page for a point of a figure
 _SIZE = re.compile(r'viewBox="0 0 ([\d.]+) ([\d.]+)"')
 _TEXT = re.compile(r"<(style|svg|pre|title|code)\b.*?</\1>|<[^>]*>|(?P<text>[^<]+)", re.DOTALL)
@@ -70,23 +77,13 @@ def render_html(
         A complete HTML5 document.
     """
     environment = page_environment()
-    filters = (
-        numbers.rate,
-        numbers.interval,
-        numbers.estimate,
-        numbers.count,
-        numbers.percent,
-        numbers.duration,
-        numbers.small,
-        numbers.plain,
-        numbers.chance,
-        numbers.percents,
-    )
-    environment.filters.update({one.__name__: one for one in filters}, css_string=_css_string)
+    named = ["rate", "interval", "estimate", "count", "percent", "duration", "small", "plain", "chance", "percents"]
+    environment.filters.update({name: getattr(numbers, name) for name in named}, css_string=_css_string)
     rows = pooled_rows(report)
     lead = primary_row(rows)
     sides = sides_of(report)
     groups = _groups(report, rows, sides)
+    tests = () if report.evidence is None else report.evidence.tests
     terms = glossary(sides)
     page = environment.get_template("report.html.j2").render(
         report=report,
@@ -105,7 +102,7 @@ def render_html(
         references=_REFERENCES,
         terms=terms,
         hint=partial(hint, terms=terms),
-        tested=_tested(report, lead),
+        tested=_tested(tests, lead),
         footer=f"Encoder audit · {report.name} · {report.created} · configuration {report.config_sha256[:12]}",
         seeds=sorted({entry.seed for entry in report.attacks}),
         epochs=sorted({row.epoch for row in rows if row.epoch}),
@@ -115,15 +112,13 @@ def render_html(
         checkpoints=lambda curve: _utilities((at.epoch, at) for at in curve),
         inferred=final_inferences(report.attribute_inference),
         defense_tables=defense_tables,
-        tuning=tuning,
-        columns_of=_columns_of,
+        tuning=defenses,
+        columns_of=lambda rows: list(dict.fromkeys(column for _, by_probe in rows for column in by_probe)),
         figures=_figures(figures, lead),
         settings=list(_settings(report.config)),
         evidence=evidence,
-        memorisation=memorisation,
-        bound=bound,
-        dp_audit=dp_audit,
-        shares=any(row.share is not None for row in _tests(report)),
+        questions=questions,
+        shares=any(row.share is not None for row in tests),
         flagged=flagged[:_LISTED],
         thumbnails={name: _embedded(data) for name, data in (thumbnails or {}).items()},
         dagger=numbers.DAGGER,
@@ -151,12 +146,6 @@ def _embedded(png: bytes) -> str:
     return "data:image/png;base64," + base64.b64encode(png).decode()
 
 
-def _photographs(drawing: Drawing) -> dict[str, Any]:
-    """A PNG and its size, at half of which it is shown; the size stands in the file's header."""
-    width, height = (int.from_bytes(drawing.image[start : start + 4]) // 2 for start in (16, 20))
-    return {"source": _embedded(drawing.image), "width": width, "height": height}
-
-
 def _inline(drawing: Drawing, number: int) -> Markup:
     """An SVG as a part of the page: its words are those of the figure, its names are those of no other figure.
 
@@ -174,16 +163,13 @@ def _inline(drawing: Drawing, number: int) -> Markup:
 def _unbroken(page: str) -> str:
     """Keep on one line: a number and its unit, the bounds of an interval, and names of several parts."""
 
+    def whole(name: re.Match[str]) -> str:
+        return name[0] if len(name[0]) > _SHORT else f'<span class="whole">{name[0]}</span>'
+
     def kept(found: re.Match[str]) -> str:
-        if found["text"] is None:
-            return found[0]
-        return _NAME.sub(_whole, _APART.sub("\u00a0", found["text"]))
+        return found[0] if found["text"] is None else _NAME.sub(whole, _APART.sub("\u00a0", found["text"]))
 
     return _TEXT.sub(kept, page)
-
-
-def _whole(name: re.Match[str]) -> str:
-    return name[0] if len(name[0]) > _SHORT else f'<span class="whole">{name[0]}</span>'
 
 
 def _css_string(text: str) -> Markup:
@@ -191,20 +177,17 @@ def _css_string(text: str) -> Markup:
     return Markup(re.sub(r"[^A-Za-z0-9]", lambda found: f"\\{ord(found[0]):x} ", text))
 
 
-def _tests(report: Report) -> tuple[CandidateTest, ...]:
-    return () if report.evidence is None else report.evidence.tests
-
-
-def _tested(report: Report, lead: PooledRow | None) -> tuple[list[CandidateTest], list[CandidateTest]]:
+def _tested(
+    tests: Sequence[CandidateTest], lead: PooledRow | None
+) -> tuple[Sequence[CandidateTest], list[CandidateTest]]:
     """The tests of the candidates as a whole: on the target and output of the primary attack, and elsewhere."""
-    rows = list(_tests(report))
-    here = [row for row in rows if lead is not None and _target_output(row) == _target_output(lead)] or rows
-    return here, [row for row in rows if row not in here]
+    here = [row for row in tests if lead is not None and _target_output(row) == _target_output(lead)] or tests
+    return here, [row for row in tests if row not in here]
 
 
 def _whiskers(report: Report, lead: PooledRow | None) -> list[tuple[str, Estimate]]:
     """The estimates that the verdict compares, as (name, estimate): the attack, then its checks."""
-    judged = report.validity or VerdictPart(verdict="undecided")
+    judged = report.judged
     attack = judged.attack_auc or (None if lead is None else lead.auc)
     named = [
         (f"{lead.attack} on the target" if lead else "attack on the target", attack),
@@ -241,20 +224,15 @@ def _groups(report: Report, rows: Sequence[PooledRow], sides: Sides) -> list[dic
 
 
 def _matrices(rows: Sequence[PooledRow], lead: PooledRow | None) -> list[dict[str, Any]]:
-    """Attacks against targets and what was known, per output, where there is more than one row to compare."""
-    outputs = dict.fromkeys([*([lead.output] if lead else []), *(row.output for row in rows)])
-    tables = [
-        {"output": output, **dict(zip(("columns", "rows"), side_by_side(rows, output), strict=True))}
-        for output in outputs
-    ]
-    return [table for table in map(_compared, tables) if len(table["rows"]) > 1]
-
-
-def _compared(table: dict[str, Any]) -> dict[str, Any]:
-    """The attacks that can be compared: they stand in two rows at least."""
-    columns = [one for one in table["columns"] if sum(one in found for *_, found in table["rows"]) > 1]
-    rows = [row for row in table["rows"] if any(one in row[-1] for one in columns)]
-    return table | {"columns": columns, "rows": rows}
+    """The attacks that stand in two rows or more, against targets and what was known, for each output."""
+    tables = []
+    for output in dict.fromkeys([*([lead.output] if lead else []), *(row.output for row in rows)]):
+        columns, table = side_by_side(rows, output)
+        columns = [column for column in columns if sum(column in found for *_, found in table) > 1]
+        table = [row for row in table if any(column in row[-1] for column in columns)]
+        if len(table) > 1:
+            tables.append({"output": output, "columns": columns, "rows": table})
+    return tables
 
 
 def _sweep_rows(sweep: Sweep, lead: PooledRow | None) -> tuple[list[str], list[tuple[str, dict[str, PooledRow]]]]:
@@ -281,19 +259,15 @@ def _target_output(row: AttackRow | CandidateTest) -> tuple[str, str]:
     return row.target, row.output
 
 
-def _metrics(sides: Sides) -> dict[str, str]:
-    return _METRICS if sides.known else _UNRATED
-
-
 def _columns(rows: Sequence[PooledRow], sides: Sides) -> list[str]:
     """The titles of a table; a false-positive rate stands in it only where the images of some row carry it."""
     carried = [alpha for alpha in false_positive_rates(rows) if any(carries(row, alpha) for row in rows)]
-    return [*_metrics(sides).values(), *(share_found(alpha, sides) for alpha in carried)]
+    return [*_METRICS[sides.known].values(), *(share_found(alpha, sides) for alpha in carried)]
 
 
 def _cells(sides: Sides, row: AttackRow, columns: Sequence[str]) -> list[tuple[str, Estimate | None]]:
     """The estimates of a row under the columns of its table; None where a part is absent."""
-    by_title: dict[str, Estimate | None] = {title: getattr(row, name) for name, title in _metrics(sides).items()}
+    by_title: dict[str, Estimate | None] = {title: getattr(row, name) for name, title in _METRICS[sides.known].items()}
     by_title |= {share_found(alpha, sides): entry for alpha, entry in row.tpr_at_fpr.items()}
     return [(column, by_title.get(column)) for column in columns]
 
@@ -318,18 +292,13 @@ def _controls(judged: Judged) -> dict[str, Estimate]:
     return {name: entry for field, name in names.items() if (entry := getattr(judged, field)) is not None}
 
 
-def _probes(utility: Utility) -> dict[str, Estimate]:
-    """The downstream accuracies, by the probe's name in words."""
-    return {wording.probe(name): entry for name, entry in utility.probes.items()}
-
-
 def _utilities(rows: Iterable[tuple[object, EncoderPart | CurvePoint]]) -> list[tuple[str, dict[str, Estimate]]]:
-    """The downstream accuracies of encoders or checkpoints, by name, where there are any."""
-    return [(str(name), _probes(row.utility)) for name, row in rows if row.utility is not None]
-
-
-def _columns_of(rows: Sequence[tuple[str, dict[str, Estimate]]]) -> list[str]:
-    return list(dict.fromkeys(column for _, by_probe in rows for column in by_probe))
+    """The downstream accuracies of encoders or checkpoints by probe, where there are any."""
+    return [
+        (str(name), {wording.probe(probe): entry for probe, entry in row.utility.probes.items()})
+        for name, row in rows
+        if row.utility is not None
+    ]
 
 
 def _figures(figures: Mapping[str, Drawing], lead: PooledRow | None) -> dict[str, list[dict[str, Any]]]:
@@ -338,14 +307,14 @@ def _figures(figures: Mapping[str, Drawing], lead: PooledRow | None) -> dict[str
         section: []
         for section in ("roc", "scores", "compare", "sweep", "attributes", "views", "training", "defenses", "tuning")
     }
-    joined = {"precision": "roc", "statistic": "scores", "queries": "sweep"}
+    joined = {"statistic": "scores", "queries": "sweep"}
     for number, (name, drawing) in enumerate(figures.items()):
         section = name.split("-")[0]
         section = joined.get(section, section)
         shown = {
             "first": lead is not None and f"-{lead.output}" in name,
             "primary": lead is not None and lead.attack in name,
-            **(_photographs(drawing) if drawing.photographs else {"svg": _inline(drawing, number)}),
+            **({"source": _embedded(drawing.image)} if drawing.photographs else {"svg": _inline(drawing, number)}),
             "title": drawing.title,
             "photographs": drawing.photographs,
             "alt": drawing.alt,

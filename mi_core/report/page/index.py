@@ -1,21 +1,135 @@
 """One page over many runs: no script, no external resource, filters by radio buttons and style rules alone.
 
-Every text of a report passes through `mi_core.report.runs.plain` and the escaping of jinja2; the page's content
-security policy forbids it to load or run anything.
+Every text of a report passes through `plain` and the escaping of jinja2; the page's content security policy forbids it
+to load or run anything.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
+from typing import Any
 
+from mi_core.checks import NumericError
 from mi_core.records import Estimate
-from mi_core.report.page import versions
-from mi_core.report.page.environment import page_environment
-from mi_core.report.runs import Entry, Unread, plain
+from mi_core.report.contents import encoder_in_words, fault_of, plain, pooled_rows, primary_row
+from mi_core.report.model.report import Report, report_from_json
+from mi_core.report.page import page_environment
 from mi_core.report.words import numbers, wording
+from mi_core.report.words.wording import Answer, answer
+
+_WRONG = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """The entry of one run on a page over many.
+
+    Args:
+        folder: of the run, as the page names it; link: of its report.html from there, empty where it has none.
+        created: when the report was written, in UTC.
+        family: what stays the same from one version of the encoder to the next: its architecture or where it is from.
+        encoder: the same with the length of its training; weights: its fingerprints, one per seed.
+        auc, blind, control: AUC of the primary attack, of the classifier without the encoder, and of the attack on the
+            reference encoders; None: not measured.
+        share: how many of the images were used, in words; empty: the verdict is no leak.
+        folded: seeds and sweeps that the run is made of, in words; empty: one seed, no sweep.
+    """
+
+    folder: str
+    link: str
+    name: str
+    created: datetime
+    answer: Answer
+    family: str
+    encoder: str
+    weights: tuple[str, ...]
+    attack: str
+    auc: Estimate | None
+    blind: Estimate | None
+    control: Estimate | None
+    share: str
+    folded: str
+
+    @property
+    def date(self) -> str:
+        """Day and minute of the report."""
+        return f"{self.created:%Y-%m-%d %H:%M}"
+
+
+@dataclass(frozen=True)
+class Unread:
+    """A folder of a run, or of what may be one, without a report to show, and why in one line."""
+
+    folder: str
+    why: str
+
+
+def entry_of(report: Any, folder: str, link: str) -> Entry | Unread:
+    """The entry of a run, or why its report cannot be read; nothing in a report raises.
+
+    Args:
+        report: what report.json holds, whatever that is.
+        folder, link: as `Entry` takes them.
+    """
+    fault = fault_of(report)
+    if not fault:
+        try:
+            return _entry(report_from_json(report), folder, link)
+        except _WRONG as error:
+            fault = f"is not as this version writes it ({type(error).__name__}: {error})"
+    return Unread(folder, plain(f"report.json {fault}"))
+
+
+def _entry(report: Report, folder: str, link: str) -> Entry:
+    row = primary_row(pooled_rows(report)) or next(iter(pooled_rows(report)), None)
+    target = next(iter(report.encoders), "") if row is None else row.target
+    encoder = report.encoders[target]
+    family = encoder_in_words(encoder, epochs=False)
+    created = datetime.fromisoformat(report.created)
+    seeds = [f"{len(encoder.fingerprints)} seeds"] if len(encoder.fingerprints) > 1 else []
+    sweeps = [f"sweep of {sweep.name}: {len(sweep.points)} points" for sweep in report.sweeps]
+    return Entry(
+        folder,
+        link,
+        plain(report.name),
+        (created if created.tzinfo else created.replace(tzinfo=UTC)).astimezone(UTC),
+        answer(report),
+        plain(family if target == "target" else f"{target}: {family}"),
+        plain(encoder_in_words(encoder)),
+        tuple(map(plain, encoder.fingerprints)),
+        plain("no attack" if row is None else f"{row.attack}, {row.output} output"),
+        _auc(report.judged.attack_auc or (None if row is None else row.auc)),
+        _auc(report.judged.blind_auc),
+        _auc(report.judged.control_auc),
+        _share(report),
+        plain("; ".join(seeds + sweeps)),
+    )
+
+
+def _auc(auc: Estimate | None) -> Estimate | None:
+    if auc is None:
+        return None
+    if not all(0 <= float(part) <= 1 for part in (auc.low, auc.value, auc.high)) or not math.isfinite(auc.n):
+        raise NumericError(f"an AUC of {auc.value} [{auc.low}, {auc.high}]")
+    return auc
+
+
+def _share(report: Report) -> str:
+    """How many of the images were used, as far as the primary attack tells; empty without a leak."""
+    if report.judged.verdict != "leak":
+        return ""
+    test = None if report.evidence is None else report.evidence.primary_test
+    if test is not None and test.share is not None:
+        return numbers.share(test.share)
+    if test is None or test.least_share is None:
+        return "not measured"
+    least = math.floor(100 * test.least_share)
+    return f"at least {least} % (95 % confidence)" if least else "none shown"
+
 
 FILTERS = 24  # encoders with a filter of their own: the page holds a style rule for each
 MARK = '<meta name="generator" content="encoder-audit index">'
@@ -30,23 +144,15 @@ _SAYS = {  # verdict: what so many audits say
 
 @dataclass(frozen=True)
 class _Shown:
-    """A row of the table.
-
-    Args:
-        entry: the run.
-        family: number of its encoder.
-        version: number of the version, where the encoder has several; else 0.
-        latest: whether no later audit of the encoder is there.
-    """
+    """A row of the table: a run, the number of its encoder, and whether no later audit of that is there."""
 
     entry: Entry
     family: int
-    version: int
     latest: bool
 
 
 def render_index(entries: Sequence[Entry], unread: Sequence[Unread], place: str, written: datetime) -> str:
-    """The page over many runs.
+    """The page over many runs, the newest first; of the encoders the one with the most runs first.
 
     Args:
         entries: the runs that have a report.
@@ -59,56 +165,31 @@ def render_index(entries: Sequence[Entry], unread: Sequence[Unread], place: str,
     """
     environment = page_environment()
     environment.filters.update(rate=numbers.rate, count=numbers.count, bracketed=_bracketed)
-    families = _families(entries)
-    charts = [(number, versions.chart(mine)) for number, mine in enumerate(families.values())]
+    of_family: dict[str, list[Entry]] = {}
+    for entry in sorted(entries, key=lambda entry: (entry.created, entry.folder), reverse=True):
+        of_family.setdefault(entry.family, []).append(entry)
+    families = sorted(of_family, key=lambda family: (-len(of_family[family]), family))
+    shown = [
+        _Shown(entry, number, entry is of_family[family][0])
+        for number, family in enumerate(families)
+        for entry in of_family[family]
+    ]
+    found = Counter(entry.answer.verdict for entry in entries)
     return environment.get_template("index.html.j2").render(
-        rows=_rows(entries, families),
-        unread=sorted(unread, key=lambda one: one.folder),
+        rows=sorted(shown, key=lambda row: (row.entry.created, row.entry.folder), reverse=True),
+        unread=sorted(unread, key=lambda entry: entry.folder),
         place=plain(place),
         written=f"{written:%Y-%m-%d %H:%M}",
         seen=len(entries) + len(unread),
-        verdicts=_verdicts(entries),
+        verdicts={verdict: found[verdict] for verdict in wording.TITLES if found[verdict]},
         titles=wording.TITLES,
         says=_SAYS,
-        families=[(number, family, len(mine)) for number, (family, mine) in enumerate(families.items())],
+        families=[(number, family, len(of_family[family])) for number, family in enumerate(families)],
         filters=FILTERS,
-        charts=[(number, chart) for number, chart in charts if chart is not None],
-        width=versions.WIDTH,
-        height=versions.HEIGHT,
         mark=MARK,
     )
 
 
-def _families(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
-    """The runs by encoder, the encoder with the most runs first."""
-    found: dict[str, list[Entry]] = {}
-    for entry in entries:
-        found.setdefault(entry.family, []).append(entry)
-    return dict(sorted(found.items(), key=lambda item: (-len(item[1]), item[0])))
-
-
-def _rows(entries: Sequence[Entry], families: Mapping[str, Sequence[Entry]]) -> list[_Shown]:
-    """The rows, the newest first."""
-    known = {family: versions.versions_of(mine) for family, mine in families.items()}
-    numbered = {family: number for number, family in enumerate(families)}
-    newest = {id(max(mine, key=lambda entry: entry.created)) for mine in families.values()}
-    return [
-        _Shown(
-            entry,
-            numbered[entry.family],
-            known[entry.family][entry.weights[0]].number if len(known[entry.family]) > 1 else 0,
-            id(entry) in newest,
-        )
-        for entry in sorted(entries, key=lambda entry: (entry.created, entry.folder), reverse=True)
-    ]
-
-
-def _verdicts(entries: Sequence[Entry]) -> dict[str, int]:
-    """How many runs have each verdict, without those that none has."""
-    found = Counter(entry.answer.verdict for entry in entries)
-    return {verdict: found[verdict] for verdict in wording.TITLES if found[verdict]}
-
-
 def _bracketed(estimate: Estimate) -> str:
     """The interval of an estimate, its bounds kept on one line."""
-    return numbers.interval([estimate.low, estimate.high]).replace(" ", "\u00a0")
+    return numbers.interval(estimate.ci95).replace(" ", "\u00a0")

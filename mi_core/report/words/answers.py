@@ -32,6 +32,12 @@ HEADLINES = {  # whether the truth is known, what is said
         **_NO_ANSWER,
     },
 }
+BELIEVED = "The answer holds only if the control images come from the same source as yours and were never used."
+CHANCE = "If training had changed nothing, a lot would give so clear a result with a chance of {}."
+STRONGER = (
+    "To explain this without training, a hidden difference between the two groups would have to be at least {} times "
+    "as strong as anything that the checks saw, or could have missed with so many images."
+)
 GROUPS = "How the groups came about"
 KINDS = {
     LOT: "By lot: chance alone decided which images were trained on. So a difference that chance does not "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from mi_core.report.model.evidence import CandidateTest, Evidence, SampleAnswers
+from mi_core.report.model.judgement import CandidateTest, Evidence, SampleAnswers
 from mi_core.report.model.report import Report
 from mi_core.report.words.numbers import count, estimate, percent, rate, share, small
 from mi_core.report.words.sides import Sides, sides_of
@@ -46,7 +46,7 @@ def believed(report: Report, evidence: Evidence) -> str:
     )
     shares = any(row.share is not None for row in evidence.tests)
     known = " The share used also assumes that the known members held back are like those used." if shares else ""
-    if _is_by(report, LOT):
+    if report.judged.by == LOT:
         return (
             f"By lot: {sides.candidates} and {sides.controls} were drawn from one pool, so nothing but chance and "
             f"training tells them apart. A classifier given only files and pixels: {blind}."
@@ -58,11 +58,6 @@ def believed(report: Report, evidence: Evidence) -> str:
         f"surely unused and otherwise like {sides.candidates} (exchangeable): from the same source, drawn in the same "
         f"way.{known}{scenes}"
     )
-
-
-def _is_by(report: Report, way: str) -> bool:
-    """True if the two groups came about in a way."""
-    return report.validity is not None and report.validity.by == way
 
 
 def dataset_sentence(row: CandidateTest, sides: Sides) -> str:
@@ -116,7 +111,7 @@ def power_sentence(report: Report, evidence: Evidence) -> str:
     ]
     if not told:
         return f"{size} are too few for a leak of any AUC to be called one in four of five cases. {floor}"
-    references = "" if _is_by(report, LOT) else " with trained references"
+    references = "" if report.judged.by == LOT else " with trained references"
     none = [percent(detectable.used) for detectable in evidence.power if detectable.auc is None]
     never = f"; if {none[0]} were used, no AUC is enough" if none else ""
     return (
@@ -131,7 +126,8 @@ def samples_sentence(samples: SampleAnswers, sides: Sides) -> str:
     flagged, whole = samples.flagged, samples.n_candidate
     among = f"{count(whole)} candidates" if sides.known else sides.counted(whole)
     wrong = f"about 1 in {round(1 / samples.fdr)} flags is an error" if flagged > 1 else "a flag may be an error"
-    said = f"{count(flagged)} of {among} {_are(flagged)} flagged ({f'{wrong}: ' if flagged else ''}{at})."
+    are = "is" if flagged == 1 else "are"
+    said = f"{count(flagged)} of {among} {are} flagged ({f'{wrong}: ' if flagged else ''}{at})."
     if not flagged and samples.least_flags > 1 and samples.needed_controls is not None:
         said += (
             f" With {count(samples.n_control)} controls no single image can be flagged alone; at least "
@@ -143,18 +139,9 @@ def samples_sentence(samples: SampleAnswers, sides: Sides) -> str:
     return said
 
 
-def _are(number: int) -> str:
-    return "is" if number == 1 else "are"
-
-
 @dataclass(frozen=True)
 class Dots:
-    """A picture of 100 of the candidates: so many can be named, so many more were used, of the others nothing is known.
-
-    Args:
-        named, used: numbers of 100, ``used`` without those that are named.
-        words: the same as a sentence.
-    """
+    """A picture of 100 of the candidates: those that can be named, and further ones that were used; and a sentence."""
 
     named: int
     used: int
@@ -173,8 +160,7 @@ def dots(report: Report) -> Dots | None:
     that was used at the least, that share stands in the words as it is.
     """
     evidence, sides = report.evidence, sides_of(report)
-    is_leak = report.validity is not None and report.validity.verdict == "leak"
-    if not is_leak or evidence is None or not evidence.samples or sides.known:
+    if report.judged.verdict != "leak" or evidence is None or not evidence.samples or sides.known:
         return None
     samples, test = evidence.samples[0], evidence.primary_test
     named = 100 * samples.flagged // samples.n_candidate
@@ -187,6 +173,6 @@ def dots(report: Report) -> Dots | None:
     few = "fewer than 1" if samples.flagged else ""
     said.append(f"{named or few} can be named{wrong}" if named or few else "none of them can be named")
     words = f"Of every 100 of your images, {', and '.join(said)}."
-    if _is_by(report, CHOICE):
+    if report.judged.by == CHOICE:
         words = f"If nothing but training sets the groups apart: of{words[2:]}"
     return Dots(named, max(0, used - named), words)

@@ -6,16 +6,16 @@ The rule is the one of `mi_core.validity`; nothing is decided here, only said.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from mi_core.records import Estimate
 from mi_core.report.contents import pooled_rows, primary_row
 from mi_core.report.model.attacks import PooledRow
-from mi_core.report.model.evidence import Evidence
-from mi_core.report.model.judgement import Judged, VerdictPart
-from mi_core.report.model.report import DataPart, Report
-from mi_core.report.words.answers import GROUPS, HEADLINES, KINDS, LIMITS, PARTS, SENTENCES
+from mi_core.report.model.judgement import Detectable, Evidence, Judged
+from mi_core.report.model.report import Report
+from mi_core.report.words.answers import BELIEVED, CHANCE, GROUPS, HEADLINES, KINDS, LIMITS, PARTS, SENTENCES, STRONGER
 from mi_core.report.words.numbers import count, estimate, interval, percent, rate, small, times
 from mi_core.report.words.sides import Sides, sides_of
 from mi_core.validity import verdict as verdict_rule
@@ -43,11 +43,31 @@ _STAGES = {
     "tune": "Tuning defenses",
     "report": "Writing the report",
 }
-_CHECKS = {  # field of the validity part: what it is
-    "blind_auc": "the classifier that never queries the encoder",
-    "semantic_auc": "the classifier on embeddings of a reference encoder",
-    "control_auc": "the same attack on reference encoders that did not see the image",
-    verdict_rule.RESOLUTION: "what this number of images resolves",
+
+
+class _Check(NamedTuple):
+    """How a check is called: in numbers, in plain words, and where a leak needs it and it was not made."""
+
+    name: str
+    plain: str = ""
+    needed: str = ""
+
+
+_CHECKS = {  # by its field of the validity part
+    "blind_auc": _Check(
+        "the classifier that never queries the encoder",
+        "a check without the encoder",
+        "a classifier that never queries the encoder",
+    ),
+    "semantic_auc": _Check(
+        "the classifier on embeddings of a reference encoder", "a check that sees what the images show"
+    ),
+    "control_auc": _Check(
+        "the same attack on reference encoders that did not see the image",
+        "the same attack on encoders that did not see the image",
+        "the same attack on trained encoders that saw neither group",
+    ),
+    verdict_rule.RESOLUTION: _Check("what this number of images resolves"),
 }
 
 
@@ -71,13 +91,7 @@ def probe(name: str) -> str:
 
 @dataclass(frozen=True)
 class Condition:
-    """One line of the rule.
-
-    Args:
-        name: what is measured.
-        measured, needed: both in words.
-        holds: whether the condition is met; of every line that speaks for a leak.
-    """
+    """One line of the rule; of every line one that holds speaks for a leak."""
 
     name: str
     measured: str
@@ -90,9 +104,7 @@ class Answer:
     """The answer of a report, from plain words to numbers.
 
     Args:
-        verdict: its key; title: its name.
         question: what the owner of the images asks; empty where the truth is known.
-        headline: the answer in one sentence.
         parts: what it means, how sure it is, what it rests on and what it does not say, without a term of statistics:
             each a label, empty for the first, and one or more sentences.
         warning: why the encoder may not be the one that was meant; empty where nothing speaks for that.
@@ -117,48 +129,52 @@ class Answer:
 
 def answer(report: Report) -> Answer:
     """Say what the report found; without a ``validity`` part the answer is "undecided"."""
-    judged = report.validity or VerdictPart(verdict="undecided")
-    sides = sides_of(report)
+    judged = report.judged
+    sides, evidence = sides_of(report), report.evidence
     row = primary_row(pooled_rows(report))
     attack_auc = judged.attack_auc or (None if row is None else row.auc)
-    attack = "The attack" if row is None else f"The attack {row.attack} on the {row.output} output"
-    robustness = judged.robustness
+    robustness, p_value = judged.robustness, None if judged.p_value is None else small(judged.p_value)
+    least = times(0.0 if robustness is None else robustness.at_least)
+    made = {} if judged.validity is None else judged.validity.checks
+    based = "" if row is None else _based(report, row, sides)
     words = {
-        "attack": attack,
+        "attack": "The attack" if row is None else f"The attack {row.attack} on the {row.output} output",
         "inside": sides.inside,
         "outside": sides.outside,
         "auc": _auc(attack_auc),
         "failed": named_checks(judged, judged.differing),
-        "checks": named_checks(judged, {} if judged.validity is None else judged.validity.checks) or "no check",
+        "checks": named_checks(judged, made) or "no check",
         "other": judged.other_attack or "",
-        "p": "not known" if judged.p_value is None else small(judged.p_value),
+        "p": p_value or "not known",
         "factor": times(judged.factor or verdict_rule.FACTOR),
-        "robustness": times(0.0 if robustness is None else robustness.at_least),
-        "check": _CHECKS[verdict_rule.RESOLUTION if robustness is None else robustness.check],
+        "robustness": least,
+        "check": _CHECKS[verdict_rule.RESOLUTION if robustness is None else robustness.check].name,
         "pair": _pair(attack_auc, sides),
-        "proved": _proved(report.evidence, sides),
-        "stronger": _robust(judged),
-        "chance": _chance(judged),
-        "compared": _compared(judged),
-        "lower": _lower(attack_auc, sides).strip(),
-        "based": _based(report, row, sides),
-        "rests": _rests(report, row, sides),
+        "proved": _proved(evidence, sides),
+        "stronger": STRONGER.format(least) if robustness is not None else "",
+        "chance": CHANCE.format(p_value) if p_value is not None else "",
+        "compared": _compared(judged, made),
+        "lower": _lower(attack_auc, sides),
+        "based": based,
+        "rests": f"{based} {BELIEVED}" if based and not sides.known else based,
         "limits": LIMITS[sides.known],
         "opposite": "it reveals nothing" if sides.known else "they were not used",
-        "unseen": _unseen(report.evidence),
-        "missing": _missing(judged),
+        "unseen": _unseen(() if evidence is None else evidence.power),
+        "missing": " and ".join(
+            check.needed for field, check in _CHECKS.items() if check.needed and getattr(judged, field) is None
+        )
+        or f"{_CHECKS['control_auc'].needed}; untrained ones show little of how the groups differ",
     }
     reason = judged.reason or ("robust" if judged.verdict == "leak" else "no-checks")
     key = judged.verdict if judged.verdict in PARTS else reason
     close = key == "confounded" and min(judged.differing.values(), default=1.0) > verdict_rule.CLOSE
-    headline = HEADLINES[sides.known]["close" if close else key].format(**words)
     kind = [] if report.validity is None else [(GROUPS, KINDS[judged.by or verdict_rule.CHOICE])]
     filled = [(label, " ".join(text.format(**words).split())) for label, text in (*kind, *PARTS[key])]
     return Answer(
         judged.verdict,
         TITLES[judged.verdict],
         "" if sides.known else _question(report, row),
-        headline,
+        HEADLINES[sides.known]["close" if close else key].format(**words),
         tuple((label, _capital(text)) for label, text in filled if text),
         judged.warning or "",
         _capital(SENTENCES[key].format(**words)),
@@ -177,7 +193,7 @@ def _conditions(validity: verdict_rule.Validity | None) -> Iterator[Condition]:
         return
     if (robustness := validity.robustness) is not None:
         least, factor = robustness.at_least, validity.factor
-        name = f"effect of the attack over that of {_CHECKS[robustness.check]}"
+        name = f"effect of the attack over that of {_CHECKS[robustness.check].name}"
         yield Condition(name, f"at least {times(least)} times", f"{times(factor)} times", least >= factor)
     for name, entry in (
         ("attack minus blind classifier", validity.delta_auc),
@@ -189,7 +205,7 @@ def _conditions(validity: verdict_rule.Validity | None) -> Iterator[Condition]:
     yield Condition("a reference is a trained encoder", told, "yes", told == "yes")
     for field, entry in validity.checks.items():
         differs = field in validity.differing
-        yield Condition(f"AUC of {_CHECKS[field]}", estimate(entry, 3), "not above .5 (Holm)", not differs)
+        yield Condition(f"AUC of {_CHECKS[field].name}", estimate(entry, 3), "not above .5 (Holm)", not differs)
 
 
 def _question(report: Report, row: PooledRow | None) -> str:
@@ -210,7 +226,7 @@ def _pair(entry: Estimate | None, sides: Sides) -> str:
         return ""
     return (
         f"Shown {sides.one} and {sides.other}, the attack tells which is which in {_of_100(entry)} cases; guessing "
-        f"gives 50.{_lower(entry, sides)}"
+        f"gives 50. {_lower(entry, sides)}"
     )
 
 
@@ -218,76 +234,30 @@ def _lower(entry: Estimate | None, sides: Sides) -> str:
     """The meaning of an attack that is surely worse than guessing; empty: it is not."""
     if entry is None or entry.high >= 0.5:
         return ""
-    return f" {_capital(sides.inside)} score lower than {sides.outside}: that is no sign of use, nor of the opposite."
+    return f"{_capital(sides.inside)} score lower than {sides.outside}: that is no sign of use, nor of the opposite."
 
 
-def _robust(judged: Judged) -> str:
-    """How strong a hidden difference would have to be."""
-    if judged.robustness is None:
-        return ""
-    return (
-        "To explain this without training, a hidden difference between the two groups would have to be at least "
-        f"{times(judged.robustness.at_least)} times as strong as anything that the checks saw, or could have missed "
-        "with so many images."
-    )
-
-
-def _chance(judged: Judged) -> str:
-    """The randomisation test in words."""
-    if judged.p_value is None:
-        return ""
-    chance = small(judged.p_value)
-    return f"If training had changed nothing, a lot would give so clear a result with a chance of {chance}."
-
-
-def _compared(judged: Judged) -> str:
-    """The checks in the same unit."""
-    names = {
-        "blind_auc": "a check without the encoder",
-        "semantic_auc": "a check that sees what the images show",
-        "control_auc": "the same attack on encoders that did not see the image",
-    }
-    made = {} if judged.validity is None else judged.validity.checks
+def _compared(judged: Judged, made: Mapping[str, Estimate]) -> str:
+    """The checks that were made, in the same unit; where the groups differ, those that tell them apart."""
     fields = judged.differing if judged.verdict == "confounded" else made
-    shown = [f"{names[field]} ({_of_100(made[field])})" for field in fields]
-    if not shown:
+    if not fields:
         return ""
-    told = _capital(" and ".join(shown))
+    told = _capital(" and ".join(f"{_CHECKS[field].plain} ({_of_100(made[field])})" for field in fields))
     if not judged.differing:
-        both = "both " if len(shown) == 2 else "all " if len(shown) > 2 else ""
+        both = "both " if len(fields) == 2 else "all " if len(fields) > 2 else ""
         return f"{told} {both}found nothing: chance alone gives such numbers."
     beyond = " The attack finds more." if judged.verdict == "leak" else ""
-    verb = "tells" if len(shown) == 1 else "tell"
+    verb = "tells" if len(fields) == 1 else "tell"
     return f"{told} {verb} the two groups apart that often; guessing gives 50.{beyond}"
-
-
-def _missing(judged: Judged) -> str:
-    """The checks that a leak needs and that were not made."""
-    needed = {
-        "blind_auc": "a classifier that never queries the encoder",
-        "control_auc": "the same attack on trained encoders that saw neither group",
-    }
-    missing = [name for field, name in needed.items() if getattr(judged, field) is None]
-    return " and ".join(missing) or f"{needed['control_auc']}; untrained ones show little of how the groups differ"
 
 
 def named_checks(judged: Judged, fields: Iterable[str]) -> str:
     """Some of the checks with their numbers."""
-    return " and ".join(f"{_CHECKS[field]}{_auc(getattr(judged, field))}" for field in fields)
+    return " and ".join(f"{_CHECKS[field].name}{_auc(getattr(judged, field))}" for field in fields)
 
 
-def _rests(report: Report, row: PooledRow | None, sides: Sides) -> str:
-    """The images, the attack, and what has to be believed."""
-    said = _based(report, row, sides)
-    if sides.known or not said:
-        return said
-    return f"{said} The answer holds only if the control images come from the same source as yours and were never used."
-
-
-def _based(report: Report, row: PooledRow | None, sides: Sides) -> str:
-    """The images and the attack."""
-    if row is None:
-        return ""
+def _based(report: Report, row: PooledRow, sides: Sides) -> str:
+    """The images and the attack, and what of the user's images is not judged."""
     seeds = len(row.seeds)
     over = f" in {seeds} repetitions" if seeds > 1 else ""
     registered = None if report.validity is None or not row.primary else report.validity.registered
@@ -299,16 +269,17 @@ def _based(report: Report, row: PooledRow | None, sides: Sides) -> str:
             planned = f"{count(attacks)} {'attack was' if attacks == 1 else 'attacks were'} planned"
             said += f" {planned} on these images; this is report {reports}."
         said += f" {told.note}" if told.note else ""
-    return said if sides.known else said + _unjudged_in_words(report.data)
-
-
-def _unjudged_in_words(data: DataPart) -> str:
-    """The images of the user that are not judged, and why; empty: all are."""
-    fixing = data.roles["known-nonmember"].n if "known-nonmember" in data.roles else 0
-    copies = data.duplicates_removed + (data.near_duplicates_removed or 0)
-    told = [f"{count(fixing)} more control images set the attack's threshold and are not judged"] if fixing else []
-    told += [f"{count(copies)} {'copy was' if copies == 1 else 'copies were'} left out"] if copies else []
-    return f" {_capital('; '.join(told))}." if told else ""
+    if sides.known:
+        return said
+    fixing = report.data.roles.get("known-nonmember")
+    copies = report.data.duplicates_removed + (report.data.near_duplicates_removed or 0)
+    unjudged = (
+        [f"{count(fixing.n)} more control images set the attack's threshold and are not judged"]
+        if fixing is not None and fixing.n
+        else []
+    )
+    unjudged += [f"{count(copies)} {'copy was' if copies == 1 else 'copies were'} left out"] if copies else []
+    return f"{said} {_capital('; '.join(unjudged))}." if unjudged else said
 
 
 def _proved(evidence: Evidence | None, sides: Sides) -> str:
@@ -331,9 +302,8 @@ def _proved(evidence: Evidence | None, sides: Sides) -> str:
     return start + ", and ".join(said) + "."
 
 
-def _unseen(evidence: Evidence | None) -> str:
+def _unseen(power: Sequence[Detectable]) -> str:
     """The result that would usually have been called a leak, in the unit of the attack, if all images were used."""
-    power = () if evidence is None else evidence.power
     least = next((detectable.auc for detectable in power if detectable.used == 1), None)
     if least is None:
         return "This many images are too few to find a leak, however strong." if power else ""

@@ -252,7 +252,7 @@ def _searched() -> Schema:
 
 
 def _sweep(fields: Schema) -> Schema:
-    """Sweeps: a field, dotted or one of ``fields``, with its values, or any name with points that say which fields they change.
+    """Sweeps: a field, dotted or of ``fields``, with its values, or any name with points that say which they change.
 
     That such fields are there is checked when the config is read.
     """

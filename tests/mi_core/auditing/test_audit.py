@@ -35,7 +35,7 @@ from mi_core.features.embedding import Embedding
 from mi_core.images import Decoder, decode, encode_png
 from mi_core.records import Features
 from mi_core.report.contents import schema, to_json
-from mi_core.report.model.evidence import SampleAnswers, TopSample
+from mi_core.report.model.judgement import SampleAnswers, TopSample
 from mi_core.validity.file_features import shrunken
 from tests.endpoints import serving
 

@@ -13,7 +13,7 @@ import pytest
 
 from mi_core.records import Estimate
 from mi_core.report.build import SeedTest, SetTest, combine_tests
-from mi_core.report.contents import AttackScores, FigureData, LossCurve
+from mi_core.report.figures.data import AttackScores, FigureData, LossCurve
 from mi_core.report.figures.drawing import Drawing
 from mi_core.report.figures.figures import draw_figures
 from mi_core.report.model.as_json import part_as_json, part_from_json
@@ -329,3 +329,194 @@ def make_asked(seeds: tuple[int, ...] = (0,), epochs: tuple[int, ...] = (400,)) 
 def asked() -> dict[str, Any]:
     """One seed, one checkpoint, of candidates and controls; a leak."""
     return make_asked()
+
+
+LIMITS: list[dict[str, Any]] = [
+    {"attack": "lpla", "reference": "known", "settings": "p = 1", "auc": 0.5, "low": 0.48, "high": 0.5201, "n": 880},
+    {"attack": "lpla", "reference": "known", "settings": "p = 2", "auc": 0.52, "low": 0.5109, "high": 0.5432, "n": 880},
+    {"attack": "encodermi-t", "reference": "shadow", "shadow": "s", "auc": 0.5, "low": 0.47, "high": 0.53, "n": 880},
+]
+BOUNDED: dict[str, Any] = {
+    "target": "target",
+    "output": "backbone",
+    "epoch": 20,
+    "at_most": 0.5432,
+    "attack": "lpla, p = 2",
+    "attacks": 3,
+    "planned": 4,
+    "limits": LIMITS,
+}
+BOUND_MET = BOUNDED | {"bound": 0.55, "outcome": "met", "registered": True}
+BOUND_BROKEN = BOUNDED | {
+    "target": "target+noise",
+    "bound": 0.505,
+    "outcome": "not met",
+    "registered": False,
+    "planned": 3,
+}
+
+
+MEMORISED: dict[str, Any] = {
+    "attack": "sslmem",
+    "shadow": "half",
+    "output": "projection",
+    "epoch": 200,
+    "seed": 0,
+    "pairs": 4,
+    "mean": {"value": 0.0213, "ci95": [0.0121, 0.0305], "n": 880},
+    "memorised": 1,
+    "fdr": 0.05,
+    "top": [
+        {"id": "digits/0007", "value": 0.31, "ci95": [0.22, 0.4], "q_value": 0.004},
+        {"id": "digits/<b>9", "value": 0.29, "ci95": [-0.02, 0.6], "q_value": 0.2},
+    ],
+    "file": "seed-0/attacks/sslmem-0-projection-0200/memorisation.parquet",
+}
+MEMORISED_NOTHING = MEMORISED | {
+    "output": "backbone",
+    "memorised": 0,
+    "mean": {"value": 0.0, "ci95": [-0.01, 0.01], "n": 880},
+}
+MEMORISED_BELOW = MEMORISED | {"mean": {"value": -0.1, "ci95": [-0.2, -0.05], "n": 880}}
+
+
+REFUTED: dict[str, Any] = {
+    "target": "target+forgotten",
+    "attack": "metric-loss",
+    "output": "logits",
+    "epoch": 20,
+    "seeds": [0, 1],
+    "kind": "mislabelled",
+    "canaries": 600,
+    "inside": 301,
+    "tried": [{"guesses": 60, "correct": 58}, {"guesses": 1200, "correct": 1001}],
+    "guesses": 1200,
+    "correct": 1001,
+    "confidence": 0.95,
+    "family": "gaussian",
+    "delta": 1e-5,
+    "epsilon": 2.714,
+    "most": 6.32,
+    "mu": 0.61,
+    "promised": {"epsilon": 1.0, "delta": 1e-5, "by": "config"},
+    "p_value": 0.0004,
+    "verdict": "refuted",
+}
+KEPT = REFUTED | {
+    "target": "target+honest",
+    "tried": [{"guesses": 60, "correct": 31}],
+    "kind": "plain",
+    "epsilon": 0.0,
+    "promised": {"epsilon": 1.0, "delta": 1e-5, "by": "defense", "gamma": 0.077},
+    "p_value": 1.0,
+    "verdict": "not-refuted",
+}
+UNPROMISED = {name: part for name, part in REFUTED.items() if name not in ("promised", "p_value", "mu")} | {
+    "target": "target",
+    "family": "approximate",
+    "verdict": "no-promise",
+}
+CONVERTED = KEPT | {"promised": {"epsilon": 1.34, "delta": 1e-5, "by": "defense", "replaced": 1.0}}
+
+
+def within(value: float, half: float) -> dict[str, Any]:
+    return {"value": value, "ci95": [value - half, value + half], "n": 300}
+
+
+def trial(leak: float, utility: float, loss: float) -> dict[str, Any]:
+    attacks = [{"attack": "lpla", "output": "backbone", **within(leak - 0.2, 0.05)}]
+    attacks.append({"attack": "encodermi-t", "output": "projection", **within(leak - 0.05, 0.05)})
+    told = {"measure": "linear", **within(utility, 0.02)}
+    return {"utility": told, "attacks": attacks, "strongest": "lpla", "leak": leak, "utility_loss": loss}
+
+
+def search(held_back: float, *, allowed: float = 0.65, within: bool = True) -> dict[str, Any]:
+    """A search of three trials, of which the second is chosen; its leak on images held back is given."""
+    rows = [
+        {
+            "id": f"{scale}",
+            "parameters": {"defenses.0.settings.scale": scale},
+            "seeds": 1,
+            "seconds": 1.0,
+            "cpu_seconds": 1.0,
+            "utility_loss": loss,
+            "leak": leak,
+            "pareto": pareto,
+        }
+        for scale, loss, leak, pareto in ((1.0, 0.3, 0.6, True), (0.5, 0.1, 0.64, True), (0.4, 0.2, 0.7, False))
+    ]
+    return {
+        "target": "target+noise",
+        "plain": "target",
+        "measure": "linear",
+        "metric": "auc",
+        "allowed": allowed,
+        "trials": 3,
+        "failed": 0,
+        "cut": 0,
+        "seeds": 1,
+        "rows": rows,
+        "without": {"search": trial(0.95, 0.98, 0.0), "final": trial(0.93, 0.97, 0.0)},
+        "winner": {
+            "id": "0.5",
+            "parameters": rows[1]["parameters"],
+            "within": within,
+            "search": trial(0.64, 0.88, 0.1),
+            "final": trial(held_back, 0.87, 0.104),
+        },
+    }
+
+
+def attack_pair(attack: str, clean: float, defended: float) -> dict[str, Any]:
+    """An attack on the plain and on the defended encoder, by AUC and accuracy."""
+
+    def told(value: float) -> dict[str, Any]:
+        return {name: {"value": value, "ci95": [value - 0.1, value + 0.1], "n": 40} for name in ("auc", "accuracy")}
+
+    return {"attack": attack, "output": "logits", "clean": told(clean), "defended": told(defended)}
+
+
+def defense_entry(label: str, loss: float, *attacks: dict[str, Any]) -> dict[str, Any]:
+    measure = {"value": 0.8, "ci95": [0.7, 0.9], "n": 40}
+    return {
+        "defense": label,
+        "label": label,
+        "target": "target",
+        "served": label,
+        "parameters": {},
+        "numbers": {},
+        "utility": [{"measure": "knn", "clean": measure, "defended": measure, "loss": loss}],
+        "attacks": list(attacks),
+        "attributes": [],
+    }
+
+
+def make_full() -> dict[str, Any]:
+    """A report with every part."""
+    whole = make_report((0, 1), (50, 400))
+    inferred = {"attribute": "race", "target": "target", "output": "backbone", "settings": "layers = 3", "epoch": 400}
+    inferred |= {"values": 5, "seeds": [0], "n_auxiliary": 300, "accuracy": estimate(0.6, 9)}
+    inferred |= {"auxiliary_accuracy": estimate(0.7, 9), "majority": estimate(0.4, 9)}
+    point = {"label": "2", "rows": whole["pooled"][:1], "attribute_inference": [inferred], "value": 2.0}
+    named = {"attack": "lpla", "target": "target", "output": "logits", "epoch": 1, "seed": 0}
+    parts: dict[str, Any] = {
+        "membership": "known",
+        "not_applicable": [named | {"settings": "a = 1", "reason": "no logits"}],
+        "attribute_inference": [inferred],
+        "registration": {
+            "nonce": {"from": "given", "value": "7"},
+            "time": "2026",
+            "sha256": "0" * 64,
+            "reports": 1,
+            "attacks": 2,
+            "after_looking": False,
+        },
+        "classes": [make_asked()["classes"][0] | {"recall": estimate(0.5, 9)}],
+        "memorisation": [MEMORISED, MEMORISED_NOTHING, MEMORISED_BELOW],
+        "bounds": [BOUND_MET, BOUND_BROKEN, BOUNDED],
+        "dp_audit": [REFUTED, KEPT, UNPROMISED, CONVERTED],
+        "defenses": [defense_entry("noise", 0.0, attack_pair("metric-conf", 0.6, 0.55)) | {"adaptive": False}],
+        "tuning": search(0.66),
+        "sweeps": [{"name": "queries.views", "points": [point | {"utility": {"target": {"n": 3, "ci95": {}}}}]}],
+    }
+    return whole | parts

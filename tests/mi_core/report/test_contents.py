@@ -13,10 +13,17 @@ import numpy as np
 import pytest
 
 from mi_core.checks import NumericError, ShapeError
-from mi_core.report.contents import AttackScores, LossCurve, final_rows, primary_row, schema, to_json
-from mi_core.report.model.as_json import part_from_json
+from mi_core.records import Estimate
+from mi_core.report.contents import (
+    final_rows,
+    primary_row,
+    schema,
+    to_json,
+)
+from mi_core.report.figures.data import AttackScores
+from mi_core.report.model.as_json import part_as_json, part_from_json
 from mi_core.report.model.attacks import AttackResult, PooledRow
-from mi_core.report.pooling import pool_seeds
+from mi_core.report.pooling import bound_parts, pool_seeds
 
 
 def rows_of(attacks: list[dict[str, Any]]) -> tuple[PooledRow, ...]:
@@ -110,7 +117,41 @@ def test_final_and_primary_rows(report: dict[str, Any]) -> None:
     assert primary_row([replace(row, primary=False) for row in rows]) is None
 
 
-def test_scores_and_losses_are_checked() -> None:
+def test_the_same_result_twice_is_not_two_seeds(report: dict[str, Any]) -> None:
+    """Two entries of a config may come to the same: the interval must not shrink for it."""
+    once = rows_of(report["attacks"])
+    assert rows_of([entry for entry in report["attacks"] for _ in range(2)]) == once
+
+
+def result(attack: str, seed: int = 0, **more: Any) -> AttackResult:
+    told: dict[str, Any] = {"target": "target", "output": "backbone", "reference": "known", "epoch": 3} | more
+    auc = Estimate(0.5, 0.4, 0.6, 100)
+    return AttackResult(attack=attack, seed=seed, n_member=50, n_nonmember=50, auc=auc, tpr_at_fpr={}, **told)
+
+
+def test_seeds_are_pooled_attacks_and_targets_are_not() -> None:
+    measured = [
+        (result("lpla"), Estimate(0.52, 0.48, 0.56, 100)),
+        (result("lpla", settings="p = 1"), Estimate(0.55, 0.49, 0.61, 100)),
+        (result("lpla", target="target+noise"), Estimate(0.5, 0.46, 0.54, 100)),
+        (result("lpla", 1), Estimate(0.50, 0.46, 0.54, 100)),
+        (result("lpla", 1, settings="p = 1"), Estimate(0.53, 0.47, 0.59, 100)),
+    ]
+    plain, noisy = bound_parts(measured, planned={"target": 2}, bound=0.55)
+    reach = 0.04 / 2**0.5  # of two independent seeds
+    assert [row.settings for row in plain.limits] == [None, "p = 1"]
+    assert (plain.limits[0].low, plain.limits[0].high) == pytest.approx((0.51 - reach, 0.51 + reach))
+    assert (plain.at_most, plain.limits[0].n) == (pytest.approx(0.54 + 0.06 / 2**0.5), 200)
+    assert (plain.attack, plain.attacks, plain.planned) == ("lpla, p = 1", 2, 2)
+    assert (plain.outcome, noisy.outcome, noisy.planned) == ("cannot tell", "met", None)
+    assert plain.outcome_of(0.6) == "met" and plain.outcome_of(0.501) == "cannot tell"
+    again = bound_parts(measured, overlap=1.0)[0]
+    assert again.limits[0].high == pytest.approx(0.51 + 0.04)
+    assert (again.bound, again.outcome, again.registered) == (None, None, None)
+    jsonschema.validate(part_as_json((plain, again)), schema()["properties"]["bounds"] | {"$defs": schema()["$defs"]})
+
+
+def test_scores_are_checked() -> None:
     def made(score: list[float], member: list[bool]) -> AttackScores:
         return AttackScores("a", "t", "backbone", "shadow", 0, np.array(score), np.array(member))
 
@@ -120,11 +161,3 @@ def test_scores_and_losses_are_checked() -> None:
         made([0.1, 0.2], [True, True])
     with pytest.raises(NumericError, match="row 1"):
         made([0.1, math.inf], [True, False])
-    with pytest.raises(ShapeError, match="epochs of the loss of e"):
-        LossCurve("e", 0, np.arange(3.0), np.ones(2))
-
-
-def test_the_same_result_twice_is_not_two_seeds(report: dict[str, Any]) -> None:
-    """Two entries of a config may come to the same: the interval must not shrink for it."""
-    once = rows_of(report["attacks"])
-    assert rows_of([entry for entry in report["attacks"] for _ in range(2)]) == once

@@ -2,44 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from mi_core.report.defenses import defense_tables
 from mi_core.report.figures.defense_figures import defense_figures
 from mi_core.report.model.report import report_from_json as typed
-from tests.mi_core.report.conftest import BARE
-
-
-def pair(attack: str, clean: float, defended: float) -> dict[str, Any]:
-    """An attack on the plain and on the defended encoder, by AUC and accuracy."""
-
-    def told(value: float) -> dict[str, Any]:
-        return {name: {"value": value, "ci95": [value - 0.1, value + 0.1], "n": 40} for name in ("auc", "accuracy")}
-
-    return {"attack": attack, "output": "logits", "clean": told(clean), "defended": told(defended)}
-
-
-def entry(label: str, loss: float, *attacks: dict[str, Any]) -> dict[str, Any]:
-    measure = {"value": 0.8, "ci95": [0.7, 0.9], "n": 40}
-    return {
-        "defense": label,
-        "label": label,
-        "target": "target",
-        "served": label,
-        "parameters": {},
-        "numbers": {},
-        "utility": [{"measure": "knn", "clean": measure, "defended": measure, "loss": loss}],
-        "attacks": list(attacks),
-        "attributes": [],
-    }
+from tests.mi_core.report.conftest import BARE, attack_pair, defense_entry
 
 
 def test_the_plain_encoder_has_attacks_that_the_first_defense_is_measured_without() -> None:
     """The strongest one on it may be among them; else a defense that is measured by all looks worse than none."""
     report = BARE | {
         "defenses": [
-            entry("memguard", 0.0, pair("metric-conf", 0.6, 0.55)),
-            entry("olympus", 0.1, pair("metric-conf", 0.6, 0.58), pair("label-only", 0.7, 0.65)),
+            defense_entry("memguard", 0.0, attack_pair("metric-conf", 0.6, 0.55)),
+            defense_entry("olympus", 0.1, attack_pair("metric-conf", 0.6, 0.58), attack_pair("label-only", 0.7, 0.65)),
         ]
     }
     ((_, rows),) = defense_tables(typed(report))
@@ -52,7 +26,9 @@ def test_the_plain_encoder_has_attacks_that_the_first_defense_is_measured_withou
 
 def test_attacks_that_do_not_know_a_defense_are_told_from_those_that_do() -> None:
     """Neither a row nor a line of a figure takes one for the other."""
-    known, unknown = (entry("additive-logistic", 0.1, pair("metric-conf", 0.6, value)) for value in (0.58, 0.51))
+    known, unknown = (
+        defense_entry("additive-logistic", 0.1, attack_pair("metric-conf", 0.6, value)) for value in (0.58, 0.51)
+    )
     report = BARE | {"defenses": [known, unknown | {"adaptive": False}]}
     ((_, rows),) = defense_tables(typed(report))
     names = ["none", "additive-logistic", "additive-logistic, unknown to attacks"]

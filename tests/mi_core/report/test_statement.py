@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from mi_core.checks import ConfigError
 from mi_core.records import Estimate
-from mi_core.report.card import card
 from mi_core.report.model.report import report_from_json as typed
 from mi_core.report.statement import (
     PAYLOAD_TYPE,
@@ -244,27 +243,3 @@ def test_every_change_is_named(data: st.DataObject) -> None:
     assert differences(content, deepcopy(content)) == []
     assert differences({"a": 1}, {"a": True}) == ["a"]
     assert differences([1], [1, 2], "x") == ["x.1"]
-
-
-def test_a_card_says_verdict_numbers_digests_and_limits() -> None:
-    text = card(typed(report()), made(), A)
-    assert "**Leak.**" in text
-    assert "60 members, 60 non-members" in text
-    assert "| attack minus that classifier, 95 % interval | .150 [.10, .20], n = 120 |" in text
-    assert f"`seed-0/encoders/target/epoch-0020.safetensors`: `{20:064d}`" in text
-    assert A in text
-    assert "2026-01-01" in text
-    assert "nor that the encoder is anonymous" in text
-    assert "no image can be recognised" not in text
-    nothing = report(validity=validity(0.45, 0.4, 0.1))
-    assert "no image can be recognised" in card(typed(nothing), made(), A)
-
-
-def test_a_card_holds_no_markup_of_others() -> None:
-    found = made(name="x")
-    found["predicate"]["primary"]["attack"] = "a`b|<script>\n## c"
-    found["predicate"]["versions"]["encoder-audit"] = "<img src=x>[a](b)"
-    text = card(typed(report(validity={"verdict": "undecided", "warning": "The encoder |*x*| <i>"})), found, A)
-    assert "`a'b/<script> ## c`" in text
-    assert "\\<img src=x\\>\\[a\\](b)" in text
-    assert "The encoder \\|\\*x\\*\\| \\<i\\>" in text

@@ -2,63 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
+from mi_core.report.defenses import front_of, sentence
+from mi_core.report.figures.defense_figures import tuning_figures
 from mi_core.report.model.as_json import part_from_json
 from mi_core.report.model.defenses import Tuning
 from mi_core.report.model.report import report_from_json as typed
-from mi_core.report.tuning import front_of, sentence, tuning_figures
-from tests.mi_core.report.conftest import BARE
-
-
-def estimate(value: float, half: float) -> dict[str, Any]:
-    return {"value": value, "ci95": [value - half, value + half], "n": 300}
-
-
-def measured(leak: float, utility: float, loss: float) -> dict[str, Any]:
-    attacks = [{"attack": "lpla", "output": "backbone", **estimate(leak - 0.2, 0.05)}]
-    attacks.append({"attack": "encodermi-t", "output": "projection", **estimate(leak - 0.05, 0.05)})
-    told = {"measure": "linear", **estimate(utility, 0.02)}
-    return {"utility": told, "attacks": attacks, "strongest": "lpla", "leak": leak, "utility_loss": loss}
-
-
-def search(held_back: float, *, allowed: float = 0.65, within: bool = True) -> dict[str, Any]:
-    """A search of three trials, of which the second is chosen; its leak on images held back is given."""
-    rows = [
-        {
-            "id": f"{scale}",
-            "parameters": {"defenses.0.settings.scale": scale},
-            "seeds": 1,
-            "seconds": 1.0,
-            "cpu_seconds": 1.0,
-            "utility_loss": loss,
-            "leak": leak,
-            "pareto": pareto,
-        }
-        for scale, loss, leak, pareto in ((1.0, 0.3, 0.6, True), (0.5, 0.1, 0.64, True), (0.4, 0.2, 0.7, False))
-    ]
-    return {
-        "target": "target+noise",
-        "plain": "target",
-        "measure": "linear",
-        "metric": "auc",
-        "allowed": allowed,
-        "trials": 3,
-        "failed": 0,
-        "cut": 0,
-        "seeds": 1,
-        "rows": rows,
-        "without": {"search": measured(0.95, 0.98, 0.0), "final": measured(0.93, 0.97, 0.0)},
-        "winner": {
-            "id": "0.5",
-            "parameters": rows[1]["parameters"],
-            "within": within,
-            "search": measured(0.64, 0.88, 0.1),
-            "final": measured(held_back, 0.87, 0.104),
-        },
-    }
+from tests.mi_core.report.conftest import BARE, search, within
 
 
 def test_the_figures_are_those_of_the_strongest_attack_on_images_held_back() -> None:
@@ -92,7 +43,7 @@ def test_where_attributes_are_hidden_the_inference_counts_and_membership_is_told
         rows = [(accuracy, "layers = 5"), (accuracy - 0.1, "layers = 3")]
         place["inferences"] = [
             {"attribute": "race", "output": "backbone", "settings": settings}
-            | {"accuracy": estimate(value, 0.03), "majority": estimate(0.42, 0.03)}
+            | {"accuracy": within(value, 0.03), "majority": within(0.42, 0.03)}
             for value, settings in rows
         ]
     found["winner"]["final"]["leak"] = 0.53

@@ -31,8 +31,8 @@ from pipelines.errors import UserError
 from pipelines.extract import features
 from pipelines.plan.load import parse
 from pipelines.plan.rules.roles import audited_roles
-from pipelines.report.parts.caveats import caveats
-from pipelines.report.parts.finished import FinishedRun
+from pipelines.report.caveats import caveats
+from pipelines.report.finished import FinishedRun
 from pipelines.run.folder import RunFolder
 from tests.pipelines import staged
 from tests.pipelines.tars import image_bytes, tar_bytes

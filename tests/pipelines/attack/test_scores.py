@@ -12,7 +12,7 @@ from mi_core.metrics.membership import tpr_at_fpr
 from mi_core.records import Estimate
 from mi_core.report.build import Groups, evidence, verdict_part
 from mi_core.report.model.as_json import part_as_json
-from mi_core.report.model.evidence import Evidence
+from mi_core.report.model.judgement import Evidence
 from mi_core.validity.power import fpr_floor, power_as_json
 from mi_core.validity.verdict import Validity
 from pipelines.attack import scores
@@ -20,7 +20,6 @@ from pipelines.attack.results import Task
 from pipelines.attack.scores import Units, judged, part_path, rows_of, units_of
 from pipelines.files import storage
 from pipelines.plan.load import parse
-from pipelines.report.parts.figures import means_of
 from pipelines.run.folder import SeedFolder
 from tests.conftest import small_config
 from tests.pipelines.undrawn import plan_in
@@ -98,14 +97,3 @@ def test_of_many_samples_some_are_judged_that_their_ids_choose(tmp_path: Path, m
     np.testing.assert_array_equal(np.asarray(drawn["score"]), chosen / 2)
     assert abs(np.asarray(drawn["member"]).mean() - 0.5) < 0.06  # 1,000 coins: 3.8 standard deviations
     assert rows_of(divided, columns["id"][1500:1503])["score"].to_pylist() == [750.0, 750.5, 751.0]
-
-
-def test_an_attack_that_does_not_apply_has_no_means(tmp_path: Path) -> None:
-    """It has a result and no scores, at each checkpoint."""
-    task = bare_task(tmp_path)
-    assert scores.parts_of(task) == []
-    assert means_of(task) is None
-    read = task_with(
-        tmp_path / "read", {"statistic": np.array([1.0, 3.0, 5.0]), "member": np.array([True, False, True])}
-    )
-    assert means_of(read) == (3.0, 3.0)

@@ -42,8 +42,8 @@ from pipelines.files.digest import digest
 from pipelines.plan.load import parse
 from pipelines.plan.rules.encoders import attacked_epochs
 from pipelines.plan.rules.views import primary_output
-from pipelines.report.parts.finished import FinishedRun
-from pipelines.report.parts.verdict import verdict
+from pipelines.report.finished import FinishedRun
+from pipelines.report.verdict import verdict
 from pipelines.run.folder import RunFolder, SeedFolder
 from pipelines.run.points import Run
 from pipelines.run.registration import lines_of, write_down

@@ -13,7 +13,7 @@ import pytest
 
 from mi_core.registration import file_of, line_digest
 from pipelines.cli import app as cli
-from pipelines.report.verify import FAILS, Check, verify
+from pipelines.report.statement import FAILS, Check, verify
 
 A = "a" * 64
 

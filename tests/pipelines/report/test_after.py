@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from pipelines.config.sections.limits import ReportConfig
 from pipelines.errors import UserError
-from pipelines.report.after import hand_over
+from pipelines.report.run import hand_over
 from pipelines.run.folder import RunFolder
 from tests.pages import blocks
 

@@ -14,7 +14,7 @@ from mi_core.report.model.report import report_from_json
 from mi_core.validity.power import detectable_auc
 from pipelines.errors import UserError
 from pipelines.report.gate import EXIT_CODES, LEAST_AUC, Gate, junit, line, outcome_of
-from tests.mi_core.report.words.test_bound import LIMITS, PLAIN
+from tests.mi_core.report.conftest import BOUNDED, LIMITS
 from tests.pipelines.report.stating import called
 from tests.pipelines.report.test_compare import rate, report, row
 
@@ -39,7 +39,7 @@ def seeing(auc: float | None) -> dict[str, Any]:
 def bounded(low: float, high: float) -> list[dict[str, Any]]:
     """The part ``bounds`` of two attacks, of which the second reaches more."""
     few = [LIMITS[0] | {"low": 0.48, "high": 0.50}, LIMITS[2] | {"low": low, "high": high}]
-    return [PLAIN | {"at_most": high, "attack": "encodermi-t", "attacks": 2, "planned": 2, "limits": few}]
+    return [BOUNDED | {"at_most": high, "attack": "encodermi-t", "attacks": 2, "planned": 2, "limits": few}]
 
 
 @pytest.fixture

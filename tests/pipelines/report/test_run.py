@@ -18,8 +18,8 @@ from pipelines.files import storage
 from pipelines.plan.load import parse
 from pipelines.plan.resolve import resolve, roles_in_config
 from pipelines.plan.rules.utility import utility_roles
-from pipelines.report import run as report
-from pipelines.report.parts.finished import FinishedRun
+from pipelines.report import encoders as report
+from pipelines.report.finished import FinishedRun
 from pipelines.run.folder import RunFolder
 from pipelines.tune import trial
 from tests.conftest import small_config

@@ -20,8 +20,7 @@ from pipelines.data.draw.splits import Splits
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.report.bindings import folder_digest
-from pipelines.report.statement import state, write
-from pipelines.report.verify import HOLDS, NOTE, OPEN, ORDER
+from pipelines.report.statement import HOLDS, NOTE, OPEN, ORDER, state, write
 from tests.conftest import small_config
 from tests.pipelines.report.made import made_run
 from tests.pipelines.report.stating import A, called, checked, edited, faults, flipped, reregistered
@@ -51,10 +50,8 @@ def test_a_finished_run_is_stated_and_the_statement_holds(
         [NOTE, about] for about in ORDER[-2:]
     ]
     assert "not who stated it" in lines[-1]
-    card = tmp_path / "card.md"
-    assert called(monkeypatch, "statement", stated_run, "--out", tmp_path / "s.json", "--card", card) == 0
+    assert called(monkeypatch, "statement", stated_run, "--out", tmp_path / "s.json") == 0
     assert (tmp_path / "s.json").read_bytes() == (stated_run / "statement.json").read_bytes()
-    assert content["subject"][0]["digest"]["sha256"] in card.read_text()
 
 
 def test_digests_are_those_of_other_tools(made: Path) -> None:
@@ -158,7 +155,7 @@ def test_encoders_without_weights_say_so(tmp_path: Path) -> None:
     code = {"load": "python:json:loads", "trust_code": True}
     for name, encoder in {"api": api, "code": code}.items():
         run = made_run(tmp_path / name, encoders={"target": encoder | views, "shadow": shadow}, **BACKBONE)
-        write(str(run), None, str(tmp_path / "card.md"))
+        write(str(run))
         checks = checked(run)
         assert not faults(checks)
         (line,) = [check for check in checks if check.outcome == OPEN]
@@ -166,7 +163,6 @@ def test_encoders_without_weights_say_so(tmp_path: Path) -> None:
         content = json.loads((run / "statement.json").read_text())
         (subject,) = content["subject"]
         assert subject["annotations"]["kind"] == {"api": "answers", "code": "code"}[name]
-        assert subject["digest"]["sha256"] in (tmp_path / "card.md").read_text()
         jsonschema.validate(content, statement_schema())
         if name == "api":
             with flipped(run / subject["name"], 9, 0):

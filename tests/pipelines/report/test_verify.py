@@ -20,12 +20,12 @@ from mi_core.report.statement import PAYLOAD_TYPE
 from pipelines.errors import UserError
 from pipelines.plan.load import load
 from pipelines.report import statement
-from pipelines.report.parts.finished import FinishedRun
-from pipelines.report.parts.verdict import verdict
-from pipelines.report.verify import HOLDS, NOTE, verify
+from pipelines.report.finished import FinishedRun
+from pipelines.report.statement import HOLDS, NOTE, verify
+from pipelines.report.verdict import verdict
 from pipelines.run.folder import RunFolder
 from pipelines.run.registration import lines_of, write_down
-from tests.mi_core.report.words.test_bound import KEPT, PLAIN
+from tests.mi_core.report.conftest import BOUND_MET, BOUNDED
 from tests.pipelines.report.made import made_run
 from tests.pipelines.report.stating import A, called, checked, edited, faults, flipped, reregistered
 
@@ -153,13 +153,13 @@ def test_attacks_that_are_only_added_leave_the_plan_in_force(copied: Path) -> No
 
 def test_a_bound_other_than_the_registered_one_is_named(copied: Path) -> None:
     whole = json.loads((copied / "report.json").read_text())
-    (copied / "report.json").write_text(json.dumps(whole | {"bounds": [PLAIN]}))
+    (copied / "report.json").write_text(json.dumps(whole | {"bounds": [BOUNDED]}))
     statement.write(str(copied))
     assert faults(checked(copied)) == []
-    (copied / "report.json").write_text(json.dumps(whole | {"bounds": [KEPT]}))
+    (copied / "report.json").write_text(json.dumps(whole | {"bounds": [BOUND_MET]}))
     with pytest.raises(UserError, match="report: the statement's registered bound is not as report.json has it"):
         statement.write(str(copied))
-    reregistered(copied, lambda line: {"bound": KEPT["bound"]} if line["event"] == "plan" else {})
+    reregistered(copied, lambda line: {"bound": BOUND_MET["bound"]} if line["event"] == "plan" else {})
     statement.write(str(copied))
     assert faults(checked(copied)) == []
 

@@ -14,47 +14,9 @@ import pytest
 from mi_core.records import Estimate
 from mi_core.report.contents import schema, to_json
 from mi_core.report.model.as_json import part_as_json, part_from_json
-from mi_core.report.model.evidence import Detectable, Evidence
+from mi_core.report.model.judgement import Detectable, Evidence
 from mi_core.report.model.report import Report, report_as_json, report_from_json
-from tests.mi_core.report.conftest import BARE, estimate, make_asked, make_report
-from tests.mi_core.report.test_defenses import entry as defense
-from tests.mi_core.report.test_defenses import pair
-from tests.mi_core.report.test_tuning import search
-from tests.mi_core.report.words.test_bound import KEPT as BOUNDED
-from tests.mi_core.report.words.test_bound import PLAIN
-from tests.mi_core.report.words.test_dp_audit import KEPT, REFUTED, UNPROMISED
-from tests.mi_core.report.words.test_memorisation import SHOWN
-
-
-def full() -> dict[str, Any]:
-    """A report with every part."""
-    whole = make_report((0, 1), (50, 400))
-    inferred = {"attribute": "race", "target": "target", "output": "backbone", "settings": "layers = 3", "epoch": 400}
-    inferred |= {"values": 5, "seeds": [0], "n_auxiliary": 300, "accuracy": estimate(0.6, 9)}
-    inferred |= {"auxiliary_accuracy": estimate(0.7, 9), "majority": estimate(0.4, 9)}
-    point = {"label": "2", "rows": whole["pooled"][:1], "attribute_inference": [inferred], "value": 2.0}
-    named = {"attack": "lpla", "target": "target", "output": "logits", "epoch": 1, "seed": 0}
-    parts: dict[str, Any] = {
-        "membership": "known",
-        "not_applicable": [named | {"settings": "a = 1", "reason": "no logits"}],
-        "attribute_inference": [inferred],
-        "registration": {
-            "nonce": {"from": "given", "value": "7"},
-            "time": "2026",
-            "sha256": "0" * 64,
-            "reports": 1,
-            "attacks": 2,
-            "after_looking": False,
-        },
-        "classes": make_asked()["classes"],
-        "memorisation": [SHOWN],
-        "bounds": [BOUNDED, PLAIN],
-        "dp_audit": [REFUTED, KEPT, UNPROMISED],
-        "defenses": [defense("noise", 0.0, pair("metric-conf", 0.6, 0.55)) | {"adaptive": False}],
-        "tuning": search(0.62),
-        "sweeps": [{"name": "queries.views", "points": [point | {"utility": {"target": {"n": 3, "ci95": {}}}}]}],
-    }
-    return whole | parts
+from tests.mi_core.report.conftest import BARE, make_asked, make_full, make_report
 
 
 def in_order(entry: Any, written: Any) -> Any:
@@ -67,7 +29,7 @@ def in_order(entry: Any, written: Any) -> Any:
     return entry
 
 
-@pytest.mark.parametrize("made", [make_report, make_asked, full])
+@pytest.mark.parametrize("made", [make_report, make_asked, make_full])
 def test_what_is_read_is_written_again(made: Any) -> None:
     entry = json.loads(json.dumps(made()))
     written = report_as_json(report_from_json(entry))

@@ -58,3 +58,15 @@ def page_that_says(report: Mapping[str, Any], *texts: str) -> Page:
         for text in texts:
             assert text in page.text and text in shown
     return page
+
+
+def said(report: dict[str, Any], width: int = 80) -> str:
+    console = Console(width=width, color_system=None, record=True, file=None, force_terminal=False)
+    with console.capture() as capture:
+        console.print(terminal_table(typed(report)))
+    return capture.get()
+
+
+def flat(text: str) -> str:
+    """The words in one line, without the frame around them."""
+    return " ".join(text.replace("│", " ").split())

@@ -12,9 +12,7 @@ import pytest
 from mi_core.report.figures.drawing import Drawing, blank, label_axes, svg
 from mi_core.report.model.report import report_from_json as typed
 from mi_core.report.page.html import render_html
-from mi_core.report.words.glossary import glossary
 from mi_core.report.words.numbers import count, interval, rate
-from mi_core.report.words.sides import sides_of
 from tests.mi_core.report.page.page import Page
 
 HOSTILE = '"><script>alert(1)</script>'
@@ -98,15 +96,6 @@ def test_samples_of_lost_shards_are_in_the_number_of_rejected_ones(short_report:
     assert "Rejected: 2 samples left out of the run" in Page(render_html(typed(older), {})).text
 
 
-def test_what_was_lost_and_what_was_not_tested_is_said(report: dict[str, Any]) -> None:
-    text = Page(render_html(typed(report), {})).text
-    assert "truncated JPEG: 311 bytes missing" in text
-    assert "defenses" in text
-    assert "What does not apply to this encoder posterior-nn, metric-loss: the encoder gives no logits" in text
-    assert report["caveats"][0] in text
-    assert "encoder-audit audit quickstart.yaml" in text
-
-
 def test_photographs_keep_their_colours_in_the_dark(short_report: dict[str, Any], drawings: dict[str, Drawing]) -> None:
     """Charts are inverted on a dark page; a photograph would be its negative."""
     shown = {"views": Drawing(b"\x89PNG" + b"0" * 40, "Views", "views", photographs=True), "loss": drawings["loss"]}
@@ -143,16 +132,6 @@ def test_the_answer_comes_first_and_details_last(report: dict[str, Any], drawing
     assert first == "#verdict"
     head = Page(source).text
     assert head.index("In numbers") < head.index("AUC: the chance that the attack") < head.index("p: chance of so high")
-
-
-def test_terms_are_explained_where_they_stand_and_at_the_end(report: dict[str, Any], asked: dict[str, Any]) -> None:
-    page = Page(render_html(typed(report), {}))
-    hints = {attributes["title"] for tag, attributes in page.tags if tag == "th" and attributes.get("title")}
-    assert any(str(hint).startswith("The chance that the attack gives one image it was trained on") for hint in hints)
-    assert any(str(hint).startswith("The share of members found while") for hint in hints), hints
-    for term in ("AUC", "Membership score", "p-value", "q-value", "False-positive rate", "Controls", "Shadow encoder"):
-        assert term in page.text[page.text.rindex("Words used in this report") :]
-    assert "members" not in " ".join(glossary(sides_of(typed(asked))).values())
 
 
 def test_a_phone_shows_few_columns_and_offers_the_others(report: dict[str, Any]) -> None:

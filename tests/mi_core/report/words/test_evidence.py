@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 from mi_core.records import Estimate
 from mi_core.report.build import SeedTest, SetTest, combine_tests
 from mi_core.report.model.as_json import part_from_json
-from mi_core.report.model.evidence import Evidence
+from mi_core.report.model.judgement import Evidence
 from mi_core.report.model.report import report_from_json as typed
 from mi_core.report.page.html import render_html
 from mi_core.report.words.evidence import (
@@ -22,13 +21,11 @@ from mi_core.report.words.evidence import (
     power_sentence,
     samples_sentence,
 )
-from mi_core.report.words.numbers import small
 from mi_core.report.words.sides import sides_by
 from mi_core.validity.sets.dataset import DatasetTest, dataset_test
 from mi_core.validity.sets.share import LeastShare
 from mi_core.validity.verdict import cauchy_combination, holm
 from tests.mi_core.report.conftest import make_asked
-from tests.mi_core.report.words.test_wording import said
 
 SIDES = sides_by(None)
 
@@ -101,39 +98,6 @@ def test_a_result_in_the_wrong_direction_is_told_and_no_evidence() -> None:
     assert row.p > 0.99
     assert row.reversed_p is not None and row.reversed_p < 1e-4
     assert "no evidence" in dataset_sentence(row, SIDES)
-
-
-def test_the_numbers_stand_in_the_page_and_in_the_terminal(report: dict[str, Any]) -> None:
-    page, text = render_html(typed(report), {}, {"pool/000000": b"png"}), said(report)
-    evidence = evidence_of(report)
-    row = evidence.primary_test
-    assert row is not None
-    assert small(row.p) in page
-    assert small(row.holm_p) in page
-    assert "pool/000005" in page
-    assert "data:image/png;base64,cG5n" in page
-    flat = " ".join(text.split())
-    assert " ".join(dataset_sentence(row, SIDES).split()) in flat
-    assert samples_sentence(evidence.samples[0], SIDES) in flat
-    assert power_sentence(typed(report), evidence) in flat
-    assert "drawn from one pool, so nothing but chance and training" in flat
-
-
-def test_without_exchangeability_there_is_no_p_value(report: dict[str, Any]) -> None:
-    spoiled = copy.deepcopy(report)
-    spoiled["evidence"] |= {
-        "exchangeable": False,
-        "withheld_because": "groups-differ",
-        "telling": [{"feature": "bytes", "auc": 0.99}],
-    }
-    del spoiled["evidence"]["tests"], spoiled["evidence"]["samples"]
-    spoiled["validity"]["verdict"] = "confounded"
-    for shown in (render_html(typed(spoiled), {}), said(spoiled)):
-        flat = " ".join(shown.split())
-        assert "not exchangeable" in flat
-        assert "bytes (AUC .99)" in flat
-        assert "Welch" not in flat
-        assert "flagged (" not in flat
 
 
 def seen(report: dict[str, Any]) -> str:

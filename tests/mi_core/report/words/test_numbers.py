@@ -10,17 +10,15 @@ import pytest
 from rich.console import Console
 
 from mi_core.records import Estimate
-from mi_core.report.contents import FigureData
+from mi_core.report.figures.data import FigureData
 from mi_core.report.figures.figures import draw_figures
 from mi_core.report.model.report import report_from_json as typed
 from mi_core.report.page.html import render_html
 from mi_core.report.terminal import terminal_table
 from mi_core.report.words.numbers import chance, count, percent, plain, rate, setting, share, small, times
 from mi_core.report.words.sides import rate_or_share, sides_of
-from tests.mi_core.report import test_tuning
-from tests.mi_core.report.conftest import make_asked, make_report
+from tests.mi_core.report.conftest import MEMORISED, REFUTED, make_asked, make_report, search
 from tests.mi_core.report.page.page import Page
-from tests.mi_core.report.words import test_dp_audit, test_memorisation
 
 POWER = re.compile(r"\d[eE][+-−]?\d|×\s*10")
 WAYS: tuple[Callable[[float], str], ...] = (
@@ -54,11 +52,11 @@ def test_a_page_a_figure_and_a_terminal_say_no_power_of_ten(size: float, figure_
     """Over sizes of what has no scale of its own: deltas, epsilons, scores, settings and p-values."""
     report = make_report()
     low = min(size, 1.0)
-    report["dp_audit"] = [copy.deepcopy(test_dp_audit.REFUTED) | {"epsilon": size, "delta": low, "p_value": low}]
-    report["memorisation"] = [test_memorisation.SHOWN]
+    report["dp_audit"] = [copy.deepcopy(REFUTED) | {"epsilon": size, "delta": low, "p_value": low}]
+    report["memorisation"] = [MEMORISED]
     report["evidence"]["tests"][0] |= {"p": low, "holm_p": low, "welch_p": low, "least_share": low}
     report["evidence"]["fpr_floor"] = low
-    report["tuning"] = test_tuning.search(0.62)
+    report["tuning"] = search(0.62)
     for row in report["tuning"]["rows"]:
         row |= {"winner": False, "parameters": {"defenses.0.settings.scale": size}, "strongest": "lpla"}
         row["utility_loss"] = low

@@ -8,16 +8,15 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from mi_core.report.contents import FigureData, schema
+from mi_core.report.contents import schema
 from mi_core.report.defenses import compare_defenses
+from mi_core.report.figures.data import FigureData
 from mi_core.report.figures.figures import draw_figures
 from mi_core.report.model.as_json import part_as_json
 from mi_core.report.model.defenses import DefendedEncoder
 from mi_core.report.model.report import report_from_json as typed
 from mi_core.report.page.html import render_html
-from mi_core.report.words import wording
-from tests.mi_core.report.page.page import Page
-from tests.mi_core.report.words.test_wording import flat, said
+from tests.mi_core.report.page.page import Page, said
 
 UNKNOWN = ("member", "Accuracy", "accuracy", "Precision", "precision", "Recall", "recall", "true-positive")
 
@@ -55,32 +54,6 @@ def test_candidates_are_never_called_members(asked: dict[str, Any], figure_data:
     assert "your 440 images, 440 control images" in page
     assert "300 of your 440 images are flagged" in page
     assert "AUC" in page
-
-
-def test_the_owners_question_is_answered_first(asked: dict[str, Any]) -> None:
-    for text in (Page(render_html(typed(asked), {})).text, flat(said(asked))):
-        question = text.index("Were your 440 images used")
-        answer = text.index(
-            "A strong sign, but no proof: the encoder treats your images differently than the control images"
-        )
-        robust = text.index("To explain this without training, a hidden difference between the two groups would")
-        assert question < text.index("By choice: somebody chose the two groups")
-        assert question < answer < robust < text.index("AUC")
-    report = copy.deepcopy(asked)
-    report["validity"]["verdict"] = "no-evidence"
-    found = wording.answer(typed(report))
-    assert found.headline == "There is no evidence that they were."
-    report["data"]["roles"]["candidate"]["n"] = 1
-    assert wording.answer(typed(report)).question == "Was your 1 image used to train this encoder?"
-
-
-def test_known_members_keep_their_names_and_rates(short_report: dict[str, Any], figure_data: FigureData) -> None:
-    texts = shown(short_report, figure_data)
-    assert wording.answer(typed(short_report)).question == ""
-    assert "440 members, 440 non-members" in texts["page"]
-    assert "accuracy" in texts["terminal"]
-    assert "precision-recall-projection" in texts
-    assert not any("your images" in text for text in texts.values())
 
 
 def test_the_schema_holds_the_rates_back(asked: dict[str, Any], short_report: dict[str, Any]) -> None:

@@ -20,7 +20,7 @@ from pipelines.data.scan import shards
 from pipelines.data.scan.scan import Scan, scan
 from pipelines.errors import UserError
 from pipelines.plan.load import parse
-from pipelines.report.parts.finished import FinishedRun
+from pipelines.report.finished import FinishedRun
 from pipelines.report.run import unread_samples
 from pipelines.run.folder import RunFolder
 from tests.conftest import small_config

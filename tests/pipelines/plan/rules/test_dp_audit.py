@@ -17,7 +17,7 @@ from pipelines.plan.load import load, parse
 from pipelines.plan.rules.dp_audit import guessing_attacks, promising_encoders
 from pipelines.plan.rules.encoders import member_roles
 from pipelines.plan.rules.utility import utility_roles
-from pipelines.report.parts.dp_audit import family_of
+from pipelines.report.attacks import family_of
 from tests.conftest import small_config
 from tests.pipelines.undrawn import asked_in, plan_in
 from tests.raising import refused

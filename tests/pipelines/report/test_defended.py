@@ -10,8 +10,8 @@ import pytest
 
 from pipelines.encoders.stored import describe, write_record
 from pipelines.plan.load import parse
-from pipelines.report.parts.defended import defended
-from pipelines.report.parts.finished import FinishedRun
+from pipelines.report.encoders import defended
+from pipelines.report.finished import FinishedRun
 from pipelines.run.folder import RunFolder
 from tests.conftest import small_config
 from tests.pipelines.report.made import made_run

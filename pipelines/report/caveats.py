@@ -19,8 +19,8 @@ from pipelines.data.run import faults_of_lists
 from pipelines.encoders.stored import describe
 from pipelines.plan.rules.controls import passed_over, references_of
 from pipelines.plan.rules.roles import is_membership_unknown, population_roles, reference_roles, roles_fitted_on_target
-from pipelines.report.parts.finished import FinishedRun
-from pipelines.report.parts.verdict import shard_effect
+from pipelines.report.finished import FinishedRun
+from pipelines.report.verdict import shard_effect
 
 
 def remarks(run: FinishedRun) -> tuple[Remark, ...]:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from textwrap import fill
 
 import numpy as np
 
 from mi_core.records import FloatArray
-from mi_core.report.contents import EmbeddingMap, at_last_epoch, is_numeric, places_of
+from mi_core.report.contents import final_inferences, is_numeric, places_of
+from mi_core.report.figures.data import EmbeddingMap
 from mi_core.report.figures.drawing import COLOURS, GREY, Drawing, band, blank, file_name, label_axes, level, svg
 from mi_core.report.model.attacks import InferenceRow, Sweep
 from mi_core.report.model.report import Report
-from mi_core.report.pooling import INFERRED
 from mi_core.report.words.numbers import count, rate
 
 _MOST_COLOURS = 20
@@ -29,11 +29,6 @@ def plane(embeddings: FloatArray, seed: int) -> FloatArray:
     perplexity = min(30.0, (len(given) - 1) / 3)
     found = TSNE(perplexity=perplexity, init="random", random_state=seed % 2**32).fit_transform(given)
     return np.asarray(found, dtype=np.float32)
-
-
-def final_inferences(rows: Iterable[InferenceRow]) -> list[InferenceRow]:
-    """The rows of every encoder's last epoch."""
-    return at_last_epoch(rows, INFERRED[:-1])
 
 
 def attribute_figures(report: Report, maps: Sequence[EmbeddingMap]) -> dict[str, Drawing]:

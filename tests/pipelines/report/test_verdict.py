@@ -15,8 +15,7 @@ from mi_core.validity.verdict import CHOICE, Validity, judge
 from pipelines.audit.run import register
 from pipelines.plan.load import parse
 from pipelines.report.gate import Gate
-from pipelines.report.statement import write
-from pipelines.report.verify import FAILS, verify
+from pipelines.report.statement import FAILS, verify, write
 from pipelines.run.folder import RunFolder
 from pipelines.run.points import Run
 from pipelines.run.registration import lines_of

@@ -18,8 +18,8 @@ from pipelines.plan.rules.controls import references_of
 from pipelines.plan.rules.encoders import shadows_of
 from pipelines.plan.rules.roles import reference_roles
 from pipelines.plan.rules.views import recipe_of
-from pipelines.report.parts.caveats import fit_caveats
-from pipelines.report.parts.knowledge import knowledge
+from pipelines.report.attacks import knowledge
+from pipelines.report.caveats import fit_caveats
 from pipelines.run.folder import RunFolder
 from pipelines.run.points import points
 from tests.conftest import small_config

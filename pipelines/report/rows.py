@@ -9,13 +9,11 @@ import pyarrow as pa
 
 from mi_core.metrics.membership import published_tpr
 from mi_core.records import Estimate
-from mi_core.report.attributes import final_inferences
-from mi_core.report.contents import final_rows, pooled_rows
+from mi_core.report.contents import final_inferences, final_rows, pooled_rows
 from mi_core.report.model.as_json import part_as_json
 from mi_core.report.model.attacks import InferenceRow, PooledRow, Sweep, SweepPoint
 from mi_core.report.model.defenses import DefenseRow
-from mi_core.report.model.promises import Memorisation
-from mi_core.report.model.report import Report, report_from_json
+from mi_core.report.model.report import Memorisation, Report, report_from_json
 from pipelines.files import storage
 from pipelines.run.folder import RunFolder
 from pipelines.run.points import Point
@@ -78,7 +76,8 @@ def summary(report: Report) -> dict[str, Any]:
         told["queries"] = report.queries.total
     told["rows"] = rows
     if earlier:
-        told["checkpoints"] = [_checkpoint(row) for row in earlier]
+        kept = (*_WORDS, "accuracy", "auc")
+        told["checkpoints"] = [{name: part for name, part in _short(row).items() if name in kept} for row in earlier]
     if report.attribute_inference:
         told["attribute_inference"] = _inferences(report.attribute_inference)
     if report.memorisation:
@@ -111,12 +110,6 @@ def _short(row: PooledRow) -> dict[str, Any]:
     return short | ({} if published is None else {"tpr_0.001_percent_as_published": round(published, 4)})
 
 
-def _checkpoint(row: PooledRow) -> dict[str, Any]:
-    """An attack on an earlier checkpoint."""
-    kept = ("attack", "target", "output", "reference", "shadow", "settings", "epoch", "accuracy", "auc")
-    return {name: part for name, part in _short(row).items() if name in kept}
-
-
 def _defense(entry: DefenseRow) -> dict[str, Any]:
     """The leak that a defense leaves and its cost; its attacks stand among the rows."""
     kept = {"label": entry.label, "defense": entry.defense, "target": entry.target, "numbers": dict(entry.numbers)}
@@ -143,11 +136,11 @@ def _inferences(rows: Sequence[InferenceRow]) -> list[dict[str, Any]]:
 def _numbers(estimate: Estimate, names: Sequence[str]) -> dict[str, Any]:
     """Some entries of an estimate, rounded."""
     entry = estimate.as_json()
-    return {name: _rounded(entry[name]) for name in names if name in entry}
-
-
-def _rounded(value: Any) -> Any:
-    return [round(bound, 4) for bound in value] if isinstance(value, list) else round(value, 4)
+    there = {name: entry[name] for name in names if name in entry}
+    return {
+        name: [round(bound, 4) for bound in value] if isinstance(value, list) else round(value, 4)
+        for name, value in there.items()
+    }
 
 
 def _row(row: PooledRow, sweep: str, point: str) -> dict[str, Any]:

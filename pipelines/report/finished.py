@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from pipelines.attack.results import Task, tasks
+from pipelines.attack.results import Task, result_of, settings_of, tasks
 from pipelines.config.run_config import RunConfig
+from pipelines.config.sections.attacks import AttackConfig
 from pipelines.data.draw.overlap import audited_overlap, overlap_of
 from pipelines.data.plans import Planned, plan_of
 from pipelines.run.folder import RunFolder, SeedFolder
@@ -14,13 +16,7 @@ from pipelines.run.folder import RunFolder, SeedFolder
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A config, the run folder, and the plans of all seeds.
-
-    Args:
-        config: of the run.
-        folder: with all results.
-        planned: a plan for each seed.
-    """
+    """A config, the run folder, and the plans of all seeds."""
 
     config: RunConfig
     folder: RunFolder
@@ -54,6 +50,15 @@ class FinishedRun:
         """The attacks of all seeds."""
         return [task for planned in self.planned for task in tasks(planned)]
 
+    def applying(self) -> list[tuple[Task, dict[str, Any]]]:
+        """The attacks of all seeds that found something to read, with their results."""
+        found = ((task, result_of(task)) for task in self.tasks())
+        return [(task, result) for task, result in found if "not_applicable" not in result]
+
     def primaries(self) -> list[Task]:
         """For each seed the attack at the last checkpoint that the verdict rests on."""
         return [task for task in self.tasks() if task.judge.primary and task.judge.last]
+
+    def settings(self, attack: AttackConfig) -> str | None:
+        """The settings that tell an attack from others of this run; None: it is alone."""
+        return settings_of(attack, self.config.attacks) or None

@@ -22,8 +22,8 @@ from pipelines.audit.run import register
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.plan.load import parse
-from pipelines.report.parts.bounds import bounds, limits_of
-from pipelines.report.parts.finished import FinishedRun
+from pipelines.report.finished import FinishedRun
+from pipelines.report.verdict import bounds, limits_of
 from pipelines.run.folder import RunFolder
 from pipelines.run.points import Run
 from pipelines.run.registration import lines_of

@@ -1,4 +1,4 @@
-"""The verdict of a run, and what its scores prove where candidates and controls are exchangeable."""
+"""The verdict of a run, what its scores prove where groups are exchangeable, and what attacks reach at most."""
 
 from __future__ import annotations
 
@@ -11,22 +11,24 @@ from mi_core.images import thumbnail
 from mi_core.metrics.delong import design_effect
 from mi_core.metrics.membership import ClassResult, by_class
 from mi_core.querying.sanity import fault_in_words
-from mi_core.registration import attempts, is_after_looking
+from mi_core.records import Estimate
+from mi_core.registration import OF_BOUND, attempts, is_after_looking
 from mi_core.report import build
 from mi_core.report.build import Groups, SeedTest, SetTest, verdict_part
 from mi_core.report.model.as_json import part_from_json
-from mi_core.report.model.attacks import ClassRow
-from mi_core.report.model.evidence import Evidence, SampleAnswers, TopSample
-from mi_core.report.model.judgement import VerdictPart
-from mi_core.report.pooling import class_rows
+from mi_core.report.model.attacks import AttackResult, ClassRow
+from mi_core.report.model.judgement import Bound, Evidence, SampleAnswers, TopSample, VerdictPart
+from mi_core.report.pooling import bound_parts, class_rows
+from mi_core.validity.bound import auc_limits
 from mi_core.validity.verdict import LOT, Validity, judge
 from pipelines.attack.blind import blind_path, groups_of, semantic_auc, telling_path
-from pipelines.attack.candidates import answer_candidates, flagged_ids, forget_samples
-from pipelines.attack.results import Task, result_of, settings_of
+from pipelines.attack.candidates import answer_candidates, forget_samples
+from pipelines.attack.results import Task, result_of
 from pipelines.attack.score import ONE_PART
 from pipelines.attack.scores import groups_in, judged, rows_of, units_of
 from pipelines.config.roles import CALIBRATION_ROLE
 from pipelines.config.sections.data import DataConfig
+from pipelines.config.sections.encoders import DefendedConfig
 from pipelines.data.draw.images import read_samples
 from pipelines.data.draw.splits import Splits
 from pipelines.encoders.stored import describe, tried_path
@@ -34,7 +36,7 @@ from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.plan.items import Beside
 from pipelines.plan.rules.roles import is_membership_unknown
-from pipelines.report.parts.finished import FinishedRun
+from pipelines.report.finished import FinishedRun
 from pipelines.run.folder import SeedFolder
 from pipelines.run.ray_session import mapped_or_here
 from pipelines.run.registration import lines_of
@@ -62,13 +64,13 @@ def verdict(run: FinishedRun) -> VerdictPart | None:
 def _others(run: FinishedRun, target: str) -> dict[str, list[Validity]]:
     """The attacks on the target at the last checkpoint that the verdict does not rest on, by name, one entry a seed."""
     found: dict[str, list[Validity]] = {}
-    for task in run.tasks():
-        one, attack = task.judge, task.judge.attack
-        if one.last and not one.primary and attack.target == target and "not_applicable" not in result_of(task):
-            words = attack.attack, settings_of(attack, run.config.attacks), f"fitted on {attack.reference}"
+    for task, _ in run.applying():
+        judged, attack = task.judge, task.judge.attack
+        if judged.last and not judged.primary and attack.target == target:
             own = counted_scores(task)
             validity = judge(own["score"], None, own.get("control"), own["member"], own.get("group"))
-            found.setdefault(f"{', '.join(filter(None, words))}, on the {one.output} output", []).append(validity)
+            words = ", ".join(filter(None, (attack.attack, run.settings(attack), f"fitted on {attack.reference}")))
+            found.setdefault(f"{words}, on the {judged.output} output", []).append(validity)
     return found
 
 
@@ -165,18 +167,15 @@ def evidence(run: FinishedRun, judged_part: VerdictPart) -> Evidence | None:
 
 def _tests(run: FinishedRun) -> Iterator[tuple[Task, SeedTest]]:
     """The test of the candidates as a set by each attack at its last checkpoint."""
-    for task in run.tasks():
-        result = result_of(task)
+    for task, result in run.applying():
         if task.judge.last and "evidence" in result:
-            yield (
-                task,
-                SeedTest(
-                    **{name: result[name] for name in ("attack", "target", "output", "reference", "seed")},
-                    settings=settings_of(task.judge.attack, run.config.attacks) or None,
-                    primary=task.judge.primary,
-                    result=part_from_json(SetTest, result["evidence"]),
-                ),
+            test = SeedTest(
+                **{name: result[name] for name in ("attack", "target", "output", "reference", "seed")},
+                settings=run.settings(task.judge.attack),
+                primary=task.judge.primary,
+                result=part_from_json(SetTest, result["evidence"]),
             )
+            yield task, test
 
 
 def _groups(run: FinishedRun) -> Groups:
@@ -218,11 +217,6 @@ def classes(run: FinishedRun) -> tuple[ClassRow, ...]:
     return class_rows(of_seeds, names, overlap=overlap, asked=is_membership_unknown(run.config))
 
 
-def flagged(run: FinishedRun, answers: Sequence[SampleAnswers]) -> list[str]:
-    """Ids of the flagged candidates of the first seed, as `flagged_ids`."""
-    return flagged_ids(run.first) if answers else []
-
-
 def thumbnails(run: FinishedRun, answers: Sequence[SampleAnswers]) -> dict[str, bytes]:
     """PNG files of the candidates that a report shows, by id; none where the images are gone."""
     top = [row for of_seed in answers[:1] for row in of_seed.top]
@@ -251,3 +245,34 @@ def _place_of(row: TopSample) -> tuple[str, str]:
 
 def _thumbnails(data: DataConfig, splits: Splits, roles: Sequence[str], ids: Sequence[str]) -> dict[str, bytes]:
     return {name: thumbnail(image) for name, _, image in read_samples(data, splits, roles, ids)}
+
+
+def bounds(run: FinishedRun, results: Sequence[AttackResult]) -> tuple[Bound, ...]:
+    """The limits of all attacks on the primary output at the last checkpoint, the audited target first.
+
+    Args:
+        run: with its scores.
+        results: of the attacks that apply, in the order of the run's tasks.
+    """
+    lines, primary = lines_of(run.folder), run.primaries()[0].judge
+    audited, encoders = primary.attack.target, run.config.encoders
+    measured = [
+        (result, limits_of(task))
+        for (task, _), result in zip(run.applying(), results, strict=True)
+        if task.judge.last
+        and task.judge.output == primary.output
+        and (result.target == audited or isinstance(encoders[result.target], DefendedConfig))
+    ]
+    return bound_parts(
+        sorted(measured, key=lambda pair: pair[0].target != audited),
+        overlap=run.overlap,
+        planned=attempts(lines, primary.output)[1],
+        bound=run.config.validity.bound,
+        registered=not is_after_looking(lines, OF_BOUND),
+    )
+
+
+def limits_of(task: Task) -> Estimate:
+    """The limits of one attack in one seed."""
+    found = counted_scores(task)
+    return auc_limits(found["score"], found["member"], found.get("group"))
