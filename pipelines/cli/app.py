@@ -9,34 +9,32 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Callable
+from dataclasses import replace as changed
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mi_core.auditing.config_text import yaml_of
 from pipelines.cli.check import check, check_stage, check_weights, loaded_run
 from pipelines.cli.completion import completion, prepare
-from pipelines.cli.flags import Flags, with_flags
+from pipelines.cli.flags import (
+    Address,
+    Conditions,
+    Config,
+    ConfigOrFlags,
+    Flags,
+    Force,
+    Out,
+    Overrides,
+    Start,
+    Verbose,
+    example,
+    with_flags,
+)
 from pipelines.cli.jobs import estimate, submit
 from pipelines.cli.listing import list_app, schema
 from pipelines.cli.lots import claim_app, lot_app
-from pipelines.cli.options import (
-    Address,
-    Config,
-    ConfigOrFlags,
-    FailOn,
-    Force,
-    Junit,
-    LeastAuc,
-    MaxAuc,
-    Out,
-    Overrides,
-    Verbose,
-    WorseThan,
-    Yes,
-    example,
-)
-from pipelines.cli.questions import init
 from pipelines.cli.runs import Open, compare, current_report, forget, index, statement, status, tell, verify
 from pipelines.cli.shards import shards_app
 from pipelines.console import complain, log_as_json, output
@@ -86,53 +84,34 @@ def _options(
         raise UserError(f"--log {log}, allowed: json, text")
 
 
-def _run(
-    config_or_run: str,
-    overrides: list[str] | None,
-    out: str | None,
-    last: str,
-    address: str | None,
-    force: str | None,
-    verbose: bool,
-    yes: bool = False,
-    show: bool = False,
-) -> None:
-    loaded, place = loaded_run(config_or_run, overrides, out)
+def _run(config_or_run: str, start: Start, last: str, show: bool = False) -> None:
+    loaded, place = loaded_run(config_or_run, start.overrides, start.out)
     if last == "tune" and loaded.tune is None:
         raise UserError(f"{config_or_run} has no section tune: say what to search")
-    _run_loaded(loaded, place, last, address, force, verbose, yes, show)
+    _run_loaded(loaded, place, start, last, show)
 
 
-def _run_loaded(
-    loaded: RunConfig,
-    place: str,
-    last: str,
-    address: str | None,
-    force: str | None,
-    verbose: bool,
-    yes: bool,
-    show: bool = False,
-) -> None:
+def _run_loaded(loaded: RunConfig, place: str, start: Start, last: str, show: bool = False) -> None:
     from pipelines.audit import run as audits
     from pipelines.report import run as report
 
-    check_stage(force)
+    check_stage(start.force)
     check_weights(loaded)
     with interruptible():
         folder = audits.run(
             loaded,
             place,
             last=last,
-            address=address,
-            force=force,
+            address=start.address,
+            force=start.force,
             command=shlex.join(["encoder-audit", *sys.argv[1:]]),
-            verbose=verbose,
-            yes=yes,
+            verbose=start.verbose,
+            yes=start.yes,
         )
     if last == "tune":
         output.print(report.tuned(folder))
     if last == "report":
-        output.print(report.terminal(folder, whole=verbose))
+        output.print(report.terminal(folder, whole=start.verbose))
         tell("report", f"{folder.path}/report.html", show=show)
 
 
@@ -147,7 +126,7 @@ def quickstart(
     """Audit an encoder of handwritten digits: no GPU, no download, one to four minutes on two cores."""
     from pipelines.config.reading.yaml_text import shipped
 
-    _run(shipped()["quickstart"], overrides, out, "report", address, force, verbose)
+    _run(shipped()["quickstart"], Start(overrides, out, address, force, verbose), "report")
 
 
 @app.command(epilog=example("selftest --out runs/selftest"))
@@ -173,42 +152,23 @@ def selftest(
         raise typer.Exit(1)
 
 
+@with_flags
 def gate(
     run: Annotated[str, typer.Argument(help="Folder of a finished run, or its report.json.", metavar="RUN")],
-    fail_on: FailOn = None,
-    max_auc: MaxAuc = None,
-    least_auc: LeastAuc = None,
-    worse_than: WorseThan = None,
-    junit: Junit = None,
+    asked: Conditions,
 ) -> None:
     """Let a pipeline stop at a leak: exit code 0 passes, 3 fails, 4 cannot tell."""
+    _end_by(_gate_of(asked), run, asked.junit)
+
+
+def _gate_of(asked: Conditions) -> Gate:
+    """The gate that options describe. Raises UserError: one is wrong."""
     from pipelines.report.gate import Gate
 
-    end_by(Gate.from_options(fail_on, max_auc, worse_than, least_auc), run, junit)
+    return Gate.from_options(asked.fail_on, asked.max_auc, asked.worse_than, asked.least_auc)
 
 
-def gate_after(place: str, junit: str | None, **options: Any) -> Gate | None:
-    """The gate that options of ``audit`` describe, checked before the audit starts; None: none is given.
-
-    Args:
-        place: folder of the run.
-        junit: as given.
-        options: of `Gate.from_options`.
-
-    Raises:
-        UserError: an option is wrong.
-    """
-    if all(option is None for option in (junit, *options.values())):
-        return None
-    from pipelines.report.compare import check_two
-    from pipelines.report.gate import Gate
-
-    if options["worse_than"] is not None:
-        check_two(options["worse_than"], place)
-    return Gate.from_options(**options)
-
-
-def end_by(wanted: Gate, run: str, junit: str | None) -> None:
+def _end_by(wanted: Gate, run: str, junit: str | None) -> None:
     """Judge a run, say so in a line, and end with the exit code."""
     from pipelines.report import gate as gates
 
@@ -227,74 +187,111 @@ STAGE_HELP = {
 }
 
 
-def _add_stage(name: str, last: str) -> None:
-    config = "tune-digits" if name == "tune" else "quickstart"
+def _add_stage(name: str) -> None:
+    shown = "tune-digits" if name == "tune" else "quickstart"
 
-    @app.command(name, help=STAGE_HELP[name], epilog=example(f"{name} {config} queries.views=6 --out runs/{config}"))
-    def stage(
-        config: Config,
-        overrides: Overrides = None,
-        out: Out = None,
-        address: Address = None,
-        force: Force = None,
-        verbose: Verbose = False,
-        yes: Yes = False,
-    ) -> None:
-        _run(config, overrides, out, last, address, force, verbose, yes)
+    @app.command(name, help=STAGE_HELP[name], epilog=example(f"{name} {shown} queries.views=6 --out runs/{shown}"))
+    @with_flags
+    def stage(config: Config, start: Start) -> None:
+        _run(config, start, name)
 
 
 for _name in STAGE_HELP:
-    _add_stage(_name, _name)
+    _add_stage(_name)
 
 
 @app.command(
     epilog=example("audit --encoder timm:resnet18 --weights resnet18.pth --candidates photos/ --controls others/")
 )
 @with_flags
-def audit(
-    flags: Flags,
-    config: ConfigOrFlags = None,
-    overrides: Overrides = None,
-    out: Out = None,
-    address: Address = None,
-    force: Force = None,
-    verbose: Verbose = False,
-    yes: Yes = False,
-    fail_on: FailOn = None,
-    max_auc: MaxAuc = None,
-    least_auc: LeastAuc = None,
-    worse_than: WorseThan = None,
-    junit: Junit = None,
-) -> None:
+def audit(flags: Flags, start: Start, asked: Conditions, config: ConfigOrFlags = None) -> None:
     """Run all stages of a config, or audit the encoder that flags name; the same command continues a run."""
     flags.check_files()
-    loaded, place = loaded_run(config, overrides, out, flags)
-    wanted = gate_after(place, junit, fail_on=fail_on, max_auc=max_auc, least_auc=least_auc, worse_than=worse_than)
-    _run_loaded(loaded, place, "report", address, force, verbose, yes)
+    loaded, place = loaded_run(config, start.overrides, start.out, flags)
+    wanted = None
+    if asked != Conditions():
+        from pipelines.report.compare import check_two
+
+        if asked.worse_than is not None:
+            check_two(asked.worse_than, place)
+        wanted = _gate_of(asked)
+    _run_loaded(loaded, place, start, "report")
     if wanted is not None:
-        end_by(wanted, place, junit)
+        _end_by(wanted, place, asked.junit)
 
 
-app.command(epilog=example("init audit.yaml"))(init)
+_EXAMPLES = (
+    "open_clip:ViT-B-32, timm:resnet50, torchvision:resnet50, checkpoint:resnet50-imagenet (MoCo, SimCLR), "
+    "transformers:org/name (Hugging Face), a URL"
+)
+
+
+@app.command(epilog=example("init audit.yaml"))
+@with_flags
+def init(
+    flags: Flags,
+    to: Annotated[str, typer.Argument(help="The config to write.", metavar="FILE")] = "audit.yaml",
+    replace: Annotated[bool, typer.Option("--replace", help="Write over an existing file.")] = False,
+) -> None:
+    """Ask a few questions and write a config with comments; questions that flags answer are not asked."""
+    output.print(_written(_answered(flags), to, replace), highlight=False, soft_wrap=True)
+
+
+def _answered(flags: Flags) -> Flags:
+    """The same with answers to all questions that are open."""
+    from mi_core.adoption.model_folder import folder_kind
+
+    if not flags.names_encoder:
+        named = typer.prompt(f"Which encoder? ({_EXAMPLES})")
+        url = named.startswith(("http://", "https://"))
+        flags = changed(flags, **({"url": named} if url else {"encoder": named}))
+    code = (flags.encoder or "").startswith("python:")
+    if flags.encoder is not None and flags.weights is None and not code and folder_kind(flags.encoder) is None:
+        flags = changed(flags, weights=typer.prompt("File of its weights?"))
+    if flags.url is not None and flags.adapter is None:
+        question = "Shape of its requests (json, multipart, openai, voyage, cohere, titan)?"
+        flags = changed(flags, adapter=typer.prompt(question, default="json"))
+    if flags.objective is None and not (flags.encoder or "").startswith(("open_clip:", "transformers:")):
+        known = "simclr, moco-v1, moco-v2, moco-v3, byol, barlow-twins, vicreg, dino, mae, i-jepa, clip, siglip"
+        question = f"How was it trained ({known})? If you do not know:"
+        flags = changed(flags, objective=typer.prompt(question, default="simclr"))
+    if flags.candidates is None:
+        flags = changed(flags, candidates=typer.prompt("Folder of the images in question?"))
+    if flags.controls is None:
+        question = "Folder of images of the same kind that were surely not trained on (100 at least)?"
+        flags = changed(flags, controls=typer.prompt(question))
+    if flags.known is None:
+        known = typer.prompt("Folder of images that were surely trained on (leave empty if none)?", default="")
+        flags = changed(flags, known=known or None)
+    return flags
+
+
+def _written(flags: Flags, path: str, replace: bool) -> str:
+    """Write the config; returns what to do next.
+
+    Raises:
+        UserError: the file exists, or the answers do not make a config.
+    """
+    from pipelines.plan.load import loaded_from
+
+    if storage.exists(path) and not replace:
+        raise UserError(f"{path} exists; give another name, or --replace")
+    settings = flags.settings()
+    text = yaml_of(settings)
+    loaded_from(settings, path)
+    storage.write_atomic(storage.target(path), text.encode())
+    return f"{path} is written. Next:\n  encoder-audit check {path}\n  encoder-audit audit {path} --out runs/audit"
 
 
 @app.command(epilog=example("report runs/quickstart --open"))
-def report(
-    config: Config,
-    overrides: Overrides = None,
-    out: Out = None,
-    address: Address = None,
-    force: Force = None,
-    verbose: Verbose = False,
-    yes: Yes = False,
-    show: Open = False,
-) -> None:
+@with_flags
+def report(config: Config, start: Start, show: Open = False) -> None:
     """Write report.json and report.html, after the earlier stages; with --open show a finished report at once."""
-    page = current_report(config) if show and not (overrides or out or force) else None
+    page = current_report(config) if show and not (start.overrides or start.out or start.force) else None
     if page is not None:
         tell("report", page, show=show)
     else:
-        _run(config, overrides, out, "report", address, force, verbose, yes, show)
+        _run(config, start, "report", show)
 
 
 for _command, _example in (

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pipelines.cli.completion import configs
-from pipelines.cli.flags import Flags, with_flags
-from pipelines.cli.options import Overrides
+from pipelines.cli.flags import Flags, Overrides, with_flags
 from pipelines.console import output
 from pipelines.errors import UserError
 

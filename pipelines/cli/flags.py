@@ -1,79 +1,186 @@
-"""An audit that is described by flags: the settings of a config from a few answers."""
+"""Arguments and options that several commands share, and an audit that flags describe."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
 from inspect import Parameter, signature
-from typing import Any, get_type_hints
+from typing import Annotated, Any, get_type_hints
+
+import typer
 
 from mi_core.auditing.config_text import FAMILY, audit_settings, reference_settings
-from pipelines.cli.options import (
-    Adapter,
-    ApiKeyEnv,
-    Candidates,
-    Captions,
-    Controls,
-    Encoder,
-    EncoderUrl,
-    Known,
-    Nonce,
-    Objective,
-    Quick,
-    Reference,
-    ReferenceWeights,
-    Size,
-    Weights,
-)
+from pipelines.cli.completion import configs, stages
 from pipelines.errors import UserError
 
 _CODE = ("python", "torchscript")
-_WITHOUT_FILE = ("python",)
 _FOLDERS = ("transformers:", "open_clip:hf-hub:", "timm:hf_hub:", "timm:hf-hub:")  # the Hub has their weights
+_CONFIG = "Config file or name of a config, or run folder to continue."
+Config = Annotated[str, typer.Argument(help=_CONFIG, metavar="CONFIG|RUN", autocompletion=configs)]
+ConfigOrFlags = Annotated[str | None, typer.Argument(help=_CONFIG, metavar="[CONFIG|RUN]", autocompletion=configs)]
+Overrides = Annotated[
+    list[str] | None, typer.Argument(help="Fields to change: section.field=value ...", metavar="[section.field=value]")
+]
+Out = Annotated[str | None, typer.Option("--out", help="Run folder; default: runs/<name of the run>.")]
+Address = Annotated[
+    str | None, typer.Option("--address", help="Ray cluster (host:port); default: RAY_ADDRESS, else a local Ray.")
+]
+Force = Annotated[
+    str | None,
+    typer.Option(
+        "--force",
+        help="Redo this stage and all that follow: data, pretrain, extract, attack, tune or report.",
+        metavar="STAGE",
+        autocompletion=stages,
+    ),
+]
+Yes = Annotated[bool, typer.Option("--yes", help="Start without asking if the estimate exceeds the budget.")]
+Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Show every table, and Ray's own logs.")]
+PREFIX = "Example: "
+
+
+def example(arguments: str) -> str:
+    """The last line of a command's help.
+
+    Args:
+        arguments: what follows ``encoder-audit``; without square brackets, which rich reads as styles.
+    """
+    return f"{PREFIX}encoder-audit {arguments}"
 
 
 @dataclass(frozen=True)
-class Flags:
-    """The answers that describe an audit.
+class Start:
+    """How a run is started."""
 
-    Args:
-        encoder: kind:architecture; None: the encoder is behind an API.
-        url: of the API.
-        adapter: shape of the API's requests and answers.
-        api_key_env: name of the environment variable with the API's key.
-        weights: file or folder of the weights; a model of the Hub needs none.
-        candidates, controls, known: folders of images, or patterns of shards (``.tar``, ``.parquet``).
-        captions: whether images have captions.
-        objective: pre-training framework whose views the queries imitate; None: ``clip`` for CLIP and
-            SigLIP, else ``simclr``.
-        size: side of the images; None: the published one, else 224.
-        references: encoders that saw neither group, kind:architecture; None: small ones are trained here.
-        reference_weights: their weights, in the same order, as far as they need any.
-        quick: no references.
-        nonce: of the queries; None: drawn when the audit starts.
-    """
+    overrides: Overrides = None
+    out: Out = None
+    address: Address = None
+    force: Force = None
+    verbose: Verbose = False
+    yes: Yes = False
 
-    encoder: Encoder = None
-    url: EncoderUrl = None
-    adapter: Adapter = None
-    api_key_env: ApiKeyEnv = None
-    weights: Weights = None
-    candidates: Candidates = None
-    controls: Controls = None
-    known: Known = None
-    captions: Captions = False
-    objective: Objective = None
-    size: Size = None
-    references: Reference = None
-    reference_weights: ReferenceWeights = None
-    quick: Quick = False
-    nonce: Nonce = None
+
+@dataclass(frozen=True)
+class Conditions:
+    """What a gate asks of a run."""
+
+    fail_on: Annotated[
+        str | None,
+        typer.Option(
+            "--fail-on",
+            help="Gate: verdicts that fail, with commas between: leak, confounded, no-evidence, undecided. "
+            "Default: leak.",
+            metavar="VERDICTS",
+        ),
+    ] = None
+    max_auc: Annotated[
+        float | None,
+        typer.Option("--max-auc", help="Gate: AUC that all attacks on the audited output must stay under."),
+    ] = None
+    least_auc: Annotated[
+        float | None,
+        typer.Option("--least-auc", help="Gate: AUC of a leak that the audit must usually find. Default: .7."),
+    ] = None
+    worse_than: Annotated[
+        str | None,
+        typer.Option("--worse-than", help="Gate: fail if the leak is larger than that of this run.", metavar="RUN"),
+    ] = None
+    junit: Annotated[
+        str | None, typer.Option("--junit", help="Gate: write its conditions as JUnit XML to a file.", metavar="FILE")
+    ] = None
+
+
+@dataclass(frozen=True)
+class EncoderFlags:
+    """The encoder that a command asks."""
+
+    encoder: Annotated[
+        str | None,
+        typer.Option(
+            "--encoder",
+            help="The encoder: kind:architecture, such as open_clip:ViT-B-32, or transformers:org/name of the Hub.",
+        ),
+    ] = None
+    url: Annotated[str | None, typer.Option("--encoder-url", help="The encoder's API, in place of --encoder.")] = None
+    adapter: Annotated[
+        str | None,
+        typer.Option("--adapter", help="Shape of its requests: json, multipart, openai, voyage, cohere or titan."),
+    ] = None
+    api_key_env: Annotated[
+        str | None, typer.Option("--api-key-env", help="NAME of the variable with the API's key.")
+    ] = None
+    weights: Annotated[
+        str | None,
+        typer.Option("--weights", help="File of the encoder's weights; for transformers, its folder.", metavar="FILE"),
+    ] = None
+    objective: Annotated[
+        str | None,
+        typer.Option("--objective", help="Its training: simclr, moco-v1, moco-v2, moco-v3, byol, clip and the like."),
+    ] = None
+    size: Annotated[
+        int | None, typer.Option("--size", help="Side of the images in pixels; default: its own, or 224.")
+    ] = None
 
     @property
     def names_encoder(self) -> bool:
         """Tell whether an encoder is named by a flag."""
         return self.encoder is not None or self.url is not None
+
+    def of_claim(self) -> tuple[str, dict[str, Any]]:
+        """The encoder, and the settings of `pipelines.lots.claim.claim`.
+
+        Raises:
+            UserError: both an encoder and an API are given, or neither, or options of the other one.
+        """
+        model = self.url or self.encoder
+        if model is None or (self.encoder is not None and self.url is not None):
+            raise UserError("give --encoder kind:architecture, or --encoder-url for an API")
+        own = {name: one for name in ("adapter", "api_key_env") if (one := getattr(self, name)) is not None}
+        if own and self.url is None:
+            raise UserError("--adapter and --api-key-env are of an API; give --encoder-url")
+        settings = {name: getattr(self, name) for name in ("weights", "objective", "size")}
+        return model, {**settings, "endpoint": own or None, "trust_code": model.partition(":")[0] in _CODE}
+
+
+@dataclass(frozen=True)
+class Flags(EncoderFlags):
+    """The answers that describe an audit.
+
+    Without an objective it is ``clip`` for CLIP and SigLIP, else ``simclr``; without a size the published one, else
+    224; without references small ones are trained here; without a nonce one is drawn when the audit starts.
+    """
+
+    candidates: Annotated[str | None, typer.Option("--candidates", help="Images in question: a folder, or shards.")] = (
+        None
+    )
+    controls: Annotated[
+        str | None, typer.Option("--controls", help="Images of the same kind that were surely not trained on.")
+    ] = None
+    known: Annotated[
+        str | None, typer.Option("--known", help="Images that were surely trained on, if you have some.")
+    ] = None
+    captions: Annotated[
+        bool, typer.Option("--captions", help="Shards hold captions: attack image and caption too.")
+    ] = False
+    references: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--reference",
+            help="A trained encoder that saw neither group; repeatable. Default: small ones are trained here.",
+        ),
+    ] = None
+    reference_weights: Annotated[
+        list[str] | None,
+        typer.Option("--reference-weights", help="File of a reference's weights, in the same order.", metavar="FILE"),
+    ] = None
+    quick: Annotated[
+        bool, typer.Option("--quick", help="No references: minutes saved, but the verdict cannot be leak.")
+    ] = False
+    nonce: Annotated[
+        str | None,
+        typer.Option("--nonce", help="A number of the other party that makes the views unforeseeable; default: drawn."),
+    ] = None
 
     def settings(self) -> dict[str, Any]:
         """The settings of a config.
@@ -88,8 +195,11 @@ class Flags:
         for name in ("candidates", "controls"):
             if getattr(self, name) is None:
                 raise UserError(f"--{name} is missing; give the folder of the images")
-        kind = (self.encoder or "").partition(":")[0]
-        target = self._encoder(kind)
+        if self.url is not None:
+            own = {"url": self.url, "adapter": self.adapter, "api_key_env": self.api_key_env}
+            target: dict[str, Any] = {"endpoint": {name: one for name, one in own.items() if one is not None}}
+        else:
+            target = _loaded(self.encoder or "", self.weights, "--weights")
         captioned, decoding = self._published_decoding()
         sources = {"candidates": self.candidates, "controls": self.controls}
         sources |= {} if self.known is None else {"known": self.known}
@@ -127,13 +237,6 @@ class Flags:
         except ConfigError as error:
             raise UserError(f"--encoder {self.encoder}: {error}") from error
 
-    def _encoder(self, kind: str) -> Mapping[str, Any]:
-        """Settings of the encoder."""
-        if self.url is not None:
-            own = {"url": self.url, "adapter": self.adapter, "api_key_env": self.api_key_env}
-            return {"endpoint": {name: value for name, value in own.items() if value is not None}}
-        return _loaded(self.encoder or "", self.weights, "--weights", self.encoder or "")
-
     def _references(self, side: int | None) -> dict[str, Mapping[str, Any]]:
         """Settings of the references: those given, or a family that is trained here on images of that side."""
         if self.quick:
@@ -147,41 +250,47 @@ class Flags:
         weights = list(self.reference_weights or ())
         found: dict[str, Mapping[str, Any]] = {}
         for number, one in enumerate(self.references):
-            needs = one.partition(":")[0] not in _WITHOUT_FILE and not one.startswith(_FOLDERS)
+            needs = one.partition(":")[0] != "python" and not one.startswith(_FOLDERS)
             own = weights.pop(0) if needs and weights else None
-            found[f"{FAMILY}-{number}"] = _loaded(one, own, "--reference-weights", one)
+            found[f"{FAMILY}-{number}"] = _loaded(one, own, "--reference-weights")
         if weights:
             raise UserError(f"--reference-weights {weights[0]} belongs to no --reference; give one for each")
         return found
 
 
 def with_flags(command: Callable[..., None]) -> Callable[..., None]:
-    """A command that has the fields of `Flags` as options, in place of its parameter ``flags``."""
-    hints = get_type_hints(Flags, include_extras=True)
-    options = [
-        Parameter(one.name, Parameter.POSITIONAL_OR_KEYWORD, default=one.default, annotation=hints[one.name])
-        for one in fields(Flags)
-    ]
+    """A command with the fields of its parameters that are dataclasses as options, behind its own parameters."""
+    hints = get_type_hints(command, include_extras=True)
+    groups = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
 
     @wraps(command)
     def wrapped(**given: Any) -> None:
-        described = {one.name: given.pop(one.name) for one in options}
-        command(flags=Flags(**described), **given)
+        made = {
+            name: group(**{one.name: given.pop(one.name) for one in fields(group)})  # type: ignore[operator,arg-type]
+            for name, group in groups.items()
+        }
+        command(**made, **given)
 
     own = signature(command, eval_str=True)
-    shown = [part for one in own.parameters.values() for part in (options if one.name == "flags" else [one])]
+    shown = [one for one in own.parameters.values() if one.name not in groups]
+    for group in groups.values():
+        told = get_type_hints(group, include_extras=True)
+        shown += [
+            Parameter(one.name, Parameter.POSITIONAL_OR_KEYWORD, default=one.default, annotation=told[one.name])
+            for one in fields(group)  # type: ignore[arg-type]
+        ]
     wrapped.__signature__ = own.replace(parameters=shown)  # type: ignore[attr-defined]
     wrapped.__annotations__ = {one.name: one.annotation for one in shown}
     return wrapped
 
 
-def _loaded(named: str, weights: str | None, flag: str, of: str) -> dict[str, Any]:
+def _loaded(named: str, weights: str | None, flag: str) -> dict[str, Any]:
     """Settings of an encoder by its name and the file of its weights."""
     own: dict[str, Any] = {"load": named} | ({"weights": weights} if weights else {})
     if named.partition(":")[0] in _CODE:
         return own | {"trust_code": True}
     if weights is None and not named.startswith(_FOLDERS):
-        raise UserError(f"{flag} is missing; give the file of the weights of {of}")
+        raise UserError(f"{flag} is missing; give the file of the weights of {named}")
     return own
 
 

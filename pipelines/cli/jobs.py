@@ -7,8 +7,7 @@ from typing import Annotated
 import typer
 
 from pipelines.cli.check import check_stage, check_weights, loaded_run
-from pipelines.cli.flags import Flags, with_flags
-from pipelines.cli.options import Address, Config, ConfigOrFlags, Force, Out, Overrides, Verbose, Yes
+from pipelines.cli.flags import Address, Config, ConfigOrFlags, Flags, Force, Out, Overrides, Verbose, Yes, with_flags
 from pipelines.console import output
 from pipelines.errors import UserError
 from pipelines.run.interrupts import interruptible

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,17 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from mi_core.lots.draw import SHARE, beacon_fault
-from pipelines.cli.options import (
-    Adapter,
-    Address,
-    ApiKeyEnv,
-    Encoder,
-    EncoderUrl,
-    Objective,
-    Size,
-    Weights,
-    example,
-)
+from pipelines.cli.flags import Address, EncoderFlags, example, with_flags
 from pipelines.console import output
 from pipelines.errors import UserError
 
@@ -37,7 +28,7 @@ class _WithDefault(TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if args and not args[0].startswith("-") and args[0] not in self.commands:
             if len(args) == 1 and re.fullmatch(r"[\w-]+", args[0]) and not Path(args[0]).exists():
-                known = ", ".join(name for name in self.commands)
+                known = ", ".join(self.commands)
                 raise UserError(f"{ctx.info_name} {args[0]}: no command ({known}), and no folder that is there")
             args = [_PREPARE if _PREPARE in self.commands else _ASK, *args]
         return super().parse_args(ctx, args)
@@ -57,66 +48,58 @@ claim_app = typer.Typer(
 )
 Images = Annotated[str, typer.Argument(help="A folder of images, or tars.", metavar="IMAGES")]
 Place = Annotated[str, typer.Option("--out", help="Folder of the lot; one that is there gets a new release.")]
-Share = Annotated[float, typer.Option("--share", help="Share of the images that is held back; 0: none.")]
-Captions = Annotated[
-    bool, typer.Option("--captions", help="Publish one of two credit lines behind every caption (text beside it).")
+DecidedBy = Annotated[
+    str, typer.Option("--decided-by", help="Which public number of a later time will decide, in words.")
 ]
-UntilDecided = Annotated[
-    bool,
-    typer.Option("--until-decided", help="Claims ask about more and more images, and stop when it is decided."),
-]
-Elsewhere = Annotated[
-    str | None,
-    typer.Option(
-        "--seen-elsewhere",
-        help="Images that others have already (folder or tars); near-copies of them are left out of the lot.",
-        metavar="IMAGES",
-    ),
-]
-Albums = Annotated[
-    str | None,
-    typer.Option(
-        "--albums", help="Table (CSV) with name and album of each image; default: its folder.", metavar="FILE"
-    ),
-]
+
+
+@dataclass(frozen=True)
+class ReleaseFlags:
+    """How a release is prepared."""
+
+    share: Annotated[float, typer.Option("--share", help="Share of the images that is held back; 0: none.")] = SHARE
+    captions: Annotated[
+        bool, typer.Option("--captions", help="Publish one of two credit lines behind every caption (text beside it).")
+    ] = False
+    albums: Annotated[
+        str | None,
+        typer.Option(
+            "--albums", help="Table (CSV) with name and album of each image; default: its folder.", metavar="FILE"
+        ),
+    ] = None
+    until_decided: Annotated[
+        bool,
+        typer.Option("--until-decided", help="Claims ask about more and more images, and stop when it is decided."),
+    ] = False
+    elsewhere: Annotated[
+        str | None,
+        typer.Option(
+            "--seen-elsewhere",
+            help="Images that others have already (folder or tars); near-copies of them are left out of the lot.",
+            metavar="IMAGES",
+        ),
+    ] = None
+    address: Address = None
 
 
 @lot_app.command(_PREPARE, epilog=example("lot prepare photos --out release"))
-def prepare(
-    images: Images,
-    out: Place,
-    share: Share = SHARE,
-    captions: Captions = False,
-    albums: Albums = None,
-    until_decided: UntilDecided = False,
-    elsewhere: Elsewhere = None,
-    address: Address = None,
-) -> None:
+@with_flags
+def prepare(images: Images, out: Place, asked: ReleaseFlags) -> None:
     """Commit and draw at once, with random numbers of this machine; lot IMAGES is short for it."""
-    beside = albums, elsewhere
-    _commit(images, out, (share, captions), "", beside, address, until_decided=until_decided, draw=True)
+    _commit(images, out, asked, "")
 
 
 @lot_app.command("commit", epilog=example("lot commit photos --out release --decided-by 'drand quicknet round NUMBER'"))
-def commit(
-    images: Images,
-    out: Place,
-    decided_by: Annotated[
-        str, typer.Option("--decided-by", help="Which public number of a later time will decide, in words.")
-    ],
-    share: Share = SHARE,
-    captions: Captions = False,
-    albums: Albums = None,
-    until_decided: UntilDecided = False,
-    elsewhere: Elsewhere = None,
-    address: Address = None,
-) -> None:
+@with_flags
+def commit(images: Images, out: Place, decided_by: DecidedBy, asked: ReleaseFlags) -> None:
     """Fix images and salt by one number, before a public number of a later time decides what is published."""
-    beacon = decided_by.strip()
-    if not beacon:
+    _commit(images, out, asked, _named_beacon(decided_by))
+
+
+def _named_beacon(decided_by: str) -> str:
+    if not decided_by.strip():
         raise UserError("--decided-by is empty; say which public number of a later day will decide")
-    beside = albums, elsewhere
-    _commit(images, out, (share, captions), beacon, beside, address, until_decided=until_decided, draw=False)
+    return decided_by.strip()
 
 
 @lot_app.command("draw", epilog=example("lot draw photos --out release --beacon 8f3c...01"))
@@ -143,17 +126,8 @@ def draw(
         _tell(release, publish(source, release, value, each))
 
 
-def _commit(
-    images: str,
-    out: str,
-    asked: tuple[float, bool],
-    beacon: str,
-    beside: tuple[str | None, str | None],
-    address: str | None,
-    *,
-    until_decided: bool,
-    draw: bool,
-) -> None:
+def _commit(images: str, out: str, asked: ReleaseFlags, beacon: str) -> None:
+    """Commit, and draw at once where no beacon decides."""
     from mi_core.checks import check_range
     from mi_core.lots.commitment import ALL, UNTIL_DECIDED
     from pipelines.data.scan.shards import source_of
@@ -163,7 +137,7 @@ def _commit(
     from pipelines.lots.vault import VAULT, Lot
     from pipelines.run.parts import on_parts
 
-    wanted = Wanted(*asked)
+    wanted = Wanted(asked.share, asked.captions)
     check_range("--share", wanted.share, 0, 1, open_high=True)
     if not (wanted.share or wanted.captions):
         raise UserError("--share 0 holds nothing back; give a share above 0, or --captions")
@@ -171,14 +145,14 @@ def _commit(
     lot.check_vault()
     if f"{lot.path}/".startswith(f"{storage.absolute(images)}/"):
         raise UserError(f"--out {out} is inside of {images}; choose another folder")
-    with on_parts(f"{lot.path}/{VAULT}", address) as each:
-        albums = None if beside[0] is None else read_albums(beside[0])
-        seen = None if beside[1] is None else source_of(beside[1])
-        counted = UNTIL_DECIDED if until_decided else ALL
+    with on_parts(f"{lot.path}/{VAULT}", asked.address) as each:
+        albums = None if asked.albums is None else read_albums(asked.albums)
+        seen = None if asked.elsewhere is None else source_of(asked.elsewhere)
+        counted = UNTIL_DECIDED if asked.until_decided else ALL
         release = commit(source, lot, wanted, beacon=beacon, albums=albums, counted=counted, elsewhere=seen, each=each)
         if release is None:
             output.print("nothing new: all images are in the lot already, and nothing was changed")
-        elif draw:
+        elif not beacon:
             _tell(release, publish(source, release, "", each))
         else:
             output.print(f"commitment: {release.header.commitment}")
@@ -224,26 +198,13 @@ LotFolder = Annotated[str, typer.Argument(help="Folder of the lot.", metavar="LO
 
 
 @claim_app.command("register", epilog=example("claim register release --encoder timm:resnet18 --decided-by 'round N'"))
-def register(
-    lot: LotFolder,
-    decided_by: Annotated[
-        str, typer.Option("--decided-by", help="Which public number of a later time will decide, in words.")
-    ],
-    encoder: Encoder = None,
-    url: EncoderUrl = None,
-    adapter: Adapter = None,
-    api_key_env: ApiKeyEnv = None,
-    weights: Weights = None,
-    objective: Objective = None,
-    size: Size = None,
-) -> None:
+@with_flags
+def register(lot: LotFolder, decided_by: DecidedBy, named: EncoderFlags) -> None:
     """Fix a question by one number, before a public number of a later time decides how the encoder is asked."""
     from pipelines.lots.claim import register_claim
 
-    beacon = decided_by.strip()
-    if not beacon:
-        raise UserError("--decided-by is empty; say which public number of a later day will decide")
-    model, settings = encoder_of(encoder, url, adapter, api_key_env, weights, objective, size)
+    beacon = _named_beacon(decided_by)
+    model, settings = named.of_claim()
     question = register_claim(lot, model, beacon, **settings)
     output.print(f"registration: {question.commitment}")
     output.print(
@@ -254,15 +215,10 @@ def register(
 
 
 @claim_app.command(_ASK, epilog=example("claim ask release --encoder timm:resnet18 --weights resnet18.pth"))
+@with_flags
 def ask(
     lot: LotFolder,
-    encoder: Encoder = None,
-    url: EncoderUrl = None,
-    adapter: Adapter = None,
-    api_key_env: ApiKeyEnv = None,
-    weights: Weights = None,
-    objective: Objective = None,
-    size: Size = None,
+    named: EncoderFlags,
     beacon: Annotated[
         str, typer.Option("--beacon", help="The value of the public number that was registered.", metavar="VALUE")
     ] = "",
@@ -278,15 +234,8 @@ def ask(
     from mi_core.lots.words import grade_in_words, headline, lines
     from pipelines.lots.claim import claim
 
-    model, settings = encoder_of(encoder, url, adapter, api_key_env, weights, objective, size)
-    found = claim(
-        lot,
-        model,
-        beacon=beacon.strip(),
-        missing_ok=missing_ok,
-        address=address,
-        **settings,
-    )
+    model, settings = named.of_claim()
+    found = claim(lot, model, beacon=beacon.strip(), missing_ok=missing_ok, address=address, **settings)
     output.print(f"{headline(found.result, found.grade)}\n", soft_wrap=True, highlight=False)
     graded = grade_in_words(found.grade, found.alone, found.question.given)
     for line in (graded, *lines(found.result, found.lost)):
@@ -298,28 +247,3 @@ def ask(
         soft_wrap=True,
         highlight=False,
     )
-
-
-def encoder_of(
-    encoder: str | None,
-    url: str | None,
-    adapter: str | None,
-    api_key_env: str | None,
-    weights: str | None,
-    objective: str | None,
-    size: int | None,
-) -> tuple[str, dict[str, Any]]:
-    """The encoder that options name, and the settings of `pipelines.lots.claim.claim`.
-
-    Raises:
-        UserError: both an encoder and an API are given, or neither, or options of the other one.
-    """
-    model = url or encoder
-    if model is None or (encoder is not None and url is not None):
-        raise UserError("give --encoder kind:architecture, or --encoder-url for an API")
-    own = {name: value for name, value in (("adapter", adapter), ("api_key_env", api_key_env)) if value is not None}
-    if own and url is None:
-        raise UserError("--adapter and --api-key-env are of an API; give --encoder-url")
-    code = model.partition(":")[0] in ("python", "torchscript")
-    settings = {"weights": weights, "objective": objective, "size": size, "endpoint": own or None, "trust_code": code}
-    return model, settings

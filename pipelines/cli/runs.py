@@ -8,8 +8,7 @@ from typing import Annotated
 
 import typer
 
-from pipelines.cli.lots import encoder_of
-from pipelines.cli.options import Adapter, ApiKeyEnv, Encoder, EncoderUrl, Objective, Size, Weights
+from pipelines.cli.flags import EncoderFlags, with_flags
 from pipelines.console import count_of, output
 from pipelines.errors import UserError
 from pipelines.files import storage
@@ -93,18 +92,13 @@ def statement(
     tell("statement", write(run, out), show=False)
 
 
+@with_flags
 def verify(
     file: Annotated[str, typer.Argument(help="The statement, or a signed envelope of it.", metavar="STATEMENT")],
+    named: EncoderFlags,
     place: Annotated[
         str | None, typer.Argument(help="Folder of the run that it is of; of a claim the lot.", metavar="[RUN|LOT]")
     ] = None,
-    encoder: Encoder = None,
-    url: EncoderUrl = None,
-    adapter: Adapter = None,
-    api_key_env: ApiKeyEnv = None,
-    weights: Weights = None,
-    objective: Objective = None,
-    size: Size = None,
     roots: Annotated[
         str | None, typer.Option("--roots", help="Certificates (PEM) by which time stamps are checked.", metavar="FILE")
     ] = None,
@@ -123,8 +117,8 @@ def verify(
     claimed = is_claim(file)
     if claimed:
         again = None
-        if encoder is not None or url is not None:
-            model, settings = encoder_of(encoder, url, adapter, api_key_env, weights, objective, size)
+        if named.names_encoder:
+            model, settings = named.of_claim()
             again = ask_again(file, place, model, **settings)
         checks = verify_claim(file, roots=roots, again=again)
         output.print(in_a_line(Stated.read(file), checks), soft_wrap=True, highlight=False, markup=False)

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pipelines.cli.options import Address, example
+from pipelines.cli.flags import Address, example
 from pipelines.console import output
 from pipelines.errors import UserError
 

@@ -17,7 +17,7 @@ from mi_core.defenses import DEFENSES
 from mi_core.encoders import ENCODERS
 from mi_core.encoders.remote.adapters import ADAPTERS
 from mi_core.objectives import OBJECTIVES
-from pipelines.cli import catalogue, listing
+from pipelines.cli import listing
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.encoders import DefendedConfig, TrainedConfig
 from pipelines.plan.load import parse
@@ -38,7 +38,7 @@ BESIDE |= {"attributes": {"attribute": "kind"}, "logits": {}, "labels": {}}
 
 
 def test_every_entry_of_a_table_is_told() -> None:
-    told = catalogue.facts()
+    told = listing.facts()
     assert {kind: list(told[kind]) for kind in METHODS} == {kind: list(methods) for kind, methods in METHODS.items()}
     tables: list[tuple[str, dict[str, Any]]] = [
         ("framework", OBJECTIVES),
@@ -51,7 +51,7 @@ def test_every_entry_of_a_table_is_told() -> None:
 
 
 def test_facts_of_an_attack_and_of_a_defense() -> None:
-    told = catalogue.facts()
+    told = listing.facts()
     assert told["attack"]["part-crop"] == {
         "sees": ATTACKS["part-crop"].threat_model,
         "fitted on": "known or shadow",
@@ -89,7 +89,7 @@ def test_every_method_is_documented(kind: str, name: str) -> None:
 )
 def test_the_lines_of_an_attack_are_valid(name: str, reference: str) -> None:
     method = ATTACKS[name]
-    lines = yaml.safe_load(catalogue.example("attack", name))
+    lines = yaml.safe_load(listing.in_config("attack", name))
     assert lines["attacks"][0]["reference"] in method.reference
     lines["attacks"][0]["reference"] = reference
     target = {("logits",): CLASSIFIER, ("projection",): CLIP}.get(method.outputs or (), {})
@@ -99,7 +99,7 @@ def test_the_lines_of_an_attack_are_valid(name: str, reference: str) -> None:
 
 @pytest.mark.parametrize("name", METHODS["defense"])
 def test_the_lines_of_a_defense_are_valid(name: str) -> None:
-    lines = yaml.safe_load(catalogue.example("defense", name))
+    lines = yaml.safe_load(listing.in_config("defense", name))
     if name in DEFENSES:
         for need in DEFENSES[name].needs:
             lines["defenses"][0] |= BESIDE[need]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.cli import app as cli
-from pipelines.cli.options import PREFIX
+from pipelines.cli.flags import PREFIX
 from tests.pages import COMMANDS, understood
 
 SECONDS = {
