@@ -241,6 +241,13 @@ def twins() -> Rows:
         yield row["arm"] + more, row["recipe"], ahead, bare(published["p"], 2), interval(images)
 
 
+def by_choice() -> Rows:
+    for row in [row for row in result("by-choice")["rows"] if row["case"] != "exchangeable"]:
+        aucs = (bare(row[f"{one}_auc"]) for one in ("attack", "blind", "semantic", "control"))
+        shares = (f"{row[verdict]['n']} of {row[verdict]['of']}" for verdict in ("leak", "confounded"))
+        yield f"{row['case']}: {row['target']}", f"{row['by']}, τ {row['tau']}", *aucs, *shares
+
+
 def encoder_works() -> Rows:
     run = result("encoder-works")
     for what in ("trained_called_broken", "broken_called_working", "changed_but_useful_called_broken"):
