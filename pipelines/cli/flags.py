@@ -266,7 +266,7 @@ def with_flags(command: Callable[..., None]) -> Callable[..., None]:
     @wraps(command)
     def wrapped(**given: Any) -> None:
         made = {
-            name: group(**{one.name: given.pop(one.name) for one in fields(group)})  # type: ignore[operator,arg-type]
+            name: group(**{one.name: given.pop(one.name) for one in fields(group)})  # type: ignore[operator]
             for name, group in groups.items()
         }
         command(**made, **given)
@@ -277,7 +277,7 @@ def with_flags(command: Callable[..., None]) -> Callable[..., None]:
         told = get_type_hints(group, include_extras=True)
         shown += [
             Parameter(one.name, Parameter.POSITIONAL_OR_KEYWORD, default=one.default, annotation=told[one.name])
-            for one in fields(group)  # type: ignore[arg-type]
+            for one in fields(group)
         ]
     wrapped.__signature__ = own.replace(parameters=shown)  # type: ignore[attr-defined]
     wrapped.__annotations__ = {one.name: one.annotation for one in shown}
