@@ -133,15 +133,6 @@ def _every_key_is_used_or_ignored_or_ends_the_run(case: Case) -> None:
         sorted_out(state)
 
 
-def test_the_decoder_of_a_masked_autoencoder_is_left_out() -> None:
-    network = seeded(lambda: transformer("vit_base_patch16_224"))
-    tail = {"decoder_embed.weight": torch.randn(512, 768), "decoder_pos_embed": torch.randn(1, 5, 512)}
-    tail |= {"decoder_blocks.0.norm1.weight": torch.ones(512), "mask_token": torch.randn(1, 1, 512)}
-    adopted = embedded({"model": network.state_dict() | tail}, "checkpoint:vit-b/16", 32)
-    assert adopted.ignored
-    assert all(words.endswith("(the decoder, no part of the encoder)") for words in adopted.ignored)
-
-
 @torch.no_grad()
 def test_the_predictor_of_i_jepa_is_left_out() -> None:
     network = seeded(lambda: transformer("vit_base_patch16_gap_224", num_heads=12, img_size=96))  # timm's has 16
