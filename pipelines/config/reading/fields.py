@@ -39,7 +39,11 @@ def set_field(values: dict[str, Any], name: str, new: Any) -> None:
     """
     for listed, (spell, _) in _LISTS.items():
         if name.startswith(f"{listed}."):
-            _spell_out(values, listed, spell)
+            try:
+                check_shape({listed: values.get(listed)})
+                values[listed] = spell(values.get(listed) or ())
+            except ValueError as error:
+                raise UserError(str(error)) from error
     head, star, field = name.partition(".*.")
     if star:
         takes = _LISTS[head][1] if head in _LISTS else None
@@ -62,14 +66,6 @@ def set_field(values: dict[str, Any], name: str, new: Any) -> None:
         place[last] = new
 
 
-def _spell_out(values: dict[str, Any], listed: str, spell: Callable[[Sequence[Any]], list[Any]]) -> None:
-    try:
-        check_shape({listed: values.get(listed)})
-        values[listed] = spell(values.get(listed) or ())
-    except ValueError as error:
-        raise UserError(str(error)) from error
-
-
 def _takes(attack: Mapping[str, Any], field: str) -> bool:
     name, coded = str(attack.get("attack")), "code" in attack
     model = CodeAttackConfig if coded else ATTACK_CONFIGS.get(name)
@@ -77,30 +73,21 @@ def _takes(attack: Mapping[str, Any], field: str) -> bool:
         return False
     method = trusted_class(attack) if coded else ATTACKS[name]
     known = {*model.model_fields, *(parameter.name for parameter in fields(method.Parameters))}
-    if field.partition(".")[0] not in known:
-        return False
-    if field == "shadows" and SHADOWS not in method.reference:
-        return False
-    if field == "before" and not method.updated:
-        return False
-    if field == "reference_count" and method.reference == {SHADOWS}:
+    unfit = {
+        "shadows": SHADOWS not in method.reference,
+        "before": not method.updated,
+        "reference_count": method.reference == {SHADOWS},
+    }
+    if field.partition(".")[0] not in known or unfit.get(field):
         return False
     own = {key: value for key, value in attack.items() if key in known and key != "views"}
     return field != "views" or model(**own).draws_views
 
 
-def _infers(inference: Mapping[str, Any], field: str) -> bool:
-    return field in AttributeInferenceConfig.model_fields
-
-
-def _defends(defense: Mapping[str, Any], field: str) -> bool:
-    return field.partition(".")[0] in DefenseConfig.model_fields
-
-
 _LISTS: dict[str, tuple[Callable[[Sequence[Any]], list[Any]], Callable[[Mapping[str, Any], str], bool]]] = {
     "attacks": (each_attack, _takes),
-    "attribute_inference": (each_inference, _infers),
-    "defenses": (each_defense, _defends),
+    "attribute_inference": (each_inference, lambda _, field: field in AttributeInferenceConfig.model_fields),
+    "defenses": (each_defense, lambda _, field: field.partition(".")[0] in DefenseConfig.model_fields),
 }
 """Sections that are lists: how they are spelled out, and whether an entry has a field."""
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, create_model, field_validator, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, create_model, field_validator, model_validator
 
 from mi_core.adoption.code import imported
 from mi_core.attacks import ATTACKS
@@ -255,21 +255,22 @@ def each_inference(entries: Sequence[Any]) -> list[Any]:
     return combinations(entries, ("attribute", "target", "output"))
 
 
+_LISTED = BeforeValidator(
+    lambda value: (value,) if isinstance(value, int) else value, json_schema_input_type=int | tuple[int, ...]
+)
+"""A single number may stand without a list."""
+
+
 class UtilityConfig(Section):
     """How useful an encoder is: kNN and a linear probe on the backbone's embedding of clean images."""
 
-    k: tuple[Annotated[int, Field(ge=1)], ...] = Field(
+    k: Annotated[tuple[Annotated[int, Field(ge=1)], ...], _LISTED] = Field(
         default=(20,), min_length=1, description="neighbours; several are tried one by one"
     )
     bank: tuple[str, ...] = Field(
         default=(), description="labelled roles; default: downstream-train, else those of the encoder's members"
     )
     test: tuple[str, ...] = Field(default=(), description="roles tested; default: downstream-test, else all unseen")
-
-    @field_validator("k", mode="before", json_schema_input_type=int | tuple[int, ...])
-    @classmethod
-    def _one_k(cls, value: Any) -> Any:
-        return (value,) if isinstance(value, int) else value
 
 
 APPROXIMATE, GAUSSIAN = "approximate", "gaussian"
@@ -296,7 +297,7 @@ class DpAuditConfig(Section):
         lt=1,
         description="promised delta; default: 0 beside epsilon, else that of each defense, which then is not given",
     )
-    guesses: tuple[int, ...] = Field(
+    guesses: Annotated[tuple[int, ...], _LISTED] = Field(
         default=(),
         description="number of guesses, half of them in; several share the error (Bonferroni); default: 10, 20, 50 and "
         "100 % of the canaries",
@@ -307,11 +308,6 @@ class DpAuditConfig(Section):
         description="approximate: any (epsilon, delta); gaussian: the promise is that of Gaussian noise on a fixed "
         "sensitivity, of which the same guesses show more; defenses with other noise get the approximate one",
     )
-
-    @field_validator("guesses", mode="before", json_schema_input_type=int | tuple[int, ...])
-    @classmethod
-    def _one_number(cls, value: Any) -> Any:
-        return (value,) if isinstance(value, int) else value
 
     @field_validator("guesses")
     @classmethod

@@ -154,13 +154,6 @@ class DataConfig(Section):
             return value
         return {name: {"from": CANARY_ROLE, "fraction": 0.5} for name in COINS} | value
 
-    @field_validator("channels")
-    @classmethod
-    def _grey_or_colour(cls, value: int) -> int:
-        if value not in (1, 3):
-            raise ValueError(f"channels = {value}, allowed: 1, 3")
-        return value
-
     @field_validator("shards")
     @classmethod
     def _whole_or_fraction(cls, value: float | None) -> float | None:

@@ -29,7 +29,7 @@ class QueriesConfig(Section):
     outputs: tuple[Annotated[str, one_of("outputs", OUTPUTS)], ...] = Field(
         default=("projection", "backbone"), min_length=1, description="embeddings audited"
     )
-    chunk: int | Literal["auto"] = Field(
+    chunk: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
         default="auto",
         description="images per chunk, the unit of work, retry and resume; auto: 16 to 256, in large runs some "
         "seconds of an actor",
@@ -56,13 +56,6 @@ class QueriesConfig(Section):
     repeats: int = Field(
         default=1, ge=1, description="times that every query is asked; the mean of the answers counts, against noise"
     )
-
-    @field_validator("chunk")
-    @classmethod
-    def _some_images(cls, value: int | Literal["auto"]) -> int | Literal["auto"]:
-        if value != "auto" and value < 1:
-            raise ValueError(f"queries.chunk = {value}: allowed is at least 1, or auto")
-        return value
 
     @field_validator("crop_only")
     @classmethod

@@ -31,11 +31,10 @@ def one_of(field: str, allowed: Iterable[str]) -> AfterValidator:
     return _OneOf(partial(check_choice, field, allowed=list(allowed)))
 
 
-def _as_list(value: Any) -> Any:
-    return (value,) if isinstance(value, str) else value
-
-
-Names = Annotated[tuple[str, ...], BeforeValidator(_as_list, json_schema_input_type=str | tuple[str, ...])]
+_LISTED = BeforeValidator(
+    lambda value: (value,) if isinstance(value, str) else value, json_schema_input_type=str | tuple[str, ...]
+)
+Names = Annotated[tuple[str, ...], _LISTED]
 """Several names; a single one may stand without a list."""
 
 

@@ -16,7 +16,8 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import islice
+from itertools import groupby, islice, pairwise
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -70,12 +71,13 @@ def draw(
     storage.remove(f"{place}/splits")
     used = {role.source_name for role in config.roles.values()}
     shards = [Numbered(*one) for one in enumerate(one for one in scanned.shards if one.source in used)]
+    pieces = list(parts(shards, lambda one: one.shard.rows))
     rules = Rules(seed, config.group_by is not None, tuple(config.attributes))
     near = config.near_duplicates is not None
     parted = any(takers_of(config, role) for role in config.roles)
     with _scratch(f"{scanned.folder}/{storage.UNFINISHED}ranks-{seed}") as ranks:
         listed = any(role.is_listed for role in config.roles.values())
-        work = [(part, rules, ranks, parted, near, listed) for part in parts(shards, lambda one: one.shard.rows)]
+        work = [(part, rules, ranks, parted, near, listed) for part in pieces]
         task_map(rank, work, title=f"seed {seed}: hashing")
         takes = memory_for(sum(one.shard.rows for one in shards))
         asked = (config, scanned.repeated_path if scanned.repeated else "", shards, ranks)
@@ -92,14 +94,10 @@ def draw(
     noise = config.roles[CANARY_ROLE].noise if CANARY_ROLE in config.roles else None
     own = rules.grouped, rules.attributes, given, found.takers, read, by_shard, found.lists, found.wrong, noise
     rules = Rules(seed, *own)
-    counting = [
-        (scanned.folder, part, rules, place, found.dropped) for part in parts(shards, lambda one: one.shard.rows)
-    ]
+    counting = [(scanned.folder, part, rules, place, found.dropped) for part in pieces]
     sums = pa.concat_tables([SUMS.empty_table(), *task_map(count, counting, title=f"seed {seed}: counting")])
-    held_folders = (held, scanned.held)
-    drawn = Splits(
-        tuple(config.roles), Sums(sums), place, rules, scanned.folder, found.copies, found.near, held_folders
-    )
+    held_both = (held, scanned.held)
+    drawn = Splits(tuple(config.roles), Sums(sums), place, rules, scanned.folder, found.copies, found.near, held_both)
     _check_filled(config, drawn)
     if check is not None:
         check(drawn.counts())
@@ -214,7 +212,8 @@ def _kept(
     ]
     of_shard = {one.number: one for one in shards}
     with database(sum(one.shard.rows for one in shards)) as connection:
-        connection.register("places", pa.Table.from_pylist(places, _PLACES))
+        columns = pa.schema([(name, pa.uint32()) for name in ("shard", "source", "priority", "owner")])
+        connection.register("places", pa.Table.from_pylist(places, columns))
         connection.register("ranked", storage.data_set([one.ranks(ranks) for one in shards]))
         connection.execute(
             """
@@ -223,7 +222,10 @@ def _kept(
             """
         )
         if repeated:
-            _drop_repeated(connection, repeated, shards)
+            named = [{"shard": one.number, "source": one.shard.source, "item": one.shard.item} for one in shards]
+            connection.register("named", pa.Table.from_pylist(named))
+            connection.register("repeated", storage.data_set([repeated]))
+            connection.execute("INSERT INTO gone SELECT shard, row FROM repeated JOIN named USING (source, item)")
         lists = find_listed(connection, of_shard, config.roles, numbers)
         connection.execute(
             """
@@ -235,16 +237,6 @@ def _kept(
             """
         )
         yield connection, numbers, drop_copies(connection, of_shard, list(config.roles)), lists
-
-
-_PLACES = pa.schema([(name, pa.uint32()) for name in ("shard", "source", "priority", "owner")])
-
-
-def _drop_repeated(connection: Any, path: str, shards: Sequence[Numbered]) -> None:
-    named = [{"shard": one.number, "source": one.shard.source, "item": one.shard.item} for one in shards]
-    connection.register("named", pa.Table.from_pylist(named))
-    connection.register("repeated", storage.data_set([path]))
-    connection.execute("INSERT INTO gone SELECT shard, row FROM repeated JOIN named USING (source, item)")
 
 
 def _write_dropped(connection: Any, shards: Mapping[int, Numbered], folder: str, roles: Sequence[str]) -> Iterator[int]:
@@ -276,20 +268,15 @@ def _write_dropped(connection: Any, shards: Mapping[int, Numbered], folder: str,
 
 def _by_shard(parts: Iterable[pa.Table]) -> Iterator[tuple[int, pa.Table]]:
     """The rows of each shard, from parts in the order of the shards."""
-    held: list[pa.Table] = []
-    of = -1
-    for part in parts:
-        shard = np.asarray(part["shard"])
-        ends = [*(np.flatnonzero(np.diff(shard)) + 1).tolist(), len(shard)]
-        for start, end in zip([0, *ends], ends, strict=False):
-            number = int(shard[start]) if end > start else of
-            if number != of and held:
-                yield of, pa.concat_tables(held)
-                held = []
-            of = number
-            held.append(part.slice(start, end - start))
-    if held:
-        yield of, pa.concat_tables(held)
+
+    def pieces() -> Iterator[tuple[int, pa.Table]]:
+        for part in parts:
+            shard = np.asarray(part["shard"]).astype(np.int64)
+            starts = np.flatnonzero(np.diff(shard, prepend=-1)).tolist()
+            yield from ((int(shard[one]), part.slice(one, end - one)) for one, end in pairwise([*starts, len(shard)]))
+
+    for number, some in groupby(pieces(), key=itemgetter(0)):
+        yield number, pa.concat_tables([piece for _, piece in some])
 
 
 def count(scan_folder: str, shards: Sequence[Numbered], rules: Rules, folder: str, dropped: frozenset[int]) -> pa.Table:

@@ -178,7 +178,14 @@ def find_listed(
                 """
             )
             found[name] = _fit(connection, role.keys, role.key_column)
-    _check_once(connection, shards, list(roles))
+    torn = connection.execute(
+        "SELECT shard, row, min(listed), max(listed) FROM listed GROUP BY shard, row HAVING count(*) > 1 "
+        "ORDER BY shard, row LIMIT 1"
+    ).fetchall()
+    for shard, row, one, two in torn:
+        names = list(roles)
+        name = "/".join(_named(shards, shard, row))
+        raise UserError(f"the lists of {names[one]} and {names[two]} both name {name}; remove it from one")
     return found
 
 
@@ -211,15 +218,3 @@ def _fit(connection: Any, path: str, column: str | None) -> ListedKeys:
     first = connection.execute(f"SELECT place FROM {missing} ORDER BY place LIMIT {SHOWN}").fetchall()
     texts = texts_at(path, column, [place for (place,) in first])
     return ListedKeys(path, number("wanted"), number("wanted WHERE times > 1"), number(missing), tuple(texts))
-
-
-def _check_once(connection: Any, shards: Mapping[int, Numbered], roles: list[str]) -> None:
-    """Raise UserError if two lists name the same sample."""
-    torn = connection.execute(
-        "SELECT shard, row, min(listed), max(listed) FROM listed GROUP BY shard, row HAVING count(*) > 1 "
-        "ORDER BY shard, row LIMIT 1"
-    ).fetchall()
-    for shard, row, one, two in torn:
-        of = shards[shard].shard
-        key = storage.read_table(of.path, ["key"])["key"][row].as_py()
-        raise UserError(f"the lists of {roles[one]} and {roles[two]} both name {of.source}/{key}; remove it from one")

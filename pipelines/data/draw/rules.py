@@ -8,7 +8,7 @@ their own, from which their coins fall; mislabelled ones have a wrong class, and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -272,13 +272,8 @@ def labels_of(samples: pa.Table) -> Labels:
 
 def _least(share: float) -> int:
     """The lowest 64-bit hash whose share of the range, in float64, is at least ``share``; 2 ** 64 if none is."""
-    return _first(lambda value: float(np.uint64(value)) / 2.0**64 >= share)
-
-
-def _first(holds: Callable[[int], bool]) -> int:
-    """The lowest 64-bit number for which a property holds that then holds for all higher ones."""
     low, high = 0, HIGHEST + 1
     while low < high:
         middle = (low + high) // 2
-        low, high = (low, middle) if holds(middle) else (middle + 1, high)
+        low, high = (low, middle) if float(np.uint64(middle)) / 2.0**64 >= share else (middle + 1, high)
     return low

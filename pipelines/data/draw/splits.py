@@ -7,7 +7,7 @@ asked for, from the scan's file and the rules.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, lru_cache
 from heapq import nsmallest
 from itertools import chain, compress
@@ -74,7 +74,9 @@ class Splits:
     def save(self, folder: str, rejected: Sequence[Rejection] = ()) -> None:
         """Write the splits of a seed's folder; the rules come last and say that they are whole."""
         place = f"{folder}/splits"
-        storage.write_table(f"{place}/{REJECTED}", rejections_table(rejected))
+        columns = pa.schema([(name, pa.string()) for name in ("source", "shard", "key", "reason")])
+        columns = columns.append(pa.field("lost", pa.int64())).append(pa.field("basis", pa.string()))
+        storage.write_table(f"{place}/{REJECTED}", pa.Table.from_pylist([asdict(bad) for bad in rejected], columns))
         storage.write_table(f"{place}/{SUMMED}", self.sums.table)
         if self.given is not None:
             storage.write_table(f"{place}/{GIVEN}", self.given)
@@ -354,22 +356,13 @@ def in_roles(rows: pa.Table, roles: Iterable[str]) -> npt.NDArray[np.bool_]:
 
 def _together(shards: Iterable[pa.Table]) -> pa.Table:
     """The samples of some shards, sorted by source and key."""
-    return pa.concat_tables(map(_long, shards)).sort_by([("source", "ascending"), ("key", "ascending")])
+    large = ("source", "item", "key", GROUP)  # their texts may be of more than 2 GiB in all
 
+    def cast(rows: pa.Table) -> pa.Table:
+        kinds = [pa.field(one.name, pa.large_string()) if one.name in large else one for one in rows.schema]
+        return rows.cast(pa.schema(kinds))
 
-def _long(rows: pa.Table) -> pa.Table:
-    """The same samples, with texts that may be of more than 2 GiB in all."""
-    for name in ("source", "item", "key", *([GROUP] if GROUP in rows.column_names else [])):
-        rows = rows.set_column(rows.column_names.index(name), name, rows[name].cast(pa.large_string()))
-    return rows
-
-
-def rejections_table(rejected: Sequence[Rejection]) -> pa.Table:
-    """One row for each rejection, as ``rejected.parquet`` holds them."""
-    texts = ("source", "shard", "key", "reason", "basis")
-    columns = {name: pa.array([getattr(bad, name) for bad in rejected], pa.string()) for name in texts}
-    columns["lost"] = pa.array([bad.lost for bad in rejected], pa.int64())
-    return pa.table({name: columns[name] for name in ("source", "shard", "key", "reason", "lost", "basis")})
+    return pa.concat_tables(map(cast, shards)).sort_by([("source", "ascending"), ("key", "ascending")])
 
 
 def are_drawn(folder: str) -> bool:

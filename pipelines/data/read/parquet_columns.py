@@ -121,7 +121,14 @@ def key_column(schema: pa.Schema, given: str | None) -> str | None:
     name = given or next((name for name in KEYS if name in schema.names), "")
     if schema.names.count(name) > 1:
         raise ValueError(f"column {name} stands there twice; rename one of them")
-    return _column_named(schema, given, KEYS, _is_key, "key", "a text or a whole number")
+    return _column_named(
+        schema,
+        given,
+        KEYS,
+        _is_key,
+        "key",
+        "a text or a whole number",
+    )
 
 
 def _image(schema: pa.Schema, given: str | None) -> str:
@@ -137,16 +144,12 @@ def _image(schema: pa.Schema, given: str | None) -> str:
         return [*usual, *found.values()][0]
     if found:
         raise ValueError(f"several columns hold bytes: {', '.join(found)}; set columns.image to one of them")
-    told = next(filter(None, (_remedy_for(schema.field(name).type, name) for name in _likely(schema))), _IMAGE_IS)
+    likely = sorted(schema.names, key=lambda name: name.removesuffix("s") not in IMAGES)
+    told = next(filter(None, (_remedy_for(schema.field(name).type, name) for name in likely)), _IMAGE_IS)
     raise ValueError(f"no column holds images, among {shortened(', '.join(schema.names))}; {told}")
 
 
 _IMAGE_IS = "an image column is binary, or a struct with a binary field bytes"
-
-
-def _likely(schema: pa.Schema) -> list[str]:
-    """All columns, those that have the usual name of images first."""
-    return sorted(schema.names, key=lambda name: name.removesuffix("s") not in IMAGES)
 
 
 def _remedy_for(kind: pa.DataType, name: str) -> str:
@@ -248,8 +251,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _is_class(kind: pa.DataType) -> bool:
-    kind = _plain(kind)
-    return bool(pa.types.is_integer(kind) and kind != pa.uint64())  # the classes of a scan are int64
+    return bool(pa.types.is_integer(_plain(kind)) and _plain(kind) != pa.uint64())  # the classes of a scan are int64
 
 
 def _is_key(kind: pa.DataType) -> bool:
@@ -267,7 +269,6 @@ def _is_plain(kind: pa.DataType) -> bool:
 
 BATCH = 16  # rows in memory at once
 _BUFFER = 4 * 2**20  # bytes of a column in one request
-_LISTED = 2**17  # files whose row groups are remembered
 _FAULTS = (OSError, pa.ArrowException)
 
 
@@ -293,14 +294,17 @@ def items_of(patterns: Sequence[str], columns: ColumnsConfig) -> list[Item]:
     checked = False
     for path, name, rows in zip(paths, names_of(paths, ".parquet"), storage.at_once(rows_of, paths), strict=True):
         if rows is None:
-            items.append(Item(_name(name, 0), path=path))
+            items.append(Item(f"{name}-00000", path=path))
             continue
         if not checked:
-            _check(path, written.get(path, ""), columns)
+            try:
+                Columns.from_schema(_footer(path, written.get(path, "")).schema.to_arrow_schema(), columns)
+            except ValueError as error:
+                raise UserError(f"{path}: {error}") from error
             checked = True
         start = 0
         for group, count in enumerate(rows):
-            items += [Item(_name(name, group), path=path, start=start, stop=start + count)] if count else []
+            items += [Item(f"{name}-{group:05d}", path=path, start=start, stop=start + count)] if count else []
             start += count
     if not items:
         raise UserError(f"{', '.join(patterns)} holds no row")
@@ -328,7 +332,9 @@ def scan_row_group(item: Item, given: ColumnsConfig) -> Iterator[Sample | Proble
                     yield Problem(sample.key, "the row group has this key twice") if twice else sample
                     seen.add(sample.key)
     except _FAULTS as error:
-        yield Damage("", f"unreadable: {' '.join(str(error).split())}", found, left=_rows_left(item))
+        # where rows are not known, the bytes of the file tell about how many are lost
+        left = storage.sizes(item.path.rpartition("/")[0]).get(item.path, 0) if item.count is None else 0
+        yield Damage("", f"unreadable: {' '.join(str(error).split())}", found, left=left)
     except ValueError as error:  # a column is missing, or the file was written again
         yield Damage("", f"{item.path.rpartition('/')[2]}: {error}", found)
 
@@ -338,10 +344,6 @@ def file_of(item: Item) -> str:
     return item.name.rpartition("-")[0]
 
 
-def _name(file: str, group: int) -> str:
-    return f"{file}-{group:05d}"
-
-
 @lru_cache(maxsize=8)
 def _footer(path: str, _written: str) -> pq.FileMetaData:
     """The footer of a file in one state. Raises OSError, or ArrowException: it is no Parquet file."""
@@ -349,26 +351,11 @@ def _footer(path: str, _written: str) -> pq.FileMetaData:
         return pq.read_metadata(stream)
 
 
-@lru_cache(maxsize=_LISTED)
+@lru_cache(maxsize=2**17)
 def _rows(path: str, written: str) -> tuple[int, ...]:
     """Rows of the row groups of a file in one state. Raises as `_footer`."""
     footer = _footer(path, written)
     return tuple(footer.row_group(group).num_rows for group in range(footer.num_row_groups))
-
-
-def _check(path: str, written: str, columns: ColumnsConfig) -> None:
-    try:
-        Columns.from_schema(_footer(path, written).schema.to_arrow_schema(), columns)
-    except ValueError as error:
-        raise UserError(f"{path}: {error}") from error
-
-
-def _rows_left(item: Item) -> int:
-    """Bytes of a file whose rows are not known: they tell about how many are lost."""
-    if item.count is not None:
-        return 0
-    folder = item.path.rpartition("/")[0]
-    return storage.sizes(folder).get(item.path, 0)
 
 
 def _number_of(footer: pq.FileMetaData, item: Item) -> int:

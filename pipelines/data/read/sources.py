@@ -74,19 +74,18 @@ class Source:
         Raises:
             OSError: the item is damaged before all wanted samples were found.
         """
-        left = None if wanted is None else set(wanted)
-        for sample in self.scan(item):
-            if left is not None and not left:
-                return
-            if isinstance(sample, Problem):
-                if not sample.key and left is not None:
-                    raise OSError(sample.reason)
-            elif left is None or sample.key in left:
-                if left is not None:
-                    left.discard(sample.key)
+        if wanted is None:
+            yield from (sample for sample in self.scan(item) if not isinstance(sample, Problem))
+            return
+        left = set(wanted)
+        for sample in self.scan(item) if left else ():
+            if not isinstance(sample, Problem) and sample.key in left:
+                left.discard(sample.key)
                 yield sample
-                if left is not None and not left:
+                if not left:
                     return
+            elif isinstance(sample, Problem) and not sample.key:
+                raise OSError(sample.reason)
 
     def scan(self, item: Item) -> Iterator[Sample | Problem]:
         """Everything in an item, in order: usable samples, and a problem for what is not. No key is yielded twice."""
@@ -123,10 +122,6 @@ def _digits_scan(_: SourceConfig, item: Item) -> Iterator[Sample | Problem]:
     for row in range(item.start, item.stop):
         pixels = np.round(digits.images[row] * (255 / 16)).astype(np.uint8)
         yield Sample(f"{row:04d}", encode_png(pixels), int(digits.target[row]))
-
-
-def _noise_items(source: SourceConfig) -> list[Item]:
-    return _slices(noise_options(source).count)
 
 
 def _noise_scan(source: SourceConfig, item: Item) -> Iterator[Sample | Problem]:
@@ -169,27 +164,9 @@ def _folder_scan(_: SourceConfig, item: Item) -> Iterator[Sample | Problem]:
         yield Sample(name, image, label)
 
 
-def _shard_items(source: SourceConfig) -> list[Item]:
-    return tar_shards.items_of(source.patterns)
-
-
 def _shard_scan(source: SourceConfig, item: Item) -> Iterator[Sample | Problem]:
     rules = tar_shards.ShardRules(source.key == "last-dot", source.image, source.end_marker == "required")
     return tar_shards.scan_shard(item.path, rules)
-
-
-def _parquet_items(source: SourceConfig) -> list[Item]:
-    return parquet_columns.items_of(source.patterns, source.columns)
-
-
-def _parquet_scan(source: SourceConfig, item: Item) -> Iterator[Sample | Problem]:
-    return parquet_columns.scan_row_group(item, source.columns)
-
-
-def _torchvision_class(name: str) -> Any:
-    from torchvision import datasets
-
-    return getattr(datasets, known_dataset(name))
 
 
 def _torchvision_dataset(source: SourceConfig, root: str, *, download: bool) -> Any:
@@ -201,7 +178,9 @@ def _opened_dataset(kind: str, root: str, options: str, download: bool) -> Any:
     """A data set in memory, once per process: several items read the same one."""
     import inspect
 
-    made = _torchvision_class(kind.removeprefix(TORCHVISION))
+    from torchvision import datasets
+
+    made = getattr(datasets, known_dataset(kind.removeprefix(TORCHVISION)))
     accepted = inspect.signature(made.__init__).parameters
     arguments: dict[str, Any] = json.loads(options)
     if "root" in accepted:
@@ -241,16 +220,16 @@ def _torchvision_scan(source: SourceConfig, item: Item) -> Iterator[Sample | Pro
 
 READERS: dict[str, Reader] = {
     "digits": Reader(_digits_items, _digits_scan),
-    NOISE: Reader(_noise_items, _noise_scan),
+    NOISE: Reader(lambda source: _slices(noise_options(source).count), _noise_scan),
     "imagefolder": Reader(_folder_items, _folder_scan),
-    "shards": Reader(_shard_items, _shard_scan),
-    "parquet": Reader(_parquet_items, _parquet_scan),
+    "shards": Reader(lambda source: tar_shards.items_of(source.patterns), _shard_scan),
+    "parquet": Reader(
+        lambda source: parquet_columns.items_of(source.patterns, source.columns),
+        lambda source, item: parquet_columns.scan_row_group(item, source.columns),
+    ),
 }
 READERS |= plugged_in("sources", READERS, Reader, key=None)
 _TORCHVISION_READER = Reader(_torchvision_items, _torchvision_scan)
-
-
-_REMEMBERED = 2**17  # files without a suffix, per process
 
 
 @dataclass(frozen=True)
@@ -280,14 +259,18 @@ def contents(folder: str) -> Folder:
     listed = storage.listing(folder)
     names = [path.removeprefix(f"{root}/") for path in listed.files]
     images, lost = sort_files(names, lambda name: _head(f"{root}/{name}"))
-    unread = [*_unread(names, set(images), lost), *_no_files(root, listed)]
+    unread = list(_unread(names, set(images), lost))
+    for path, what in listed.others.items():  # dangling links, pipes and the like; pictures by their names are lost
+        name = path.removeprefix(f"{root}/")
+        kind = Problem if suffix_in(name) in (*SUFFIXES, *OTHER_PICTURES) else Note
+        unread.append(kind(printable(name), f"{what}; not read"))
     if not images:
         held = "; ".join(f"{one.key}: {one.reason}" for one in unread[:3])
         raise UserError(f"{folder} holds no image ({', '.join(SUFFIXES)}){'; it holds ' if held else ''}{held}")
     return Folder(root, tuple(images), tuple(unread))
 
 
-@lru_cache(maxsize=_REMEMBERED)
+@lru_cache(maxsize=2**17)
 def _head(path: str) -> bytes:
     """The first bytes of a file, read once per process; empty if it cannot be read."""
     try:
@@ -312,14 +295,6 @@ def _unread(names: list[str], images: set[str], lost: Mapping[str, str]) -> Iter
     for suffix, count in sorted(others.items()):
         by = f"by {'its' if count == 1 else 'their'} {'suffix' if suffix else 'content'}"
         yield Note(f"{FILES}.{printable(suffix)}" if suffix else FILES, f"{_files(count)} skipped: no image {by}")
-
-
-def _no_files(root: str, listed: storage.Listing) -> Iterator[Problem]:
-    """List dangling links, pipes and the like; those named like a picture count as lost."""
-    for path, what in listed.others.items():
-        name = path.removeprefix(f"{root}/")
-        kind = Problem if suffix_in(name) in (*SUFFIXES, *OTHER_PICTURES) else Note
-        yield kind(printable(name), f"{what}; not read")
 
 
 def _files(count: int) -> str:

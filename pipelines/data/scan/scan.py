@@ -206,7 +206,7 @@ def _read(data: DataConfig, items: Mapping[str, Sequence[Item]], folder: str, ta
     work = [
         _Work(name, item, state, folder, most_of_shard(len(some)), max(1, min(LISTED, LISTED_OF_SOURCE // len(some))))
         for name, some in items.items()
-        for item, state in zip(some, _states(some, _tables(_attributes(data, name))), strict=True)
+        for item, state in zip(some, _states(some, _attributes(data, name)), strict=True)
     ]
     receipts = _known(work)
     work, before = [_with_new_formats(piece, receipts.get(piece.receipt)) for piece in work], work
@@ -239,17 +239,13 @@ def _attributes(data: DataConfig, source: str) -> dict[str, AttributeConfig]:
     return {name: one for name, one in data.attributes.items() if one.sources is None or source in one.sources}
 
 
-def _tables(attributes: Mapping[str, AttributeConfig]) -> list[tuple[str, str]]:
-    """The tables of some attributes, and when they were written."""
-    paths = sorted({one.table for one in attributes.values() if one.table is not None})
-    return [(path, storage.stamp(path)) for path in paths]
-
-
-def _states(items: Sequence[Item], tables: Sequence[tuple[str, str]]) -> list[str]:
-    """The state of every item: which files it has, and when these and the tables were written.
+def _states(items: Sequence[Item], attributes: Mapping[str, AttributeConfig]) -> list[str]:
+    """The state of every item: which files it has, and when these and the tables of attributes were written.
 
     Each folder is listed once.
     """
+    named = sorted({one.table for one in attributes.values() if one.table is not None})
+    tables = [(path, storage.stamp(path)) for path in named]
     files = [[f"{item.path}/{name}" for name in item.files] or [item.path] for item in items]
     folders = {path.rpartition("/")[0] for paths in files for path in paths if path}
     written = {path: stamp for folder in folders for path, stamp in storage.stamps(folder).items()}
