@@ -11,7 +11,7 @@ from pipelines.cli.flags import Flags, with_flags
 from pipelines.cli.options import Address, Config, ConfigOrFlags, Force, Out, Overrides, Verbose, Yes
 from pipelines.console import output
 from pipelines.errors import UserError
-from pipelines.run.interrupts import interruptible
+from pipelines.run.machine import interruptible
 
 
 def submit(

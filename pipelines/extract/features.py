@@ -17,8 +17,7 @@ from pipelines.data.draw.splits import Splits, in_roles
 from pipelines.errors import UserError
 from pipelines.extract.division.passes import Recorded, column_of, recorded_passes
 from pipelines.files import many, storage
-from pipelines.plan.items import Plan, Query, Reading
-from pipelines.plan.keys import items_in
+from pipelines.plan.items import Plan, Query, Reading, items_in
 from pipelines.run.folder import SeedFolder
 
 

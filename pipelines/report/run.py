@@ -53,14 +53,12 @@ from pipelines.data.scan.losses import Rejection
 from pipelines.encoders import adopt
 from pipelines.encoders.access import spent
 from pipelines.encoders.stored import describe
-from pipelines.extract.actor.telemetry import STEPS
+from pipelines.extract.actor.worker import STEPS
 from pipelines.extract.features import rejected_samples
 from pipelines.extract.ledger import count_queries
 from pipelines.files import storage
 from pipelines.files.digest import digest
-from pipelines.plan.rules.encoders import attacked_epochs, shadows_of
-from pipelines.plan.rules.roles import is_membership_unknown
-from pipelines.plan.rules.utility import classifier_roles, utility_roles
+from pipelines.plan.rules import attacked_epochs, classifier_roles, is_membership_unknown, shadows_of, utility_roles
 from pipelines.report.parts.bounds import bounds
 from pipelines.report.parts.caveats import caveats, not_applying, not_tested, remarks
 from pipelines.report.parts.defended import defended

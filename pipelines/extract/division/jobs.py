@@ -23,8 +23,7 @@ from pipelines.data.draw.splits import ROLES, Splits
 from pipelines.data.read.samples import Item
 from pipelines.data.read.sources import Source
 from pipelines.extract.division.passes import FeatureFile, Pass
-from pipelines.extract.division.readers import ReadOrder, Share
-from pipelines.extract.division.selections import Selection
+from pipelines.extract.division.readers import ReadOrder, Selection, Share
 from pipelines.files import storage
 from pipelines.run.folder import SeedFolder
 

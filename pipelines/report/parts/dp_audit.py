@@ -20,7 +20,7 @@ from pipelines.config.sections.attacks import APPROXIMATE, GAUSSIAN
 from pipelines.config.sections.encoders import DefendedConfig
 from pipelines.data.draw.splits import Splits
 from pipelines.encoders.stored import describe
-from pipelines.plan.rules.dp_audit import promising_encoders
+from pipelines.plan.rules import promising_encoders
 from pipelines.report.parts.finished import FinishedRun
 
 

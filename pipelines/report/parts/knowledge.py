@@ -8,7 +8,7 @@ from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.attacks import AttackConfig
 from pipelines.config.sections.data import DataConfig
 from pipelines.config.sections.encoders import TrainedConfig
-from pipelines.plan.rules.encoders import member_roles, shadows_of
+from pipelines.plan.rules import member_roles, shadows_of
 
 
 def knowledge(config: RunConfig, attack: AttackConfig) -> dict[str, bool] | None:

@@ -12,7 +12,7 @@ from mi_core.validity.conformal import flagged_at
 from pipelines.attack.judge import memorised_path
 from pipelines.attack.results import Task, result_of, settings_of
 from pipelines.files import storage
-from pipelines.plan.rules.encoders import epoch_beside, shadows_of
+from pipelines.plan.rules import epoch_beside, shadows_of
 from pipelines.report.parts.finished import FinishedRun
 
 TOP = 12  # samples named in the report
