@@ -32,7 +32,7 @@ from pipelines.extract.division.jobs import ATTEMPTS, Place, ShardJob, jobs_left
 from pipelines.extract.division.passes import FeatureFile, Pass, grouped, recorded_passes, resumed, with_banks
 from pipelines.extract.division.readers import Kept
 from pipelines.extract.features import rejected_samples
-from pipelines.extract.stream import Executor, InProcess, InRay
+from pipelines.extract.stream import InProcess, InRay
 from pipelines.files import storage
 from pipelines.plan.items import Fit, Query, items_in
 from pipelines.run.folder import SeedFolder
@@ -154,12 +154,6 @@ def plan_passes(planned: Sequence[Planned], sizing: Sizing | None, chunk: int | 
     return passes
 
 
-def _waves(passes: Sequence[PlannedPass]) -> list[list[PlannedPass]]:
-    """The passes in the order of what they depend on: a stopping rule is fitted on features of the first wave."""
-    waves = [[one for one in passes if (one.query.stopping is not None) == stopped] for stopped in (False, True)]
-    return [wave for wave in waves if wave]
-
-
 @dataclass(frozen=True)
 class _Start:
     """One start of a run: its name, the attempts per chunk that it may make, and what fits stopping rules."""
@@ -169,25 +163,23 @@ class _Start:
     rule_of: RuleOf
 
 
-def _answer(passes: Sequence[PlannedPass], planned: Sequence[Planned], start: _Start, executor: Executor) -> None:
-    """Compute the remaining features of some passes."""
-    for wave in _waves(passes):
+def _answer(
+    passes: Sequence[PlannedPass], planned: Sequence[Planned], start: _Start, executor: InRay | InProcess
+) -> None:
+    """Compute the remaining features of some passes; stopping rules are fitted on features of the first wave."""
+    waves = [[one for one in passes if (one.query.stopping is not None) == stopped] for stopped in (False, True)]
+    for wave in filter(None, waves):
         jobs = [job for one in wave for job in one.jobs()]
         todo = _with_attempts(jobs, start)
         if len(todo) < len(jobs):
             say("extract", f"{len(jobs) - len(todo)} of {len(jobs)} shards already done")
         if todo:
             executor.answer(bank.with_banks(with_rules(todo, start.rule_of, executor.map), planned))
-        _finish(wave, jobs)
-
-
-def _finish(passes: Sequence[PlannedPass], jobs: Sequence[ShardJob]) -> None:
-    """Write the receipts of some passes, whose jobs are all done."""
-    files: dict[str, list[FeatureFile]] = {}
-    for job in jobs:
-        files.setdefault(job.query.tag, []).append(job.file)
-    for one in passes:
-        one.query.finish(files.get(one.query.tag, []))
+        files: dict[str, list[FeatureFile]] = {}
+        for job in jobs:
+            files.setdefault(job.query.tag, []).append(job.file)
+        for one in wave:
+            one.query.finish(files.get(one.query.tag, []))
 
 
 def _looked_through(passes: Sequence[PlannedPass], budget: int | None) -> tuple[Counter[_Asked], Counter[_Asked]]:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from pipelines.config.sections.limits import ResourcesConfig
 from pipelines.console import count_of, meter, say
@@ -54,11 +54,8 @@ class Throughput:
     def add(self, receipt: Mapping[str, Any]) -> None:
         """Count one committed chunk of one job."""
         self.images += receipt["rows"]
-        self.rejected += receipt["rejected"]
         self.views += receipt["queries"]
-        self.builds += receipt["builds"]
-        self.decodes += receipt["decodes"]
-        for name in STEPS:
+        for name in ("rejected", "builds", "decodes", *STEPS):
             setattr(self, name, getattr(self, name) + receipt[name])
 
 
@@ -189,16 +186,6 @@ def removed_in_bulk() -> Iterator[list[str]]:
         many.remove_files(files)
 
 
-class Executor(Protocol):
-    """Answers the jobs of a wave of passes, and fits the rules that these need."""
-
-    def map(self, function: Callable[..., None], arguments: Iterable[tuple[Any, ...]]) -> None:
-        """Call a function with all arguments."""
-
-    def answer(self, jobs: list[ShardJob]) -> None:
-        """Query what the jobs have left and commit it. Raises UserError: as `pipelines.extract.run.run`."""
-
-
 @dataclass
 class InRay:
     """The cluster; ``runs``: a run, whose resources and manifest are used, and the points of its sweeps."""
@@ -221,7 +208,8 @@ class InRay:
         precision = sorted({job.query.precision for job in jobs})
         folder.append_manifest("extraction", asdict(throughput) | {"precision": precision})
         rate = throughput.images / throughput.wall
-        asked = asked_in_words(jobs, throughput.images)
+        encoders = len({job.query.encoder_key for job in jobs})
+        asked = count_of(throughput.images, "image", "images") + f" for {encoders} encoders together" * (encoders > 1)
         say("extract", f"{asked}, {throughput.views} queries, {rate:.0f} images/s")
 
 
@@ -251,10 +239,3 @@ class InProcess:
                         if receipt["error"]:
                             raise UserError(receipt["error"])
                         taken.extend(receipt["markers"])
-
-
-def asked_in_words(jobs: list[ShardJob], images: int) -> str:
-    """Number of images, counted anew for every encoder, and of encoders, in words."""
-    encoders = {job.query.encoder_key for job in jobs}
-    together = f" for {len(encoders)} encoders together" if len(encoders) > 1 else ""
-    return count_of(images, "image", "images") + together

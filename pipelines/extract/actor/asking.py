@@ -79,7 +79,7 @@ class Group:
         device: torch.device,
         bank: torch.Tensor | None = None,
     ) -> None:
-        self.names = [{epoch: checkpoint_in_words(job, epoch) for epoch in job.query.epochs} for job in jobs]
+        self.names = [{epoch: f"{job.encoder} at epoch {epoch}" for epoch in job.query.epochs} for job in jobs]
         first, plans = jobs[0], [job.plan for job in jobs]
         self.extractor = Extractor(
             {
@@ -149,19 +149,18 @@ class Asking:
         spent = self.group.extractor.seconds
         each = {name: getattr(spent, name) / len(self.jobs) for name in ("augment", "forward", "features")}
         for job, names in zip(self.jobs, self.group.names, strict=True):
-            columns = {epoch: _joined(parts, name) for epoch, name in names.items()}
+            columns = {
+                epoch: {
+                    column: np.concatenate([part[name][column] for part in parts])
+                    for column in (parts[0][name] if parts else ())
+                }
+                for epoch, name in names.items()
+            }
             queries = job.queries_of(good)
             if job.rule is not None:  # the first number of every row of features
                 asked = sum(int(counts[:, 0].sum()) for by_need in columns.values() for counts in by_need.values())
                 queries = asked * job.query.repeats
             yield Asked(job, columns, queries, {**each, **shared})
-
-
-def _joined(parts: Sequence[Mapping[str, Mapping[str, np.ndarray]]], name: str) -> dict[str, np.ndarray]:
-    """Features of one encoder by column."""
-    if not parts:
-        return {}
-    return {column: np.concatenate([part[name][column] for part in parts]) for column in parts[0][name]}
 
 
 def ask(
@@ -234,11 +233,6 @@ def decoded(data: bytes, decoder: Decoder) -> Decoded:
 def checkpoints_of(job: ShardJob) -> list[Checkpoint]:
     """The checkpoints that a job queries."""
     return [Checkpoint(job.folder, job.encoder, epoch) for epoch in job.query.epochs]
-
-
-def checkpoint_in_words(job: ShardJob, epoch: int) -> str:
-    """The name of a checkpoint in errors."""
-    return f"{job.encoder} at epoch {epoch}"
 
 
 OK = "ok"

@@ -118,7 +118,7 @@ class ShardJob:
     @property
     def place(self) -> tuple[str, str, str]:
         """The name of its shard."""
-        return place_name((self.source, self.reader, self.item))
+        return self.source, self.reader.model_dump_json(), self.item.name
 
     @property
     def file(self) -> FeatureFile:
@@ -158,12 +158,6 @@ def unpacked(data: bytes) -> ShardJob:
     """The job that `ShardJob.packed` gave."""
     job: ShardJob = pickle.loads(zlib.decompress(data))
     return job
-
-
-def place_name(place: Place) -> tuple[str, str, str]:
-    """The name of a place: its source, how that is read, and the shard."""
-    source, reader, item = place
-    return source, reader.model_dump_json(), item.name
 
 
 def places_of(data: DataConfig) -> list[Place]:
