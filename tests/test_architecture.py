@@ -70,10 +70,6 @@ DRAWERS = {
         "scan": {"read", "columns", "database"},
         "draw": {"read", "scan", "columns", "database"},
     },
-    "pipelines.plan": {
-        "rules": set(),
-        "": {"rules"},
-    },
     "pipelines.extract": {
         "division": set(),
         "actor": {"division", "bank"},

@@ -19,11 +19,11 @@ from pipelines.errors import UserError
 from pipelines.plan.items import Query
 from pipelines.plan.keys import items_in
 from pipelines.plan.load import load
-from pipelines.plan.rules.controls import audits_others, classifying_references, groups_by, references_of
-from pipelines.plan.rules.encoders import members_of
-from pipelines.plan.rules.roles import audited_roles, roles_fitted_on_target
-from pipelines.plan.rules.utility import classifier_roles, utility_roles
-from pipelines.plan.rules.views import primary_output, recipe_of
+from pipelines.plan.rules import audits_others, classifying_references, groups_by, references_of
+from pipelines.plan.rules import members_of
+from pipelines.plan.rules import audited_roles, roles_fitted_on_target
+from pipelines.plan.rules import classifier_roles, utility_roles
+from pipelines.plan.rules import primary_output, recipe_of
 from pipelines.report.attacks import knowledge
 from pipelines.run.folder import RunFolder
 from pipelines.run.points import points

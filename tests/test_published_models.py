@@ -22,7 +22,7 @@ from mi_core.validity.power import PUBLISHED, detectable_auc, verdict_power
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.encoders import LoadedConfig
 from pipelines.plan.load import load
-from pipelines.plan.rules.controls import groups_by
+from pipelines.plan.rules import groups_by
 from tests.mi_core import vit_mae
 from tests.mi_core.adoption.folders import save_open_clip
 from tests.mi_core.adoption.test_vit_mae import older

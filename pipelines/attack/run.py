@@ -26,7 +26,7 @@ from pipelines.console import count_of, say
 from pipelines.data.draw.splits import Splits
 from pipelines.data.plans import Planned
 from pipelines.files import storage
-from pipelines.plan.keys import Item
+from pipelines.plan.items import Item
 from pipelines.run.parts import Once
 from pipelines.run.ray_session import TASK_MEMORY, mapped
 

@@ -33,7 +33,7 @@ from pipelines.data.draw.images import load_images
 from pipelines.data.draw.splits import Splits
 from pipelines.encoders.stored import describe, weights_path
 from pipelines.plan.checks import build
-from pipelines.plan.rules.views import primary_output, recipe_of
+from pipelines.plan.rules import primary_output, recipe_of
 from pipelines.run.folder import SeedFolder
 
 _VARIANTS = 8  # tried of each image

@@ -17,8 +17,7 @@ from pipelines.data.draw.splits import Splits
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.plan.checks import build
-from pipelines.plan.rules.encoders import training_chain
-from pipelines.plan.rules.views import primary_output
+from pipelines.plan.rules import primary_output, training_chain
 
 TUNED, NEVER = "selftest-tuned", "selftest-never"  # encoders: the target trained on, and one that saw neither group
 KEEPING = "selftest-keeping"  # an encoder that was trained anew on a tenth of the members

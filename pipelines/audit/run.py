@@ -43,7 +43,7 @@ from pipelines.files.digest import digest
 from pipelines.plan.attack_checks import check_drawn
 from pipelines.plan.items import Plan
 from pipelines.plan.resolve import queries_in
-from pipelines.plan.rules.controls import audits_others
+from pipelines.plan.rules import audits_others
 from pipelines.plan.written import plan_digest, write_plans
 from pipelines.pretrain import run as pretrain
 from pipelines.report import run as report

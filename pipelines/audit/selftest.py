@@ -54,7 +54,7 @@ from pipelines.lots.publish import publish
 from pipelines.lots.statement import STATEMENT
 from pipelines.lots.vault import VAULT, Lot
 from pipelines.plan.checks import build
-from pipelines.plan.rules.views import primary_output, recipe_of
+from pipelines.plan.rules import primary_output, recipe_of
 from pipelines.report.forget import forget
 from pipelines.run.folder import SCAN, RunFolder, SeedFolder
 from pipelines.run.machine import note, watched

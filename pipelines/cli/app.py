@@ -40,7 +40,7 @@ from pipelines.cli.shards import shards_app
 from pipelines.console import complain, log_as_json, output
 from pipelines.errors import UserError, fault_of_user, unavailable_in
 from pipelines.files import storage
-from pipelines.run.interrupts import Interrupted, heed_sigterm, interruptible
+from pipelines.run.machine import Interrupted, heed_sigterm, interruptible
 
 if TYPE_CHECKING:
     from pipelines.config.run_config import RunConfig

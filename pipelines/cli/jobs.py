@@ -10,7 +10,7 @@ from pipelines.cli.check import check_stage, check_weights, loaded_run
 from pipelines.cli.flags import Address, Config, ConfigOrFlags, Flags, Force, Out, Overrides, Verbose, Yes, with_flags
 from pipelines.console import output
 from pipelines.errors import UserError
-from pipelines.run.interrupts import interruptible
+from pipelines.run.machine import interruptible
 
 
 def submit(

@@ -77,7 +77,7 @@ class RunConfig(Section):
     budget: BudgetConfig = BudgetConfig()
     prices: PricesConfig = PricesConfig()
     sweep: dict[str, tuple[dict[str, Any], ...]] = Field(
-        default_factory=dict, description="fields to repeat the run with, see pipelines.plan.sweeps"
+        default_factory=dict, description="fields to repeat the run with, see pipelines.plan.load"
     )
     tune: TuneConfig | None = Field(default=None, description="parameters of a defense to search for")
     fold: Literal["all", "search", "final"] = Field(

@@ -43,7 +43,7 @@ from pipelines.files import storage
 from pipelines.files.digest import digest
 from pipelines.plan.checks import check_adopted
 from pipelines.plan.resolve import resolve, roles_in_config
-from pipelines.plan.rules.roles import audited_roles
+from pipelines.plan.rules import audited_roles
 from pipelines.run.parts import Once
 from pipelines.run.points import Run
 from pipelines.run.ray_session import cpus_each, mapped

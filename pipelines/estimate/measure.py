@@ -38,11 +38,10 @@ from pipelines.data.scan.scan import usable
 from pipelines.errors import UserError
 from pipelines.estimate.outline import RoleSizes, Stated, TimeChunks, TimedPass, Training, stand_in
 from pipelines.extract import bank
-from pipelines.extract.actor.telemetry import STEPS
+from pipelines.extract.actor.worker import STEPS
 from pipelines.extract.division.jobs import ShardJob, orders_of
 from pipelines.extract.division.passes import CHUNK
-from pipelines.extract.division.readers import read_chunks
-from pipelines.extract.division.selections import Selection
+from pipelines.extract.division.readers import Selection, read_chunks
 from pipelines.files import many, storage
 from pipelines.run.points import Run
 from pipelines.run.ray_session import TASK_MEMORY, borne, decoding_threads, encoder_actors, mapped, trainings_at_once

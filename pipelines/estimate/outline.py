@@ -23,15 +23,14 @@ from pipelines.data.draw.splits import Splits, are_drawn
 from pipelines.data.plans import drawn_roles
 from pipelines.data.read.sources import Source
 from pipelines.encoders.adopt import probes_of, read_encoder
-from pipelines.extract.actor.loaded import Checkpoint
+from pipelines.extract.actor.asking import Checkpoint
 from pipelines.extract.actor.worker import EncodeChunks
 from pipelines.extract.division.jobs import ShardJob
 from pipelines.extract.division.passes import Pass, grouped
-from pipelines.extract.division.selections import Selection
+from pipelines.extract.division.readers import Selection
 from pipelines.files.digest import digest
 from pipelines.plan.checks import check_adopted
-from pipelines.plan.items import Encoder, Plan, Query, Role
-from pipelines.plan.keys import items_in
+from pipelines.plan.items import Encoder, Plan, Query, Role, items_in
 from pipelines.plan.resolve import resolve
 from pipelines.run.folder import SeedFolder
 from pipelines.run.points import Run

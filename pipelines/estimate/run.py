@@ -27,7 +27,7 @@ from pipelines.estimate import measure
 from pipelines.estimate.measure import SECONDS, QueryCost, Samples, TrainingCost, key, side_by_side
 from pipelines.estimate.outline import Outline, RoleSizes, TimedPass, Training, outline
 from pipelines.extract.actor.asking import together
-from pipelines.extract.actor.telemetry import STEPS
+from pipelines.extract.actor.worker import STEPS
 from pipelines.extract.division.jobs import shared
 from pipelines.extract.division.passes import CHUNK
 from pipelines.extract.stream import READERS_PER_ACTOR

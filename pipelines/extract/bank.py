@@ -48,13 +48,9 @@ def _file(folder: SeedFolder, role: str, count: int, data: DataConfig) -> str:
     splits = Splits.load(folder.path)
     mark = digest(splits.role_digest(role), count, folder.seed, data.decoder().digest())[:12]
     path = f"{folder.store}/bank-{mark}.npy"
-    if not storage.exists(path):
-        _write(path, data, splits, role, count, folder.seed)
-    return path
-
-
-def _write(path: str, data: DataConfig, splits: Splits, role: str, count: int, seed: int) -> None:
-    ids = splits.first([role], count, seed)
+    if storage.exists(path):
+        return path
+    ids = splits.first([role], count, folder.seed)
     if len(ids) < count:
         raise UserError(
             f"data.roles.{role} has {len(ids)} images, and an attack compares samples with {count}; add some"
@@ -63,6 +59,7 @@ def _write(path: str, data: DataConfig, splits: Splits, role: str, count: int, s
     buffer = io.BytesIO()
     np.save(buffer, read.images)
     storage.write_atomic(path, buffer.getvalue())
+    return path
 
 
 def with_noise(job: ShardJob) -> ShardJob:

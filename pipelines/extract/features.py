@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -17,8 +17,7 @@ from pipelines.data.draw.splits import Splits, in_roles
 from pipelines.errors import UserError
 from pipelines.extract.division.passes import Recorded, column_of, recorded_passes
 from pipelines.files import many, storage
-from pipelines.plan.items import Plan, Query, Reading
-from pipelines.plan.keys import items_in
+from pipelines.plan.items import Plan, Query, Reading, items_in
 from pipelines.run.folder import SeedFolder
 
 
@@ -74,22 +73,18 @@ def _measured(folder: SeedFolder, reading: Reading, splits: Splits, whole: Split
     parts = [part for part in parts if len(part.keys)]
     if not parts:
         raise (UserError if splits is whole else NothingAsked)(f"no sample of {', '.join(names)} was queried")
-    features = _in_order(parts)
+    named = pa.chunked_array([pa.array([part.source] * len(part.keys), pa.string()) for part in parts])
+    keys = pa.chunked_array([chunk for part in parts for chunk in part.keys.cast(pa.large_string()).chunks])
+    ids = pa.table({"source": named, "key": keys})
+    order = np.asarray(pc.sort_indices(ids, [("source", "ascending"), ("key", "ascending")]))
     measures = {query.measure.name: query.measure for query in reading.queries}
-    values = {
-        name: measures[name].first_views(column, reading.drawn, reading.used) if reading.drawn else column
-        for name, column in features.values.items()
-    }
-    features = Features(features.ids, values)
-    return features if samples.fold == "all" else take_fold(features, reading, whole)
-
-
-def take_fold(features: Features, reading: Reading, splits: Splits) -> Features:
-    """The samples of a reading in the fold that a search judges."""
-    samples = reading.samples
-    return features.take(
-        among(features.ids, splits.fold([role.name for role in samples.roles], samples.fold, samples.seed))
-    )
+    values = {name: np.concatenate([part.values[name] for part in parts])[order] for name in parts[0].values}
+    if reading.drawn:
+        values = {name: measures[name].first_views(values[name], reading.drawn, reading.used) for name in values}
+    features = Features(np.array(ids_of(ids.take(pa.array(order))), dtype=np.str_), values)
+    if samples.fold == "all":
+        return features
+    return features.take(among(features.ids, whole.fold(names, samples.fold, samples.seed)))
 
 
 class _Part(NamedTuple):
@@ -123,7 +118,8 @@ class _Reader:
         values: dict[str, FloatArray] = {}
         measured = {measure: np.zeros(len(keys), dtype=bool) for measure in self.measures}
         rejected = np.zeros(len(keys), dtype=bool)
-        for columns, table in self._tables(source, item):
+        wanted = self.files.get((source, item), {})
+        for columns, table in zip(wanted.values(), many.streamed(_read, list(wanted)), strict=True):
             place = pc.index_in(table["key"].cast(keys.type), value_set=keys.combine_chunks())
             rows = np.asarray(pc.fill_null(place, -1))
             ok = np.asarray(pc.equal(table["status"], "ok"))
@@ -144,11 +140,6 @@ class _Reader:
         return _Part(
             source, keys.filter(pa.array(~rejected)), {name: array[~rejected] for name, array in values.items()}
         )
-
-    def _tables(self, source: str, item: str) -> Iterator[tuple[Mapping[str, Measure], pa.Table]]:
-        """The wanted columns of each file of a shard, and its content."""
-        wanted = self.files.get((source, item), {})
-        yield from zip(wanted.values(), many.streamed(_read, list(wanted)), strict=True)
 
 
 def found_in(recorded: Sequence[Recorded], queries: Iterable[Query]) -> list[tuple[Recorded, list[Query]]]:
@@ -176,20 +167,6 @@ def _read(path: str) -> pa.Table:
         return storage.read_table(path)
     except FileNotFoundError as error:
         raise UserError(f"{path} is missing; run the extract stage first") from error
-
-
-def _in_order(parts: Sequence[_Part]) -> Features:
-    """The features of all parts, sorted by source and key."""
-    names = pa.chunked_array([pa.array([part.source] * len(part.keys), pa.string()) for part in parts])
-    keys = pa.chunked_array([chunk for part in parts for chunk in part.keys.cast(pa.large_string()).chunks])
-    ids = pa.table({"source": names, "key": keys})
-    order = np.asarray(pc.sort_indices(ids, [("source", "ascending"), ("key", "ascending")]))
-    ids = ids.take(pa.array(order))
-    columns = parts[0].values
-    return Features(
-        np.array(ids_of(ids), dtype=np.str_),
-        {name: np.concatenate([part.values[name] for part in parts])[order] for name in columns},
-    )
 
 
 def rejected_samples(plan: Plan, folder: SeedFolder) -> list[dict[str, str]]:

@@ -18,8 +18,7 @@ from pipelines.extract.actor.attempts import lost_queries
 from pipelines.extract.division.jobs import ATTEMPTS
 from pipelines.extract.division.passes import Pass, Recorded, pass_of, recorded_passes, resumed, with_banks
 from pipelines.extract.features import read
-from pipelines.plan.items import Encoder, Query, Reading
-from pipelines.plan.keys import items_in
+from pipelines.plan.items import Encoder, Query, Reading, items_in
 from pipelines.run.folder import SeedFolder
 
 PROBE, LOST = "(probe)", "(lost and asked again)"

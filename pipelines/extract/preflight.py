@@ -14,7 +14,7 @@ from pipelines.config.sections.encoders import EndpointConfig
 from pipelines.encoders.probe_ledger import attacked
 from pipelines.encoders.stored import describe
 from pipelines.errors import UserError, fault_of_user
-from pipelines.extract.actor.loaded import device_with
+from pipelines.extract.actor.asking import device_with
 from pipelines.files import storage
 from pipelines.run.folder import SeedFolder
 from pipelines.run.points import Run

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
+from mi_core.features.sequential import StoppingRule
 from pipelines.config.sections.data import DataConfig
 from pipelines.console import say
 from pipelines.data.draw.splits import Splits
@@ -22,24 +24,26 @@ from pipelines.data.plans import Planned
 from pipelines.encoders import unchanged
 from pipelines.encoders.access import access_to
 from pipelines.errors import UserError
-from pipelines.extract import bank, ledger, stopping
+from pipelines.extract import bank, ledger
 from pipelines.extract.actor.attempts import Unpaid, begun, begun_of, settle
 from pipelines.extract.actor.worker import EncodeChunks
 from pipelines.extract.chunk_size import Sizing
 from pipelines.extract.division.jobs import ATTEMPTS, Place, ShardJob, jobs_left, jobs_of, looked_up, places_of
 from pipelines.extract.division.passes import FeatureFile, Pass, grouped, recorded_passes, resumed, with_banks
 from pipelines.extract.division.readers import Kept
-from pipelines.extract.executors import Executor, InProcess, InRay
 from pipelines.extract.features import rejected_samples
-from pipelines.plan.items import Query
-from pipelines.plan.keys import items_in
+from pipelines.extract.stream import InProcess, InRay
+from pipelines.files import storage
+from pipelines.plan.items import Fit, Query, items_in
 from pipelines.run.folder import SeedFolder
 from pipelines.run.points import Run
 
+RuleOf = Callable[[Fit, SeedFolder], StoppingRule]
+"""Fits a sequential attack and returns its stopping rule."""
 _Asked = tuple[SeedFolder, str]  # an encoder of a folder
 
 
-def run(runs: Sequence[Run], planned: Sequence[Planned], rule_of: stopping.RuleOf) -> None:
+def run(runs: Sequence[Run], planned: Sequence[Planned], rule_of: RuleOf) -> None:
     """Compute every query of some plans that is not committed yet, each once however many plans have it.
 
     Args:
@@ -72,9 +76,7 @@ def run(runs: Sequence[Run], planned: Sequence[Planned], rule_of: stopping.RuleO
         _account(plan)
 
 
-def here(
-    planned: Sequence[Planned], rule_of: stopping.RuleOf, encode: EncodeChunks, kept: Kept, chunk: int | str
-) -> None:
+def here(planned: Sequence[Planned], rule_of: RuleOf, encode: EncodeChunks, kept: Kept, chunk: int | str) -> None:
     """Do the same in this process, shard after shard: a trial of a search is itself a Ray task.
 
     Args:
@@ -152,40 +154,32 @@ def plan_passes(planned: Sequence[Planned], sizing: Sizing | None, chunk: int | 
     return passes
 
 
-def _waves(passes: Sequence[PlannedPass]) -> list[list[PlannedPass]]:
-    """The passes in the order of what they depend on: a stopping rule is fitted on features of the first wave."""
-    waves = [[one for one in passes if (one.query.stopping is not None) == stopped] for stopped in (False, True)]
-    return [wave for wave in waves if wave]
-
-
 @dataclass(frozen=True)
 class _Start:
     """One start of a run: its name, the attempts per chunk that it may make, and what fits stopping rules."""
 
     name: str
     allowed: int
-    rule_of: stopping.RuleOf
+    rule_of: RuleOf
 
 
-def _answer(passes: Sequence[PlannedPass], planned: Sequence[Planned], start: _Start, executor: Executor) -> None:
-    """Compute the remaining features of some passes."""
-    for wave in _waves(passes):
+def _answer(
+    passes: Sequence[PlannedPass], planned: Sequence[Planned], start: _Start, executor: InRay | InProcess
+) -> None:
+    """Compute the remaining features of some passes; stopping rules are fitted on features of the first wave."""
+    waves = [[one for one in passes if (one.query.stopping is not None) == stopped] for stopped in (False, True)]
+    for wave in filter(None, waves):
         jobs = [job for one in wave for job in one.jobs()]
         todo = _with_attempts(jobs, start)
         if len(todo) < len(jobs):
             say("extract", f"{len(jobs) - len(todo)} of {len(jobs)} shards already done")
         if todo:
-            executor.answer(bank.with_banks(stopping.with_rules(todo, start.rule_of, executor.map), planned))
-        _finish(wave, jobs)
-
-
-def _finish(passes: Sequence[PlannedPass], jobs: Sequence[ShardJob]) -> None:
-    """Write the receipts of some passes, whose jobs are all done."""
-    files: dict[str, list[FeatureFile]] = {}
-    for job in jobs:
-        files.setdefault(job.query.tag, []).append(job.file)
-    for one in passes:
-        one.query.finish(files.get(one.query.tag, []))
+            executor.answer(bank.with_banks(with_rules(todo, start.rule_of, executor.map), planned))
+        files: dict[str, list[FeatureFile]] = {}
+        for job in jobs:
+            files.setdefault(job.query.tag, []).append(job.file)
+        for one in wave:
+            one.query.finish(files.get(one.query.tag, []))
 
 
 def _looked_through(passes: Sequence[PlannedPass], budget: int | None) -> tuple[Counter[_Asked], Counter[_Asked]]:
@@ -233,3 +227,26 @@ def _account(planned: Planned) -> None:
             f"{len(rejected)} of {asked} samples could not be queried, more than data.max_rejected = "
             f"{plan.data.max_rejected:.2%} allows; first {first['source']}/{first['key']}: {first['reason']}"
         )
+
+
+def with_rules(
+    jobs: list[ShardJob], rule_of: RuleOf, map_over: Callable[[Callable[..., None], Iterable[Any]], None]
+) -> list[ShardJob]:
+    """Give jobs their stopping rules; missing rules are fitted, by ``map_over``.
+
+    Raises:
+        UserError, ConfigError, NumericError, ShapeError: an attack cannot be fitted on its reference.
+    """
+    stopped = {job.rule_path: job for job in jobs if job.query.stopping is not None}
+    if not stopped:
+        return jobs
+    first = {path: (job, rule_of) for path, job in stopped.items() if not storage.exists(path)}
+    map_over(_fit, first.values())
+    rules = {path: StoppingRule(**storage.read_json(path)) for path in stopped}
+    return [job if job.query.stopping is None else replace(job, rule=rules[job.rule_path]) for job in jobs]
+
+
+def _fit(job: ShardJob, rule_of: RuleOf) -> None:
+    """Fit and write a rule."""
+    assert job.query.stopping is not None
+    storage.write_json(job.rule_path, asdict(rule_of(job.query.stopping, job.folder)))

@@ -7,20 +7,79 @@ from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from pipelines.config.sections.limits import ResourcesConfig
-from pipelines.console import meter
+from pipelines.console import count_of, meter, say
 from pipelines.encoders.access import Access
 from pipelines.errors import UserError
+from pipelines.extract import preflight
 from pipelines.extract.actor.attempts import Unpaid
-from pipelines.extract.actor.worker import EncodeChunks, decode_chunks
+from pipelines.extract.actor.worker import STEPS, EncodeChunks, decode_chunks
 from pipelines.extract.division.jobs import ShardJob, orders_of
-from pipelines.extract.division.readers import read_chunks
-from pipelines.extract.throughput import Throughput, steady_rate
+from pipelines.extract.division.readers import Kept, chunks_of, read_chunks
 from pipelines.files import many
-from pipelines.run.ray_session import TASK_MEMORY, borne, decoding_threads, encoder_actors
+from pipelines.run.points import Run
+from pipelines.run.ray_session import TASK_MEMORY, borne, decoding_threads, encoder_actors, mapped
+
+
+@dataclass
+class Throughput:
+    """Counts and seconds of an extraction, summed over actors.
+
+    ``images`` counts an image for every encoder that it was shown to; ``decodes`` counts how often one was decoded.
+    ``builds`` counts how often an actor loaded an encoder: the number of actors times that of encoders, at best.
+    ``steady`` is the rate in images per second while all actors work: the sum of their rates, each from its first
+    chunk on, until the first actor has nothing left. ``started`` is the seconds until all have committed a chunk.
+    Both are 0 where an actor had fewer than three chunks.
+    """
+
+    images: int = 0
+    views: int = 0
+    rejected: int = 0
+    builds: int = 0
+    decodes: int = 0
+    wall: float = 0.0
+    decode: float = 0.0
+    augment: float = 0.0
+    forward: float = 0.0
+    features: float = 0.0
+    commit: float = 0.0
+    started: float = 0.0
+    steady: float = 0.0
+
+    def add(self, receipt: Mapping[str, Any]) -> None:
+        """Count one committed chunk of one job."""
+        self.images += receipt["rows"]
+        self.views += receipt["queries"]
+        for name in ("rejected", "builds", "decodes", *STEPS):
+            setattr(self, name, getattr(self, name) + receipt[name])
+
+
+def steady_rate(came: Sequence[Sequence[tuple[float, int]]]) -> tuple[float, float]:
+    """The time at which every actor had committed a chunk, and the images per second after it.
+
+    Args:
+        came: per actor (second, images) of the chunks it committed.
+
+    Example:
+        >>> steady_rate([[(2.0, 10), (3.0, 10), (4.0, 10)], [(5.0, 10), (5.5, 10), (6.0, 10), (9.0, 10)]])
+        (5.0, 0.0)
+        >>> steady_rate([[(2.0, 10), (3.0, 10), (4.0, 10)], [(2.5, 10), (3.0, 10), (3.5, 10), (9.0, 10)]])
+        (2.5, 30.0)
+    """
+    started, end = max(chunks[0][0] for chunks in came), min(chunks[-1][0] for chunks in came)
+    rate = 0.0
+    for chunks in map(sorted, came):
+        inside = [(second, count) for second, count in chunks if second <= end]
+        if len(inside) < 3:
+            return round(started, 3), 0.0
+        rate += sum(count for _, count in inside[1:]) / (inside[-1][0] - inside[0][0])
+    return round(started, 3), round(rate, 2)
+
 
 READERS_PER_ACTOR = 2
 BLOCKS = 64  # of orders for each reader, at most: a block costs the driver milliseconds and is read by one task
@@ -125,3 +184,58 @@ def removed_in_bulk() -> Iterator[list[str]]:
         yield files
     finally:
         many.remove_files(files)
+
+
+@dataclass
+class InRay:
+    """The cluster; ``runs``: a run, whose resources and manifest are used, and the points of its sweeps."""
+
+    runs: list[Run]
+    access: Access | None
+    checked: bool = False
+
+    def map(self, function: Callable[..., None], arguments: Iterable[tuple[Any, ...]]) -> None:
+        """Call a function as Ray tasks."""
+        mapped(function, arguments, "rules", "stopping rules")
+
+    def answer(self, jobs: list[ShardJob]) -> None:
+        """Stream the shards through readers and encoder actors; once before, check nodes and encoders."""
+        config, folder = self.runs[0]
+        if not self.checked:
+            preflight.run(self.runs)
+            self.checked = True
+        throughput = stream(jobs, config.resources, self.access, name=config.name, compile=config.queries.compile)
+        precision = sorted({job.query.precision for job in jobs})
+        folder.append_manifest("extraction", asdict(throughput) | {"precision": precision})
+        rate = throughput.images / throughput.wall
+        encoders = len({job.query.encoder_key for job in jobs})
+        asked = count_of(throughput.images, "image", "images") + f" for {encoders} encoders together" * (encoders > 1)
+        say("extract", f"{asked}, {throughput.views} queries, {rate:.0f} images/s")
+
+
+@dataclass
+class InProcess:
+    """This process: a trial of a search is itself a Ray task.
+
+    Args:
+        encode: the encoder actor, which may remember answers of backbones.
+        kept: samples that were read before.
+    """
+
+    encode: EncodeChunks
+    kept: Kept
+
+    def map(self, function: Callable[..., None], arguments: Iterable[tuple[Any, ...]]) -> None:
+        """Call a function here."""
+        for given in arguments:
+            function(*given)
+
+    def answer(self, jobs: list[ShardJob]) -> None:
+        """Query shard after shard."""
+        with removed_in_bulk() as taken:
+            for order in orders_of(jobs):
+                for row in chunks_of(order, self.kept.reader(order.reader)):
+                    for receipt in self.encode(row).to_pylist():
+                        if receipt["error"]:
+                            raise UserError(receipt["error"])
+                        taken.extend(receipt["markers"])

@@ -12,10 +12,17 @@ from pipelines.config.sections.attacks import AUDITED, SAMPLES, SHADOW, SHADOWS,
 from pipelines.config.sections.data import DataConfig
 from pipelines.config.sections.encoders import EndpointConfig
 from pipelines.errors import UserError
-from pipelines.plan.rules.controls import references_of
-from pipelines.plan.rules.encoders import member_roles, members_of, shadow_families, shadows_of
-from pipelines.plan.rules.roles import audited_roles, population_roles, reference_roles
-from pipelines.plan.rules.views import crafter_of
+from pipelines.plan.rules import (
+    audited_roles,
+    crafter_of,
+    member_roles,
+    members_of,
+    population_roles,
+    reference_roles,
+    references_of,
+    shadow_families,
+    shadows_of,
+)
 
 
 def check_attack(config: RunConfig, place: str, attack: AttackConfig) -> None:

@@ -21,14 +21,23 @@ from pipelines.config.sections.attacks import AUDITED, GAUSSIAN, AttackConfig, A
 from pipelines.config.sections.encoders import DefendedConfig, EndpointConfig, LoadedConfig, TrainedConfig
 from pipelines.errors import UserError
 from pipelines.plan.attack_checks import check_attack, check_roles
-from pipelines.plan.items import Plan, Query
-from pipelines.plan.keys import items_in
+from pipelines.plan.items import Plan, Query, items_in
 from pipelines.plan.resolve import queries_in
-from pipelines.plan.rules.dp_audit import guessing_attacks, guessing_output, promising_encoders
-from pipelines.plan.rules.encoders import members_of, shadow_families, shadows_of, training_chain
-from pipelines.plan.rules.roles import audited_roles, is_membership_unknown, reference_roles
-from pipelines.plan.rules.utility import auxiliary_roles
-from pipelines.plan.rules.views import outputs_of, primary_output
+from pipelines.plan.rules import (
+    audited_roles,
+    auxiliary_roles,
+    guessing_attacks,
+    guessing_output,
+    is_membership_unknown,
+    members_of,
+    outputs_of,
+    primary_output,
+    promising_encoders,
+    reference_roles,
+    shadow_families,
+    shadows_of,
+    training_chain,
+)
 
 
 def build(values: Mapping[str, Any]) -> RunConfig:

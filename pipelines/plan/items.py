@@ -2,21 +2,107 @@
 
 `resolve` makes a `Plan` of the config and the roles that were drawn, one for each seed. A plan is made of items, and
 each item of others: a judge of a score, a score of a fit and of readings, a reading of queries, a query of an encoder,
-samples and views. The result of an item depends on its fields alone, and its key is a digest of them (`keys`): items of
-equal keys are made once. Stages are handed items: `pretrain` makes encoders, `extract` answers queries, `attack` fits,
-scores and judges.
+samples and views. The result of an item depends on its fields alone, and its key is a digest of them: items of equal
+keys are made once. Stages are handed items: `pretrain` makes encoders, `extract` answers queries, `attack` fits, scores
+and judges.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
+from functools import cached_property
+from typing import Any, TypeVar
 
-from mi_core.features import Measure
+from pydantic import BaseModel
+
+from mi_core.features.measure import Measure, as_json
 from pipelines.config.sections.attacks import AttackConfig, AttributeInferenceConfig
 from pipelines.config.sections.data import DataConfig
 from pipelines.config.sections.encoders import EncoderConfig
 from pipelines.config.sections.queries import Recipe
-from pipelines.plan.keys import Item, unkeyed
+from pipelines.files.digest import digest
+
+VERSION = 4
+"""Of what items mean: raise it where the same fields give other results."""
+
+Kind = TypeVar("Kind", bound="Item")
+
+
+def unkeyed(**settings: Any) -> Any:
+    """A field that changes no result, so that it is no part of the key."""
+    return field(metadata={"keyed": False}, compare=False, **settings)
+
+
+class Item:
+    """A frozen dataclass whose result lies under its key."""
+
+    @cached_property
+    def key(self) -> str:
+        """64 hex digits. Fields that have their default are left out, so that a new field moves no key."""
+        return key_of(type(self).__name__, self.fields)
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The fields that the key is a digest of, as plain values; inputs by their keys."""
+        return {
+            part.name: keyed(value)
+            for part in fields(self)  # type: ignore[arg-type]
+            if part.metadata.get("keyed", True) and (value := getattr(self, part.name)) != default_of(part)
+        }
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Item) and type(self) is type(other) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+
+def key_of(kind: str, parts: Mapping[str, Any]) -> str:
+    """The key of an item of some kind with some fields, as `Item.fields` gives them."""
+    return digest(VERSION, kind, parts)
+
+
+def items_in(whole: Item, kind: type[Kind]) -> list[Kind]:
+    """The items of a kind that an item is made of, itself included, each once, inputs first."""
+    found: dict[str, Kind] = {}
+    seen: set[int] = set()
+
+    def visit(value: Any) -> None:
+        if isinstance(value, tuple):
+            for part in value:
+                visit(part)
+        elif isinstance(value, Item) and id(value) not in seen:
+            seen.add(id(value))
+            for part in fields(value):  # type: ignore[arg-type]
+                visit(getattr(value, part.name))
+            if isinstance(value, kind):
+                found.setdefault(value.key, value)
+
+    visit(whole)
+    return list(found.values())
+
+
+def default_of(part: Any) -> Any:
+    """The default of a field; `MISSING` where it has none."""
+    return part.default if part.default_factory is MISSING else part.default_factory()
+
+
+def keyed(value: Any) -> Any:
+    """A value as the plain values that its key is a digest of."""
+    if isinstance(value, Item):
+        return value.key
+    if isinstance(value, Measure):
+        return as_json(value)
+    if hasattr(value, "identity"):  # an encoder from elsewhere, some of whose settings change no answer
+        return value.identity()
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    if isinstance(value, tuple | list):
+        return [keyed(one) for one in value]
+    return value
 
 
 @dataclass(frozen=True, eq=False)

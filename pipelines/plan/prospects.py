@@ -10,8 +10,7 @@ from mi_core.validity.power import POWER, PUBLISHED, detectable_auc, needed_imag
 from mi_core.validity.verdict import CHOICE, LOT
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.encoders import LoadedConfig
-from pipelines.plan.rules.controls import groups_by
-from pipelines.plan.rules.roles import audited_roles, roles_fitted_on_target
+from pipelines.plan.rules import audited_roles, groups_by, roles_fitted_on_target
 
 _WEB_SCALE = ("open_clip:", "transformers:")
 _TWICE = 2 * PUBLISHED - 0.5

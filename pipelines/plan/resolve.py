@@ -1,8 +1,7 @@
 """Resolve a config and the roles that were drawn into the plan of one seed. Pure: no folder, no Ray, no image.
 
-Every default and every rule of a threat model is decided here and in the files beside: which encoder is the control of
-an attack (`controls`), which views its owner draws (`views`), what it is fitted on (`roles`, `encoders`), how useful an
-encoder is (`utility`). The stages are handed items and decide none of it again.
+Every default and every rule of a threat model is decided here and in `rules`. The stages are handed items and decide
+none of it again.
 """
 
 from __future__ import annotations
@@ -41,19 +40,31 @@ from pipelines.plan.items import (
     Utility,
     Views,
 )
-from pipelines.plan.rules.controls import classifying_references, groups_by, references_of
-from pipelines.plan.rules.dp_audit import guessing_attacks, guessing_output
-from pipelines.plan.rules.encoders import (
+from pipelines.plan.rules import (
     attacked_epochs,
+    audited_roles,
+    auxiliary_roles,
+    classifier_roles,
+    classifying_references,
+    crafter_of,
     epoch_beside,
+    groups_by,
+    guessing_attacks,
+    guessing_output,
     is_trained,
     measured_encoders,
+    outputs_of,
+    outputs_on,
+    population_roles,
+    primary_output,
     queried_epochs,
+    recipe_of,
+    reference_roles,
+    references_of,
+    roles_fitted_on_target,
     shadows_of,
+    utility_roles,
 )
-from pipelines.plan.rules.roles import audited_roles, population_roles, reference_roles, roles_fitted_on_target
-from pipelines.plan.rules.utility import auxiliary_roles, classifier_roles, utility_roles
-from pipelines.plan.rules.views import crafter_of, outputs_of, outputs_on, primary_output, recipe_of
 
 EMBEDDING = (Embedding(),)
 _MEANING = {"captions", "label", "attributes", "group_by"}  # of data: what samples mean besides their pixels

@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipelines.files import storage
-from pipelines.plan.items import Plan
-from pipelines.plan.keys import VERSION, Item, items_in, key_of
+from pipelines.plan.items import VERSION, Item, Plan, items_in, key_of
 
 PLAN_FILE = "plan.json"
 

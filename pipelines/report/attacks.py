@@ -27,9 +27,9 @@ from pipelines.config.sections.encoders import DefendedConfig, TrainedConfig
 from pipelines.data.draw.splits import Splits
 from pipelines.encoders.stored import describe
 from pipelines.files import storage
-from pipelines.plan.rules.dp_audit import promising_encoders
-from pipelines.plan.rules.encoders import epoch_beside, member_roles, shadows_of
-from pipelines.plan.rules.roles import is_membership_unknown
+from pipelines.plan.rules import promising_encoders
+from pipelines.plan.rules import epoch_beside, member_roles, shadows_of
+from pipelines.plan.rules import is_membership_unknown
 from pipelines.report.finished import FinishedRun
 
 TOP = 12  # samples named in the report

@@ -17,7 +17,7 @@ from pipelines.data.draw.splits import Splits
 from pipelines.encoders.stored import describe
 from pipelines.errors import UserError
 from pipelines.files import storage
-from pipelines.plan.rules.views import recipe_of
+from pipelines.plan.rules import recipe_of
 from pipelines.report.finished import FinishedRun
 
 VIEWED = 4  # images shown with their views

@@ -20,9 +20,7 @@ from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.files.damage import reading
 from pipelines.plan.load import load
-from pipelines.plan.rules.encoders import attacked_epochs, members_of
-from pipelines.plan.rules.roles import audited_roles
-from pipelines.plan.rules.views import primary_output
+from pipelines.plan.rules import attacked_epochs, audited_roles, members_of, primary_output
 from pipelines.report.bindings import CONFIG, REPORT, run_folder
 from pipelines.report.verdict import paired_scores
 

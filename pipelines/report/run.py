@@ -55,7 +55,7 @@ from pipelines.extract.features import rejected_samples
 from pipelines.extract.ledger import count_queries
 from pipelines.files import storage
 from pipelines.files.digest import digest
-from pipelines.plan.rules.roles import is_membership_unknown
+from pipelines.plan.rules import is_membership_unknown
 from pipelines.report.attacks import attack_results, dp_audit, memorised, method_part, not_applicable
 from pipelines.report.caveats import caveats, not_applying, not_tested, remarks
 from pipelines.report.encoders import defended, encoder_part

@@ -35,7 +35,7 @@ from pipelines.encoders.stored import describe, tried_path
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.plan.items import Beside
-from pipelines.plan.rules.roles import is_membership_unknown
+from pipelines.plan.rules import is_membership_unknown
 from pipelines.report.finished import FinishedRun
 from pipelines.run.folder import SeedFolder
 from pipelines.run.ray_session import mapped_or_here

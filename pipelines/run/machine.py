@@ -12,6 +12,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -195,3 +196,46 @@ def _of_ray(process: Process, session: str) -> bool:
     """Tell whether a process is of Ray's session by its command line; agents and workers give themselves titles."""
     command = process.command()
     return process.alive() and (session in command or command.startswith("ray::"))
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM during a command."""
+
+
+class Interrupted(BaseException):
+    """Ctrl-C or SIGTERM during a run; the command line library would end with its own code and word."""
+
+
+@contextmanager
+def interruptible(advice: str = "run the same command again to continue") -> Iterator[None]:
+    """Turn Ctrl-C and SIGTERM into `Interrupted` with one line."""
+    try:
+        yield
+    except KeyboardInterrupt as interrupt:
+        what = "ended by SIGTERM" if isinstance(interrupt, Terminated) else "interrupted"
+        raise Interrupted(f"{what}; {advice}") from interrupt
+
+
+def heed_sigterm() -> None:
+    """Raise `Terminated` in the main thread at SIGTERM from now on."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _terminate)
+
+
+@contextmanager
+def own_sigterm() -> Iterator[None]:
+    """Keep the handler of SIGTERM that is set now: Ray sets its own, one that exits and one that dumps a stack."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    except SystemExit as ended:
+        if ended.code == signal.SIGTERM:
+            raise Terminated from ended
+        raise
+    finally:
+        if callable(before) and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)
+
+
+def _terminate(number: int, frame: Any) -> None:
+    raise Terminated

@@ -9,8 +9,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from pipelines.console import bars
 from pipelines.files.lock import lock
 from pipelines.run.heartbeat import progress_lines
-from pipelines.run.interrupts import interruptible
-from pipelines.run.machine import note, watched
+from pipelines.run.machine import interruptible, note, watched
 from pipelines.run.ray_session import mapped, ray_cluster
 
 HERE = 4  # parts up to which a cluster would take longer to start than the work takes

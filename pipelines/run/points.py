@@ -8,7 +8,7 @@ from typing import NamedTuple
 from pipelines.config.reading.fields import with_changes
 from pipelines.config.run_config import RunConfig
 from pipelines.plan.checks import build
-from pipelines.plan.sweeps import LABEL, slug
+from pipelines.plan.load import LABEL, slug
 from pipelines.run.folder import RunFolder
 
 

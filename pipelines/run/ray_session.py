@@ -25,8 +25,7 @@ from pipelines.errors import Unavailable, UserError, fault_of_user
 from pipelines.files import storage
 from pipelines.files.stores import store_of
 from pipelines.run.board import REFRESH_SECONDS, Board, Note, Reporter
-from pipelines.run.interrupts import own_sigterm
-from pipelines.run.machine import cpus, descendants, end_all
+from pipelines.run.machine import cpus, descendants, end_all, own_sigterm
 
 PROBE_SECONDS = 5.0
 TASK_MEMORY = 2**30  # bytes of a task that holds a shard, or an encoder, beside PyTorch

@@ -44,10 +44,15 @@ from pipelines.extract.division.readers import Kept
 from pipelines.files import storage
 from pipelines.files.digest import digest
 from pipelines.plan.checks import build
-from pipelines.plan.rules.encoders import attacked_epochs, shadows_of, training_chain
-from pipelines.plan.rules.roles import audited_roles
-from pipelines.plan.rules.utility import classifier_roles, utility_roles
-from pipelines.plan.rules.views import crafter_of
+from pipelines.plan.rules import (
+    attacked_epochs,
+    audited_roles,
+    classifier_roles,
+    crafter_of,
+    shadows_of,
+    training_chain,
+    utility_roles,
+)
 from pipelines.pretrain import run as pretrain
 from pipelines.run.folder import TUNED, RunFolder
 from pipelines.run.points import Run

@@ -18,7 +18,7 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 
-from pipelines.extract.actor.telemetry import BUSY, COUNTERS, PREFIX, SECONDS, STEPS, TAGS
+from pipelines.extract.actor.worker import BUSY, COUNTERS, PREFIX, SECONDS, STEPS, TAGS
 from tests.cluster.reading import CLUSTER, ROOT, TEXTS, ray_version
 
 DOCKERFILE = TEXTS["Dockerfile"]

@@ -12,8 +12,7 @@ from pipelines.data.plans import plan_of
 from pipelines.extract.division.passes import recorded_passes
 from pipelines.extract.features import read
 from pipelines.files import storage
-from pipelines.plan.items import Query, Reading, Samples
-from pipelines.plan.keys import items_in
+from pipelines.plan.items import Query, Reading, Samples, items_in
 from pipelines.run.folder import RunFolder, SeedFolder
 
 

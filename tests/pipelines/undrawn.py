@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from mi_core.features import Measure
 from pipelines.config.run_config import RunConfig
-from pipelines.plan.items import Plan, Query
-from pipelines.plan.keys import Item, items_in
+from pipelines.plan.items import Item, Plan, Query, items_in
 from pipelines.plan.resolve import resolve, roles_in_config
 
 

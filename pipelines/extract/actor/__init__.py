@@ -2,8 +2,7 @@
 
 It imports of this room `division`, and of the root `bank`.
 
-    worker      a chunk from its images to its committed features; turns: calls that overlap
-    asking      encoders asked for the features of a chunk; loaded: encoders kept between chunks
-    commit      the feature file; attempts: markers of what was tried, and the sample that kills a worker
-    telemetry   metrics for the dashboard
+    worker      a chunk from its images to its committed features
+    asking      encoders, kept between chunks, asked for the features of a chunk; the feature file
+    attempts    markers of what was tried, and the sample that kills a worker
 """

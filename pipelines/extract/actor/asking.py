@@ -5,17 +5,21 @@ Encoders that see the same views share these too.
 
 from __future__ import annotations
 
+import math
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 import torch
+from torch import nn
 
+from mi_core.checks import NumericError
 from mi_core.encoders.averaging import averaged
 from mi_core.encoders.checkpoint import Encoder
 from mi_core.image_files import ImageError
@@ -24,10 +28,11 @@ from mi_core.querying.extractor import Extractor
 from mi_core.querying.forward import Answers, Seconds
 from mi_core.querying.plan import QueryPlan
 from mi_core.streams import pixel_streams
+from pipelines.errors import UserError
 from pipelines.extract.actor.attempts import Attempt
-from pipelines.extract.actor.commit import OK
-from pipelines.extract.actor.loaded import Checkpoint
 from pipelines.extract.division.jobs import ShardJob
+from pipelines.files import storage
+from pipelines.run.folder import SeedFolder
 
 CRASHED = "crashed: the worker died on this sample"
 Decoded = Pixels | str
@@ -74,7 +79,7 @@ class Group:
         device: torch.device,
         bank: torch.Tensor | None = None,
     ) -> None:
-        self.names = [{epoch: checkpoint_in_words(job, epoch) for epoch in job.query.epochs} for job in jobs]
+        self.names = [{epoch: f"{job.encoder} at epoch {epoch}" for epoch in job.query.epochs} for job in jobs]
         first, plans = jobs[0], [job.plan for job in jobs]
         self.extractor = Extractor(
             {
@@ -144,19 +149,18 @@ class Asking:
         spent = self.group.extractor.seconds
         each = {name: getattr(spent, name) / len(self.jobs) for name in ("augment", "forward", "features")}
         for job, names in zip(self.jobs, self.group.names, strict=True):
-            columns = {epoch: _joined(parts, name) for epoch, name in names.items()}
+            columns = {
+                epoch: {
+                    column: np.concatenate([part[name][column] for part in parts])
+                    for column in (parts[0][name] if parts else ())
+                }
+                for epoch, name in names.items()
+            }
             queries = job.queries_of(good)
             if job.rule is not None:  # the first number of every row of features
                 asked = sum(int(counts[:, 0].sum()) for by_need in columns.values() for counts in by_need.values())
                 queries = asked * job.query.repeats
             yield Asked(job, columns, queries, {**each, **shared})
-
-
-def _joined(parts: Sequence[Mapping[str, Mapping[str, np.ndarray]]], name: str) -> dict[str, np.ndarray]:
-    """Features of one encoder by column."""
-    if not parts:
-        return {}
-    return {column: np.concatenate([part[name][column] for part in parts]) for column in parts[0][name]}
 
 
 def ask(
@@ -231,6 +235,149 @@ def checkpoints_of(job: ShardJob) -> list[Checkpoint]:
     return [Checkpoint(job.folder, job.encoder, epoch) for epoch in job.query.epochs]
 
 
-def checkpoint_in_words(job: ShardJob, epoch: int) -> str:
-    """The name of a checkpoint in errors."""
-    return f"{job.encoder} at epoch {epoch}"
+OK = "ok"
+
+
+def commit(
+    job: ShardJob,
+    chunk: int,
+    keys: Sequence[str],
+    status: Sequence[str],
+    columns: Mapping[int, Mapping[str, np.ndarray]],
+) -> None:
+    """Write the features of a chunk, which are its feature files for good.
+
+    Args:
+        job, chunk: what was asked.
+        keys, status: of its N samples.
+        columns: by epoch and name, the values of the samples whose status is ``ok``.
+    """
+    rejected = [
+        {"source": job.source, "shard": job.item.name, "key": key, "reason": state}
+        for key, state in zip(keys, status, strict=True)
+        if state != OK
+    ]
+    if rejected:
+        storage.write_json(job.rejected_path(chunk), rejected)
+    for epoch, values in columns.items():
+        kept = {name: column for name, column in values.items() if name in job.query.columns}
+        storage.write_table(job.path(epoch, chunk), sample_table(keys, status, kept, job.query.feature_precision))
+
+
+def sample_table(
+    keys: Sequence[str], status: Sequence[str], columns: Mapping[str, np.ndarray], precision: str
+) -> pa.Table:
+    """One row per sample, in order; rejected samples have a status and null measurements.
+
+    Raises:
+        NumericError: a number is beyond the precision.
+    """
+    rows = np.flatnonzero([state == OK for state in status])
+    arrays: dict[str, pa.Array] = {
+        "key": pa.array(keys, pa.string()),
+        "status": pa.array(status, pa.string()),
+    }
+    take = np.full(len(keys), -1)
+    take[rows] = np.arange(len(rows))
+    indices = pa.array(take, mask=take < 0)
+    for name, values in columns.items():
+        with np.errstate(over="ignore"):
+            numbers = np.ascontiguousarray(values, dtype=precision).reshape(-1)
+        if not np.array_equal(np.isinf(numbers), np.isinf(values).reshape(-1)):
+            raise NumericError(
+                f"{name} has a value of {np.abs(values).max():.3g}, which float16 cannot hold; set "
+                "queries.feature_precision: float32"
+            )
+        flat = pa.array(numbers)
+        whole = flat if values.ndim == 1 else pa.FixedSizeListArray.from_arrays(flat, math.prod(values.shape[1:]))
+        arrays[name] = whole.take(indices)
+    return pa.table(arrays)
+
+
+ON_CPU = 2 * 2**30  # bytes of weights that an actor without a GPU keeps
+OF_GPU = 0.25  # share of its part of a GPU's memory that an actor keeps weights in
+
+
+class Checkpoint(NamedTuple):
+    """A checkpoint of an encoder of a run."""
+
+    folder: SeedFolder
+    encoder: str
+    epoch: int
+
+
+class LoadedEncoders:
+    """Encoders by checkpoint; when their weights exceed a budget, those used longest ago leave.
+
+    Args:
+        load: builds an encoder on the actor's device.
+        budget: bytes of weights. The encoders in use stay, even beyond it.
+    """
+
+    def __init__(self, load: Callable[[Checkpoint], Encoder], budget: int) -> None:
+        self.load, self.budget = load, budget
+        self.builds = 0
+        self.kept: OrderedDict[Checkpoint, Encoder] = OrderedDict()
+        self.sizes: dict[Checkpoint, int] = {}  # bytes of all that were ever loaded
+
+    def __call__(self, wanted: Sequence[Checkpoint]) -> list[Encoder]:
+        """The encoders of some checkpoints, loaded where they are not kept."""
+        for checkpoint in wanted:
+            if checkpoint not in self.kept:
+                self.kept[checkpoint] = self.load(checkpoint)
+                self.sizes[checkpoint] = weights_of(self.kept[checkpoint])
+                self.builds += 1
+            self.kept.move_to_end(checkpoint)
+        while len(self.kept) > len(set(wanted)) and self._bytes(self.kept) > self.budget:
+            self.kept.popitem(last=False)
+        return [self.kept[checkpoint] for checkpoint in wanted]
+
+    def rounds(self, wanted: Sequence[Sequence[Checkpoint]]) -> list[list[int]]:
+        """Split what is wanted into rounds, each of which fits the budget: positions in order, each once."""
+        for checkpoint in dict.fromkeys(one for some in wanted for one in some):
+            if checkpoint not in self.sizes:
+                self([checkpoint])
+        rounds: list[list[int]] = []
+        held: set[Checkpoint] = set()
+        for position, some in enumerate(wanted):
+            if rounds and self._bytes(held | {*some}) <= self.budget:
+                rounds[-1].append(position)
+                held |= {*some}
+            else:
+                rounds.append([position])
+                held = {*some}
+        return rounds
+
+    def _bytes(self, checkpoints: Iterable[Checkpoint]) -> int:
+        return sum(self.sizes[checkpoint] for checkpoint in checkpoints)
+
+
+def device_with(gpus: float) -> torch.device:
+    """The device of an actor that holds some GPUs, on which its passes were planned.
+
+    Raises:
+        UserError: it holds GPUs, but PyTorch sees none.
+    """
+    if gpus and not torch.cuda.is_available():
+        raise UserError(
+            f"resources.gpus_per_actor = {gpus:g}, but PyTorch sees no GPU there; install PyTorch with CUDA, or set it "
+            "to 0"
+        )
+    return torch.device("cuda" if gpus else "cpu")
+
+
+def weights_of(module: nn.Module) -> int:
+    """Bytes of the parameters and buffers of a module."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in (*module.parameters(), *module.buffers()))
+
+
+def budget_on(device: torch.device, gpus: float) -> int:
+    """Bytes of weights that an actor keeps on a device.
+
+    Args:
+        device: of the actor.
+        gpus: GPUs that the actor holds, such as .5.
+    """
+    if device.type != "cuda":
+        return ON_CPU
+    return int(OF_GPU * min(1.0, gpus) * torch.cuda.get_device_properties(device).total_memory)

@@ -10,7 +10,7 @@ others continue.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from pipelines.errors import UserError
@@ -32,14 +32,16 @@ def markers_folder(store: str, encoder_key: str, kind: str) -> str:
 
 def lost_queries(store: str, encoder_key: str) -> int:
     """Queries begun and not committed; an upper bound, since an interrupted chunk may have sent fewer."""
-    return sum(_queries(path) for path in storage.list_files(markers_folder(store, encoder_key, QUERYING)))
+    markers = storage.list_files(markers_folder(store, encoder_key, QUERYING))
+    return sum(int(storage.read_bytes(path).split()[0]) for path in markers)
 
 
 def begun(store: str, encoder_key: str) -> Mapping[str, Begun]:
     """Attempts begun and not committed, by the common name of a chunk's markers."""
     sessions: dict[str, Counter[str]] = {}
     for path in storage.list_files(markers_folder(store, encoder_key, QUERYING)):
-        sessions.setdefault(path.rpartition(".")[0], Counter())[_session(path)] += 1
+        session = storage.read_bytes(path).decode().partition(" ")[2]
+        sessions.setdefault(path.rpartition(".")[0], Counter())[session] += 1
     return {name: (found.total(), found.total() - len(found)) for name, found in sessions.items()}
 
 
@@ -57,7 +59,7 @@ def marker_path(job: ShardJob, chunk: int, number: str, kind: str) -> str:
 
 
 def _suspects_path(job: ShardJob, chunk: int) -> str:
-    """The file that notes samples of a chunk that may kill a worker."""
+    """Keys of samples of a chunk that killed a worker, and last of the one queried now."""
     return f"{job.query.store}/suspects/{_chunk_name(job, chunk)}.json"
 
 
@@ -122,7 +124,8 @@ class Attempt:
         """Begin an attempt."""
         deaths, marker = mark_attempt(job, chunk, kind)
         careful = deaths is None or deaths >= CARELESS
-        return cls(job, chunk, marker, deaths, suspects(job, chunk) if careful else [])
+        killers = list(storage.read_json_or(_suspects_path(job, chunk), [])) if careful else []
+        return cls(job, chunk, marker, deaths, killers)
 
     @property
     def careful(self) -> bool:
@@ -153,28 +156,10 @@ class Attempt:
         if self.deaths is None or key in self.killers:
             return True
         if self.careful:
-            note(self.job, self.chunk, [*self.killers, key])
+            storage.write_json(_suspects_path(self.job, self.chunk), [*self.killers, key])
         return False
 
     def end(self) -> None:
         """Note the samples that killed workers, once all are queried."""
         if self.careful:
-            note(self.job, self.chunk, self.killers)
-
-
-def suspects(job: ShardJob, chunk: int) -> list[str]:
-    """Keys of a chunk that were noted when a worker died."""
-    return list(storage.read_json_or(_suspects_path(job, chunk), []))
-
-
-def note(job: ShardJob, chunk: int, keys: Sequence[str]) -> None:
-    """Note the samples that killed a worker, and last the sample queried now."""
-    storage.write_json(_suspects_path(job, chunk), list(keys))
-
-
-def _queries(marker: str) -> int:
-    return int(storage.read_bytes(marker).split()[0])
-
-
-def _session(marker: str) -> str:
-    return storage.read_bytes(marker).decode().partition(" ")[2]
+            storage.write_json(_suspects_path(self.job, self.chunk), self.killers)

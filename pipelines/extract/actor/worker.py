@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from itertools import count
+from threading import Condition, Lock
 from typing import Any
 
 import numpy as np
@@ -30,24 +32,118 @@ from pipelines.extract import bank
 from pipelines.extract.actor import attempts
 from pipelines.extract.actor.asking import (
     CRASHED,
+    OK,
     Asked,
+    Checkpoint,
     Decoded,
     Group,
+    LoadedEncoders,
     PixelsOf,
     Row,
     ask,
+    budget_on,
     checkpoints_of,
+    commit,
     decoded,
     decoded_ahead,
+    device_with,
     together,
 )
 from pipelines.extract.actor.attempts import Attempt, Unpaid
-from pipelines.extract.actor.commit import OK, commit
-from pipelines.extract.actor.loaded import Checkpoint, LoadedEncoders, budget_on, device_with
-from pipelines.extract.actor.telemetry import STEPS, Telemetry
-from pipelines.extract.actor.turns import Turns
 from pipelines.extract.division.jobs import ShardJob, unpacked
 from pipelines.files import storage
+
+STEPS = ("decode", "augment", "forward", "features", "commit")
+TAGS = ("run", "encoder")
+PREFIX = "encoder_audit_"
+COUNTERS = {
+    "images": "images committed, rejected ones included",
+    "rejected": "images that could not be queried",
+    "queries": "queries answered by encoders",
+    "chunks": "chunks of images committed",
+}
+SECONDS = "step_seconds"
+BUSY = "encoder_busy_share"
+
+
+class Telemetry:
+    """An encoder actor's counters (see `COUNTERS`), seconds by step, and the share of time its encoder is busy.
+
+    Args:
+        run: name of the run, a tag of everything.
+    """
+
+    def __init__(self, run: str) -> None:
+        from ray.util.metrics import Counter, Gauge
+
+        self.run = run
+        self.counters = {
+            name: Counter(f"{PREFIX}{name}", description=words, tag_keys=TAGS) for name, words in COUNTERS.items()
+        }
+        self.seconds = Counter(
+            f"{PREFIX}{SECONDS}", description="seconds of an encoder actor by step", tag_keys=(*TAGS, "step")
+        )
+        self.busy = Gauge(
+            f"{PREFIX}{BUSY}",
+            description="share of the time since the actor's last chunk that was the encoder's forward pass, 0 to 1",
+            tag_keys=TAGS,
+        )
+        self.last = time.monotonic()
+
+    def committed(self, receipts: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
+        """Count a committed chunk: encoders that were asked for it together, each with its receipt."""
+        now = time.monotonic()
+        for encoder, receipt in receipts:
+            tags = {"run": self.run, "encoder": encoder}
+            amounts = {name: receipt[name] for name in ("rejected", "queries")}
+            for name, amount in (amounts | {"images": receipt["rows"], "chunks": 1}).items():
+                if amount:  # a counter takes no 0
+                    self.counters[name].inc(amount, tags)
+            for step in STEPS:
+                if receipt[step] > 0:
+                    self.seconds.inc(receipt[step], {**tags, "step": step})
+            self.busy.set(min(1.0, receipt["forward"] / max(1e-9, now - self.last)), tags)
+        self.last = now
+
+
+class Turns:
+    """Who may do what in an actor.
+
+    ``asking`` is held by the one call that uses the encoders, ``committing`` by the one that writes files.
+    """
+
+    def __init__(self) -> None:
+        self.asking, self.committing = Lock(), Lock()
+        self.changed = Condition()
+        self.beside = 0
+        self.taken = False
+
+    @contextmanager
+    def shared(self) -> Iterator[None]:
+        """Work beside other calls. A worker that dies in the meantime leaves markers of all of them."""
+        with self.changed:
+            self.changed.wait_for(lambda: not self.taken)
+            self.beside += 1
+        try:
+            yield
+        finally:
+            with self.changed:
+                self.beside -= 1
+                self.changed.notify_all()
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Work while no other call does, so that a death has one cause."""
+        with self.changed:
+            self.changed.wait_for(lambda: not self.taken and not self.beside)
+            self.taken = True
+        try:
+            yield
+        finally:
+            with self.changed:
+                self.taken = False
+                self.changed.notify_all()
+
 
 AHEAD = 512  # images that threads decode ahead, at most
 COUNTS = ("rows", "rejected", "queries", "builds", "decodes")

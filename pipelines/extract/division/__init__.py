@@ -3,7 +3,6 @@
 It imports nothing else of this room.
 
     passes      queries that ask for the same images, grouped; what was recorded of earlier ones
-    selections  the samples of one shard that a pass asks for
     jobs        a pass cut into jobs, one per shard, and which of them remain
-    readers     a shard as a stream of chunks
+    readers     the samples of one shard that a pass asks for, as a stream of chunks
 """

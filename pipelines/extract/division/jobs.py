@@ -23,8 +23,7 @@ from pipelines.data.draw.splits import ROLES, Splits
 from pipelines.data.read.samples import Item
 from pipelines.data.read.sources import Source
 from pipelines.extract.division.passes import FeatureFile, Pass
-from pipelines.extract.division.readers import ReadOrder, Share
-from pipelines.extract.division.selections import Selection
+from pipelines.extract.division.readers import ReadOrder, Selection, Share
 from pipelines.files import storage
 from pipelines.run.folder import SeedFolder
 
@@ -119,7 +118,7 @@ class ShardJob:
     @property
     def place(self) -> tuple[str, str, str]:
         """The name of its shard."""
-        return place_name((self.source, self.reader, self.item))
+        return self.source, self.reader.model_dump_json(), self.item.name
 
     @property
     def file(self) -> FeatureFile:
@@ -159,12 +158,6 @@ def unpacked(data: bytes) -> ShardJob:
     """The job that `ShardJob.packed` gave."""
     job: ShardJob = pickle.loads(zlib.decompress(data))
     return job
-
-
-def place_name(place: Place) -> tuple[str, str, str]:
-    """The name of a place: its source, how that is read, and the shard."""
-    source, reader, item = place
-    return source, reader.model_dump_json(), item.name
 
 
 def places_of(data: DataConfig) -> list[Place]:

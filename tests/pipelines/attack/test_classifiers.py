@@ -22,11 +22,9 @@ from pipelines.data.plans import plan_of
 from pipelines.encoders.stored import describe
 from pipelines.errors import UserError
 from pipelines.extract.ledger import count_queries
-from pipelines.plan.items import Query
-from pipelines.plan.keys import items_in
+from pipelines.plan.items import Query, items_in
 from pipelines.plan.load import parse
-from pipelines.plan.rules.encoders import attacked_epochs, member_roles
-from pipelines.plan.rules.roles import audited_roles, reference_roles
+from pipelines.plan.rules import attacked_epochs, audited_roles, member_roles, reference_roles
 from pipelines.run.folder import RunFolder
 from tests.conftest import small_config
 from tests.pipelines import staged

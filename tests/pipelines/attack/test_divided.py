@@ -30,7 +30,7 @@ from pipelines.data.scan.scan import scan
 from pipelines.errors import UserError
 from pipelines.extract import features
 from pipelines.plan.load import parse
-from pipelines.plan.rules.roles import audited_roles
+from pipelines.plan.rules import audited_roles
 from pipelines.report.caveats import caveats
 from pipelines.report.finished import FinishedRun
 from pipelines.run.folder import RunFolder

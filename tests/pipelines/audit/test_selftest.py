@@ -27,9 +27,14 @@ from pipelines.data.draw.splits import Splits
 from pipelines.data.scan.scan import scan
 from pipelines.errors import UserError
 from pipelines.plan.load import load, parse
-from pipelines.plan.rules.controls import classifying_references, groups_by, references_of
-from pipelines.plan.rules.dp_audit import promising_encoders
-from pipelines.plan.rules.encoders import is_trained, members_of
+from pipelines.plan.rules import (
+    classifying_references,
+    groups_by,
+    is_trained,
+    members_of,
+    promising_encoders,
+    references_of,
+)
 from pipelines.run.folder import RunFolder
 from tests.conftest import small_config
 from tests.pipelines.tars import image_bytes, tar_bytes

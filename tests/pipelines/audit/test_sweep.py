@@ -22,8 +22,7 @@ from pipelines.data.draw.splits import Splits
 from pipelines.data.plans import plan_of
 from pipelines.extract.division.passes import recorded_passes
 from pipelines.files import storage
-from pipelines.plan.items import Query
-from pipelines.plan.keys import items_in
+from pipelines.plan.items import Query, items_in
 from pipelines.plan.load import parse
 from pipelines.run.folder import RunFolder
 from pipelines.run.points import Point, points

@@ -19,8 +19,7 @@ from pipelines.cli.flags import Flags
 from pipelines.config.run_config import RunConfig
 from pipelines.errors import UserError
 from pipelines.plan.load import load, loaded_from
-from pipelines.plan.rules.controls import passed_over, references_of
-from pipelines.plan.rules.views import outputs_of
+from pipelines.plan.rules import outputs_of, passed_over, references_of
 
 pytestmark = pytest.mark.ray
 

@@ -31,7 +31,7 @@ from pipelines.encoders.stored import describe
 from pipelines.errors import UserError, fault_of_user
 from pipelines.files import storage
 from pipelines.plan.load import parse
-from pipelines.plan.rules.controls import references_of
+from pipelines.plan.rules import references_of
 from pipelines.run.folder import RunFolder
 from tests.pipelines import staged
 from tests.raising import refused

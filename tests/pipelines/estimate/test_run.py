@@ -32,7 +32,7 @@ from pipelines.estimate import run as estimate_view
 from pipelines.estimate.measure import Chunk, QueryCost, Samples, Shard, SourceSample, sample_shard, sizes_of
 from pipelines.estimate.measure import key as source_key
 from pipelines.estimate.run import Estimate, cluster, estimate
-from pipelines.extract.actor.telemetry import STEPS
+from pipelines.extract.actor.worker import STEPS
 from pipelines.extract.division.jobs import shared
 from pipelines.extract.ledger import count_queries
 from pipelines.extract.run import plan_passes

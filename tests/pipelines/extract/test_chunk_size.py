@@ -27,8 +27,7 @@ from pipelines.extract.chunk_size import (
     cost_of,
 )
 from pipelines.extract.division.passes import CHUNK, Pass, recorded_passes
-from pipelines.plan.items import Query
-from pipelines.plan.keys import items_in
+from pipelines.plan.items import Query, items_in
 from pipelines.plan.load import parse
 from pipelines.run.folder import RunFolder, SeedFolder
 from pipelines.run.points import Run

@@ -35,12 +35,11 @@ from pipelines.extract.actor.attempts import (
 from pipelines.extract.actor.worker import EncodeChunks
 from pipelines.extract.division.jobs import ShardJob
 from pipelines.extract.division.passes import Pass, recorded_passes
-from pipelines.extract.division.selections import Selection
+from pipelines.extract.division.readers import Selection
 from pipelines.extract.features import rejected_samples
 from pipelines.extract.ledger import LOST, count_queries
 from pipelines.files import storage
-from pipelines.plan.items import Query
-from pipelines.plan.keys import items_in
+from pipelines.plan.items import Query, items_in
 from pipelines.plan.load import parse
 from pipelines.plan.resolve import resolve, roles_in_config
 from pipelines.report import run as report

@@ -37,11 +37,10 @@ from pipelines.data.read.sources import Source
 from pipelines.encoders.stored import describe
 from pipelines.errors import UserError
 from pipelines.extract.actor import attempts
+from pipelines.extract.actor.asking import commit
 from pipelines.extract.actor.attempts import marker_path
-from pipelines.extract.actor.commit import commit
 from pipelines.extract.division.jobs import orders_of, unpacked
-from pipelines.extract.division.readers import ReadOrder, Share, read_chunks
-from pipelines.extract.division.selections import Selection
+from pipelines.extract.division.readers import ReadOrder, Selection, Share, read_chunks
 from pipelines.extract.features import rejected_samples
 from pipelines.files import storage
 from pipelines.plan.load import parse

@@ -28,11 +28,10 @@ from pipelines.extract import run as extract
 from pipelines.extract.division.passes import recorded_passes
 from pipelines.extract.features import read
 from pipelines.files import storage
-from pipelines.plan.items import Judge, Query
-from pipelines.plan.keys import items_in
+from pipelines.plan.items import Judge, Query, items_in
 from pipelines.plan.load import parse
 from pipelines.plan.resolve import resolve, roles_in_config
-from pipelines.plan.rules.roles import audited_roles
+from pipelines.plan.rules import audited_roles
 from pipelines.run.folder import RunFolder
 from tests.conftest import small_config
 from tests.pipelines.columns import columns, seed_0

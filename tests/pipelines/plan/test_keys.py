@@ -18,6 +18,7 @@ from pipelines.plan.items import (
     Beside,
     Encoder,
     Fit,
+    Item,
     Judge,
     Plan,
     Protocol,
@@ -28,8 +29,9 @@ from pipelines.plan.items import (
     Score,
     Utility,
     Views,
+    items_in,
+    key_of,
 )
-from pipelines.plan.keys import Item, items_in, key_of
 from pipelines.plan.load import parse
 from pipelines.plan.resolve import resolve, roles_in_config
 from tests.conftest import small_config
@@ -296,7 +298,7 @@ def test_limits_of_an_api_move_no_key_and_its_address_does() -> None:
 def test_keys_are_equal_in_another_process() -> None:
     """Whatever the order of its hashes."""
     code = """
-from pipelines.plan.keys import Item, items_in
+from pipelines.plan.items import Item, items_in
 from pipelines.plan.load import parse
 from tests.conftest import small_config
 from tests.pipelines.undrawn import plan_in
@@ -317,7 +319,7 @@ def test_keys_are_equal_where_a_plan_is_sent() -> None:
 
     code = """
 import pickle, sys
-from pipelines.plan.keys import Item, items_in
+from pipelines.plan.items import Item, items_in
 items = items_in(pickle.load(sys.stdin.buffer), Item)
 for item in items:
     vars(item).pop("key", None)

@@ -16,8 +16,7 @@ from mi_core.validity.verdict import CLASSIFIED
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.encoders import DefendedConfig, TrainedConfig
 from pipelines.extract.division.passes import grouped
-from pipelines.plan.items import Beside, Judge, Plan, Query, Reading, Role
-from pipelines.plan.keys import items_in
+from pipelines.plan.items import Beside, Judge, Plan, Query, Reading, Role, items_in
 from pipelines.plan.load import load, parse
 from pipelines.run.folder import RunFolder
 from pipelines.run.points import Run, points

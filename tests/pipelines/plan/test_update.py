@@ -10,7 +10,7 @@ import pytest
 from pipelines.config.run_config import RunConfig
 from pipelines.errors import UserError
 from pipelines.plan.load import load
-from pipelines.plan.rules.controls import references_of
+from pipelines.plan.rules import references_of
 from tests.pipelines.undrawn import plan_in
 
 CONFIG = Path(__file__).parents[3] / "configs/updates-digits.yaml"

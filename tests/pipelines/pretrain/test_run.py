@@ -29,8 +29,7 @@ from pipelines.encoders.stored import EncoderRecord, describe
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.plan.load import parse
-from pipelines.plan.rules.controls import references_of
-from pipelines.plan.rules.encoders import members_of
+from pipelines.plan.rules import members_of, references_of
 from pipelines.pretrain import lanes
 from pipelines.pretrain import run as pretrain
 from pipelines.pretrain.run import Bases, save_all, tell_of_emulation, train_all, training_jobs

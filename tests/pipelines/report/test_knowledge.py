@@ -14,10 +14,10 @@ from pipelines.config.run_config import RunConfig
 from pipelines.errors import UserError
 from pipelines.plan.load import load, parse
 from pipelines.plan.resolve import queries_in
-from pipelines.plan.rules.controls import references_of
-from pipelines.plan.rules.encoders import shadows_of
-from pipelines.plan.rules.roles import reference_roles
-from pipelines.plan.rules.views import recipe_of
+from pipelines.plan.rules import references_of
+from pipelines.plan.rules import shadows_of
+from pipelines.plan.rules import reference_roles
+from pipelines.plan.rules import recipe_of
 from pipelines.report.attacks import knowledge
 from pipelines.report.caveats import fit_caveats
 from pipelines.run.folder import RunFolder

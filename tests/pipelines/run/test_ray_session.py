@@ -22,7 +22,7 @@ STARTED = """
 import json, os, sys, time
 from pathlib import Path
 from pipelines.cli.app import guarded
-from pipelines.run.interrupts import interruptible
+from pipelines.run.machine import interruptible
 from pipelines.run.machine import descendants
 from pipelines.run.ray_session import ray_cluster
 

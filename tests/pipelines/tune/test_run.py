@@ -27,12 +27,9 @@ from pipelines.errors import UserError
 from pipelines.extract.division.passes import recorded_passes
 from pipelines.files import storage
 from pipelines.plan.checks import defended_of
-from pipelines.plan.items import Query
-from pipelines.plan.keys import items_in
+from pipelines.plan.items import Query, items_in
 from pipelines.plan.load import parse
-from pipelines.plan.rules.controls import references_of
-from pipelines.plan.rules.roles import audited_roles
-from pipelines.plan.rules.utility import utility_roles
+from pipelines.plan.rules import audited_roles, references_of, utility_roles
 from pipelines.run.folder import RunFolder
 from pipelines.run.points import Run
 from pipelines.tune import run as search

@@ -20,7 +20,7 @@ from pipelines.console import silence
 from pipelines.data.plans import plans_of
 from pipelines.errors import UserError
 from pipelines.extract import run as extract
-from pipelines.extract.actor.telemetry import STEPS
+from pipelines.extract.actor.worker import STEPS
 from pipelines.files import storage
 from pipelines.plan.load import parse
 from pipelines.run.folder import FEATURES, RunFolder

@@ -21,7 +21,7 @@ from pipelines.encoders.stored import describe
 from pipelines.errors import UserError
 from pipelines.plan.checks import build
 from pipelines.plan.load import parse
-from pipelines.plan.rules.utility import utility_roles
+from pipelines.plan.rules import utility_roles
 from pipelines.run.folder import RunFolder
 from tests.conftest import small_config
 from tests.pipelines.columns import columns

@@ -20,8 +20,7 @@ from pipelines.data.draw.splits import ROLES, Splits
 from pipelines.data.read.samples import Sample
 from pipelines.data.read.sources import Source
 from pipelines.data.scan.scan import scan
-from pipelines.extract.division.readers import ReadOrder, Share, chunks_of
-from pipelines.extract.division.selections import Selection
+from pipelines.extract.division.readers import ReadOrder, Selection, Share, chunks_of
 from pipelines.files import storage
 from pipelines.pretrain.stream import StreamedImages
 from tests.pipelines.tars import image_bytes, shard_bytes

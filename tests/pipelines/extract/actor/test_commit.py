@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from mi_core.checks import NumericError
-from pipelines.extract.actor.commit import OK, sample_table
+from pipelines.extract.actor.asking import OK, sample_table
 
 KEYS, STATUS = ["a", "b", "c"], [OK, "no image", OK]
 COLUMNS = {"norm": np.array([0.1, 60_000.0], np.float32), "pair": np.array([[1, 2], [3, 4]], np.float32)}

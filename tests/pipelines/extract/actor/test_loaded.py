@@ -10,7 +10,7 @@ from torch import nn
 
 from mi_core.encoders.checkpoint import Encoder
 from pipelines.errors import UserError
-from pipelines.extract.actor.loaded import ON_CPU, Checkpoint, LoadedEncoders, budget_on, device_with, weights_of
+from pipelines.extract.actor.asking import ON_CPU, Checkpoint, LoadedEncoders, budget_on, device_with, weights_of
 from pipelines.run.folder import RunFolder, SeedFolder
 
 pytestmark = pytest.mark.ray

@@ -9,7 +9,7 @@ from urllib.request import urlopen
 import pytest
 
 from pipelines.console import meter, under_way
-from pipelines.extract.actor.telemetry import STEPS, Telemetry
+from pipelines.extract.actor.worker import STEPS, Telemetry
 
 WAIT_SECONDS = 90  # until the node's agent has taken the numbers over
 

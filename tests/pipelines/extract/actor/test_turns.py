@@ -19,8 +19,7 @@ from mi_core.images import Decoder, encode_png
 from pipelines.extract.actor import worker
 from pipelines.extract.actor.asking import decoded_ahead
 from pipelines.extract.actor.attempts import QUERYING, marker_path
-from pipelines.extract.actor.turns import Turns
-from pipelines.extract.actor.worker import EncodeChunks
+from pipelines.extract.actor.worker import EncodeChunks, Turns
 from pipelines.files import storage
 from tests.pipelines.extract.actor.test_together import config_with, contents, encoded, planned, rows_of
 

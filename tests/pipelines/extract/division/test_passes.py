@@ -25,8 +25,7 @@ from pipelines.extract.features import read, rejected_samples
 from pipelines.extract.ledger import count_queries
 from pipelines.extract.run import PlannedPass
 from pipelines.files import storage
-from pipelines.plan.items import Encoder, Plan, Protocol, Query, Role, Samples, Views
-from pipelines.plan.keys import items_in
+from pipelines.plan.items import Encoder, Plan, Protocol, Query, Role, Samples, Views, items_in
 from pipelines.plan.load import parse
 from pipelines.plan.resolve import resolve, roles_in_config
 from pipelines.run.folder import FEATURES, TUNED, RunFolder

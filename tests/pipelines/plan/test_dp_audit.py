@@ -14,9 +14,7 @@ from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.encoders import DefendedConfig
 from pipelines.errors import UserError
 from pipelines.plan.load import load, parse
-from pipelines.plan.rules.dp_audit import guessing_attacks, promising_encoders
-from pipelines.plan.rules.encoders import member_roles
-from pipelines.plan.rules.utility import utility_roles
+from pipelines.plan.rules import guessing_attacks, member_roles, promising_encoders, utility_roles
 from pipelines.report.attacks import family_of
 from tests.conftest import small_config
 from tests.pipelines.undrawn import asked_in, plan_in

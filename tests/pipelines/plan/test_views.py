@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pipelines.plan.load import parse
-from pipelines.plan.rules.views import primary_output
+from pipelines.plan.rules import primary_output
 from tests.conftest import small_config
 
 
