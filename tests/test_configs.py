@@ -16,14 +16,21 @@ from pipelines.config.sections.encoders import TrainedConfig
 from pipelines.data.read.attributes import Attributes
 from pipelines.data.read.samples import Sample
 from pipelines.errors import UserError
-from pipelines.plan.items import Query
-from pipelines.plan.keys import items_in
+from pipelines.plan.items import Query, items_in
 from pipelines.plan.load import load
-from pipelines.plan.rules import audits_others, classifying_references, groups_by, references_of
-from pipelines.plan.rules import members_of
-from pipelines.plan.rules import audited_roles, roles_fitted_on_target
-from pipelines.plan.rules import classifier_roles, utility_roles
-from pipelines.plan.rules import primary_output, recipe_of
+from pipelines.plan.rules import (
+    audited_roles,
+    audits_others,
+    classifier_roles,
+    classifying_references,
+    groups_by,
+    members_of,
+    primary_output,
+    recipe_of,
+    references_of,
+    roles_fitted_on_target,
+    utility_roles,
+)
 from pipelines.report.attacks import knowledge
 from pipelines.run.folder import RunFolder
 from pipelines.run.points import points

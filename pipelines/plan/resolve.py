@@ -372,16 +372,9 @@ class _Resolver:
         if not names:
             return None
         inside, outside = self._roles(self.audited)
-        readings = tuple(
-            self._embeddings(
-                name,
-                queried_epochs(config, name)[-1],
-                outputs_on(config, name, (primary_output(config),))[0],
-                self.audited,
-                CLASSIFIED,
-            )
-            for name in names
-        )
+        asked = (primary_output(config),)
+        last = ((name, queried_epochs(config, name)[-1], outputs_on(config, name, asked)[0]) for name in names)
+        readings = tuple(self._embeddings(*one, self.audited, CLASSIFIED) for one in last)
         recipe = recipe_of(config, config.attacks[config.validity.attack])
         return Semantic((inside, outside), self.seed, readings, recipe, self.meaning)
 

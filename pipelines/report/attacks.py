@@ -27,9 +27,7 @@ from pipelines.config.sections.encoders import DefendedConfig, TrainedConfig
 from pipelines.data.draw.splits import Splits
 from pipelines.encoders.stored import describe
 from pipelines.files import storage
-from pipelines.plan.rules import promising_encoders
-from pipelines.plan.rules import epoch_beside, member_roles, shadows_of
-from pipelines.plan.rules import is_membership_unknown
+from pipelines.plan.rules import epoch_beside, is_membership_unknown, member_roles, promising_encoders, shadows_of
 from pipelines.report.finished import FinishedRun
 
 TOP = 12  # samples named in the report

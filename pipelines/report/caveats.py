@@ -17,8 +17,14 @@ from pipelines.data.draw.splits import Splits
 from pipelines.data.read.samples import IMAGES
 from pipelines.data.run import faults_of_lists
 from pipelines.encoders.stored import describe
-from pipelines.plan.rules import passed_over, references_of
-from pipelines.plan.rules import is_membership_unknown, population_roles, reference_roles, roles_fitted_on_target
+from pipelines.plan.rules import (
+    is_membership_unknown,
+    passed_over,
+    population_roles,
+    reference_roles,
+    references_of,
+    roles_fitted_on_target,
+)
 from pipelines.report.finished import FinishedRun
 from pipelines.report.verdict import shard_effect
 

@@ -18,8 +18,7 @@ from pipelines.encoders import adopt
 from pipelines.encoders.access import spent
 from pipelines.encoders.stored import describe
 from pipelines.files import storage
-from pipelines.plan.rules import attacked_epochs
-from pipelines.plan.rules import classifier_roles, utility_roles
+from pipelines.plan.rules import attacked_epochs, classifier_roles, utility_roles
 from pipelines.report.finished import FinishedRun
 from pipelines.run.folder import SeedFolder
 

@@ -50,7 +50,7 @@ from pipelines.console import count_of, say
 from pipelines.data.draw.splits import Splits
 from pipelines.data.scan.losses import Rejection
 from pipelines.errors import UserError
-from pipelines.extract.actor.telemetry import STEPS
+from pipelines.extract.actor.worker import STEPS
 from pipelines.extract.features import rejected_samples
 from pipelines.extract.ledger import count_queries
 from pipelines.files import storage

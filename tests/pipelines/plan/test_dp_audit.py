@@ -20,7 +20,7 @@ from tests.conftest import small_config
 from tests.pipelines.undrawn import asked_in, plan_in
 from tests.raising import refused
 
-SHIPPED = Path(__file__).parents[4] / "configs" / "dp-audit.yaml"
+SHIPPED = Path(__file__).parents[3] / "configs" / "dp-audit.yaml"
 CONVEX = {"head": "convex", "epsilon": 1.0}
 
 

@@ -40,8 +40,7 @@ from pipelines.encoders.stored import (
 from pipelines.files import storage
 from pipelines.files.digest import digest
 from pipelines.plan.load import parse
-from pipelines.plan.rules import attacked_epochs
-from pipelines.plan.rules import primary_output
+from pipelines.plan.rules import attacked_epochs, primary_output
 from pipelines.report.finished import FinishedRun
 from pipelines.report.verdict import verdict
 from pipelines.run.folder import RunFolder, SeedFolder

@@ -14,10 +14,7 @@ from pipelines.config.run_config import RunConfig
 from pipelines.errors import UserError
 from pipelines.plan.load import load, parse
 from pipelines.plan.resolve import queries_in
-from pipelines.plan.rules import references_of
-from pipelines.plan.rules import shadows_of
-from pipelines.plan.rules import reference_roles
-from pipelines.plan.rules import recipe_of
+from pipelines.plan.rules import recipe_of, reference_roles, references_of, shadows_of
 from pipelines.report.attacks import knowledge
 from pipelines.report.caveats import fit_caveats
 from pipelines.run.folder import RunFolder
