@@ -11,7 +11,7 @@ from typing import Any
 
 from mi_core.report.statement import ANSWERS, CODE, DEFENSE, RECORD, WEIGHTS, Part
 from pipelines.config.sections.encoders import EndpointConfig, LoadedConfig
-from pipelines.data.draw.overlap import recounted
+from pipelines.data.draw.parts import recounted
 from pipelines.data.draw.splits import Splits
 from pipelines.data.draw.sums import DROPPED
 from pipelines.encoders import stored

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import PurePosixPath
 
@@ -76,11 +76,25 @@ class Rejection:
 
 @dataclass(frozen=True)
 class Reading:
-    """The outcome of reading one item: the number of usable samples, and a problem for each other sample."""
+    """The outcome of reading one item: usable samples, problems and notes for the others, and formats it lacked."""
 
     item: Item
     used: int
     problems: tuple[Problem, ...]
+    lacking: tuple[str, ...] = ()
+
+    def write(self, path: str) -> None:
+        """Write the receipt of an item."""
+        problems = [{"kind": type(problem).__name__, **asdict(problem)} for problem in self.problems]
+        storage.write_json(path, {"rows": self.used, "problems": problems, "lacking": list(self.lacking)})
+
+    @classmethod
+    def read(cls, item: Item, path: str) -> Reading:
+        """The receipt as it was written."""
+        kinds = {kind.__name__: kind for kind in (Problem, Note, Damage)}
+        entry = storage.read_json(path)
+        problems = tuple(kinds[told.pop("kind")](**told) for told in entry["problems"])
+        return cls(item, entry["rows"], problems, tuple(entry["lacking"]))
 
     @property
     def sample_count(self) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pipelines.attack.results import Task, tasks
 from pipelines.config.run_config import RunConfig
-from pipelines.data.draw.overlap import audited_overlap, overlap_of
+from pipelines.data.draw.parts import audited_overlap, overlap_of
 from pipelines.data.plans import Planned, plan_of
 from pipelines.run.folder import RunFolder, SeedFolder
 
