@@ -155,21 +155,21 @@ class _Yardstick:
         return {path: count for folder in folders for path, count in _listed(folder)}
 
     @cached_property
-    def samples_per_shard(self) -> float:
-        """Mean over the whole shards."""
-        return sum(reading.sample_count for reading in self.whole) / max(1, len(self.whole))
-
-    @cached_property
     def sizes(self) -> Mapping[str, int]:
         """Bytes of all shards, by path; folders are listed only if a shard is damaged."""
         folders = dict.fromkeys(reading.item.path.rpartition("/")[0] for reading in self.readings)
         return {path: size for folder in folders for path, size in storage.sizes(folder).items()}
 
     @cached_property
+    def samples(self) -> int:
+        """Samples of the whole shards."""
+        return sum(reading.sample_count for reading in self.whole)
+
+    @cached_property
     def bytes_per_sample(self) -> float:
         """Mean over the whole shards; 0 if there is none."""
         size = sum(self.sizes.get(path, 0) for path in {reading.item.path for reading in self.whole})
-        return size / max(1, sum(reading.sample_count for reading in self.whole))
+        return size / max(1, self.samples)
 
     @property
     def most(self) -> int:
@@ -191,7 +191,7 @@ class _Yardstick:
         by_bytes = round(damage.left / each) if each else 0
         if not damage.cut:
             return max(1, by_bytes), BY_BYTES
-        by_others = round(self.samples_per_shard) - damage.found
+        by_others = round(self.samples / max(1, len(self.whole))) - damage.found
         if not self.whole:
             return max(1, by_bytes, self.most - damage.found), UNKNOWN
         return (by_bytes, BY_BYTES) if by_bytes > by_others else (max(0, by_others), BY_OTHERS)
