@@ -330,13 +330,12 @@ class Flags(EncoderFlags):
 def with_flags(command: Callable[..., None]) -> Callable[..., None]:
     """A command with the fields of its parameters that are dataclasses as options, behind its own parameters."""
     hints = get_type_hints(command, include_extras=True)
-    groups = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
+    groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
 
     @wraps(command)
     def wrapped(**given: Any) -> None:
         made = {
-            name: group(**{one.name: given.pop(one.name) for one in fields(group)})  # type: ignore[operator,arg-type]
-            for name, group in groups.items()
+            name: group(**{one.name: given.pop(one.name) for one in fields(group)}) for name, group in groups.items()
         }
         command(**made, **given)
 
@@ -346,7 +345,7 @@ def with_flags(command: Callable[..., None]) -> Callable[..., None]:
         told = get_type_hints(group, include_extras=True)
         shown += [
             Parameter(one.name, Parameter.POSITIONAL_OR_KEYWORD, default=one.default, annotation=told[one.name])
-            for one in fields(group)  # type: ignore[arg-type]
+            for one in fields(group)
         ]
     wrapped.__signature__ = own.replace(parameters=shown)  # type: ignore[attr-defined]
     wrapped.__annotations__ = {one.name: one.annotation for one in shown}
