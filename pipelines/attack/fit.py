@@ -18,8 +18,7 @@ from mi_core.records import BoolArray, Features, LabelledFeatures, among
 from mi_core.validity.unseen import Calibration, Scale, mean_of_unseen
 from pipelines.attack.results import Task
 from pipelines.config.sections.encoders import TrainedConfig
-from pipelines.data.draw.first import number_of
-from pipelines.data.draw.overlap import members_of, seen_by
+from pipelines.data.draw.parts import members_of, number_of, seen_by
 from pipelines.data.draw.splits import Splits, in_roles
 from pipelines.errors import UserError
 from pipelines.extract.features import read

@@ -14,7 +14,7 @@ from mi_core.records import Features, among
 from pipelines.attack.fit import names_of
 from pipelines.config.sections.attacks import AttributeInferenceConfig
 from pipelines.config.sections.parameters import told_apart
-from pipelines.data.draw.overlap import overlap_of
+from pipelines.data.draw.parts import overlap_of
 from pipelines.data.draw.splits import Splits
 from pipelines.data.plans import Planned
 from pipelines.errors import UserError

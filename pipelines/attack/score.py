@@ -16,7 +16,7 @@ from pipelines.attack.judge import judge
 from pipelines.attack.results import Task
 from pipelines.attack.scores import part_path, scores_folder
 from pipelines.data.database import parts
-from pipelines.data.draw.first import number_of
+from pipelines.data.draw.parts import number_of
 from pipelines.data.draw.splits import Splits
 from pipelines.errors import UserError
 from pipelines.extract.features import NothingAsked

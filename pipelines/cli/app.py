@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mi_core.auditing.config_text import yaml_of
-from pipelines.cli.check import check, check_stage, check_weights, loaded_run
-from pipelines.cli.completion import completion, prepare
+from pipelines.cli.check import check, check_stage, check_weights, estimate, loaded_run, submit
 from pipelines.cli.flags import (
     Address,
     Conditions,
@@ -29,10 +28,11 @@ from pipelines.cli.flags import (
     Overrides,
     Start,
     Verbose,
+    completion,
     example,
+    prepare,
     with_flags,
 )
-from pipelines.cli.jobs import estimate, submit
 from pipelines.cli.listing import list_app, schema
 from pipelines.cli.lots import claim_app, lot_app
 from pipelines.cli.runs import Open, compare, current_report, forget, index, statement, status, tell, verify

@@ -18,8 +18,7 @@ from rich.table import Table
 
 from mi_core.checks import check_choice
 from mi_core.plugins import BROKEN
-from pipelines.cli.completion import attacks, defenses
-from pipelines.cli.flags import example
+from pipelines.cli.flags import attacks, defenses, example
 from pipelines.console import output
 
 list_app = typer.Typer(no_args_is_help=True, help="What there is to choose from.", epilog=example("list attacks"))

@@ -27,7 +27,9 @@ def run(stage: str | None = None) -> NoReturn:
         main(stage)
         code = 0
     except SystemExit as ended:
-        code = _code(ended.code)
+        code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+        if not isinstance(ended.code, int | None):
+            sys.stderr.write(f"{ended.code}\n")
     finally:
         kind, error, trace = sys.exc_info()
         if kind is not None and error is not None:
@@ -37,11 +39,3 @@ def run(stage: str | None = None) -> NoReturn:
             with suppress(OSError, ValueError):  # closed, such as by head
                 stream.flush()
         os._exit(code)
-
-
-def _code(given: object) -> int:
-    """The exit code that Python makes of what `sys.exit` was given."""
-    if given is None or isinstance(given, int):
-        return given or 0
-    sys.stderr.write(f"{given}\n")
-    return 1

@@ -37,7 +37,10 @@ def expand_braces(pattern: str) -> list[str]:
         raise UserError(str(error)) from error
     named = [""]
     for text, inside in zip(_BRACES.split(pattern)[::2], [*_BRACES.findall(pattern), None], strict=True):
-        choices = [""] if inside is None else _choices(inside)
+        choices, numbers = [""] if inside is None else inside.split(","), _RANGE.fullmatch(inside or "")
+        if numbers:
+            width = len(numbers[1]) if numbers[1].startswith("0") or len(numbers[1]) == len(numbers[2]) else 0
+            choices = [f"{number:0{width}d}" for number in range(int(numbers[1]), int(numbers[2]) + 1)]
         named = [before + text + choice for before in named for choice in choices]
     return named
 
@@ -64,14 +67,6 @@ def check_braces(pattern: str) -> None:
             raise ValueError(
                 f"path = {shortened(pattern)} names more than {_MOST:,} files; give a folder, or a glob with *"
             )
-
-
-def _choices(inside: str) -> list[str]:
-    numbers = _RANGE.fullmatch(inside)
-    if not numbers:
-        return inside.split(",")
-    width = len(numbers[1]) if numbers[1].startswith("0") or len(numbers[1]) == len(numbers[2]) else 0
-    return [f"{number:0{width}d}" for number in range(int(numbers[1]), int(numbers[2]) + 1)]
 
 
 LONGEST = 120

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, Validatio
 
 from mi_core.adoption.architectures import check_architecture
 from mi_core.adoption.model_folder import folder_kind
-from mi_core.adoption.published import PUBLISHED, Preprocessing, published
+from mi_core.adoption.published import PUBLISHED, published
 from mi_core.checks import ConfigError
 from pipelines.config.paths import check_name, shortened
 from pipelines.config.sections.attacks import (
@@ -137,18 +137,14 @@ def with_published(raw: dict[str, Any]) -> dict[str, Any]:
             continue
         own = {part: settings[part] for part in ("size", "interpolation") if settings.get(part) is not None}
         given = {part: value for part, value in data.items() if value is not None}
-        return {**raw, "data": _published(name, load).changed(own).decoding() | given}
+        try:
+            check_architecture(load, channels=3, image_size=0)  # of these kinds the name alone is looked up
+            found = published(load)
+        except ConfigError as error:
+            raise ValueError(f"encoders.{name}: {error}") from error
+        assert found is not None
+        return {**raw, "data": found.preprocessing.changed(own).decoding() | given}
     return raw
-
-
-def _published(name: str, load: str) -> Preprocessing:
-    try:
-        check_architecture(load, channels=3, image_size=0)  # of these kinds the name alone is looked up
-        found = published(load)
-    except ConfigError as error:
-        raise ValueError(f"encoders.{name}: {error}") from error
-    assert found is not None
-    return found.preprocessing
 
 
 _ENTRIES = {

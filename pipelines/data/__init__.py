@@ -3,7 +3,7 @@
 The root and three drawers, which import one way:
 
     run            the stage; look: the same for a few shards
-    columns        columns of samples; database, tasks: what scanning and drawing need
+    columns        columns of samples; database: what scanning and drawing need
     read           items of sources, and the samples in them
     scan           every sample read once; it imports `read`
     draw           the roles of samples; it imports `read` and `scan`

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from mi_core.features import Measure
 from mi_core.records import Features, FloatArray, among
 from pipelines.data.columns import ids_of, known_label
-from pipelines.data.draw.first import Firsts
+from pipelines.data.draw.parts import Firsts
 from pipelines.data.draw.splits import Splits, in_roles
 from pipelines.errors import UserError
 from pipelines.extract.division.passes import Recorded, column_of, recorded_passes

@@ -191,7 +191,13 @@ def submit(
             try:
                 number, running = _earlier(client, out)
                 if running is not None:
-                    return _joined(running, asked, out, address)
+                    found = Submission(running.submission_id, address, started=False)
+                    if running.metadata.get("run") != asked:
+                        raise UserError(
+                            f"{out} is being written by job {found.id}, which was given another config; wait for it, "
+                            f"or stop it: {found.command('stop')}"
+                        )
+                    return found
                 made = client.submit_job(
                     entrypoint=shlex.join(entry),
                     submission_id=f"{stem_of(out)}-{number + 1}",
@@ -222,16 +228,6 @@ def _earlier(client: JobSubmissionClient, out: str) -> tuple[int, Any]:
     numbers = [re.fullmatch(rf"{re.escape(stem_of(out))}-(\d+)", job.submission_id or "") for job in jobs]
     running = [job for job in jobs if (job.metadata or {}).get("out") == out and not job.status.is_terminal()]
     return max((int(found[1]) for found in numbers if found), default=0), running[-1] if running else None
-
-
-def _joined(running: Any, asked: str, out: str, address: str) -> Submission:
-    found = Submission(running.submission_id, address, started=False)
-    if running.metadata.get("run") != asked:
-        raise UserError(
-            f"{out} is being written by job {found.id}, which was given another config; wait for it, or stop it: "
-            f"{found.command('stop')}"
-        )
-    return found
 
 
 def _short(error: BaseException) -> str:
@@ -299,7 +295,9 @@ def follow(job: Submission, show: Callable[[str], Any]) -> int:
             state = _short(error)
         else:
             if info.status.is_terminal():
-                return _code_of(info, show)
+                if info.status != "SUCCEEDED" and info.driver_exit_code is None:
+                    show(f"{info.status}: {info.message}\n")
+                return 0 if info.status == "SUCCEEDED" else 2 if info.driver_exit_code == 2 else 1
             waits = info.status == "PENDING"
             if waits and state != str(info.message):
                 state = str(info.message)
@@ -308,14 +306,6 @@ def follow(job: Submission, show: Callable[[str], Any]) -> int:
         time.sleep(min(_LONGEST_WAIT, 2.0**silent))
     show(f"{job.id} is out of sight ({state}), and may go on: {job.command('status')}\n")
     return 1
-
-
-def _code_of(info: Any, show: Callable[[str], Any]) -> int:
-    if info.status == "SUCCEEDED":
-        return 0
-    if info.driver_exit_code is None:
-        show(f"{info.status}: {info.message}\n")
-    return 2 if info.driver_exit_code == 2 else 1
 
 
 NAMES = (

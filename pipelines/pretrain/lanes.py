@@ -22,7 +22,7 @@ from mi_core.defenses.base import PreparedDefense, ProviderData, Spread, numbers
 from pipelines.config.sections.encoders import DefendedConfig
 from pipelines.config.sections.limits import ResourcesConfig
 from pipelines.data.draw.images import load_images
-from pipelines.data.draw.overlap import members_of
+from pipelines.data.draw.parts import members_of
 from pipelines.data.draw.splits import Splits
 from pipelines.encoders.stored import DEFENSE, PREPARED, defended_fingerprint, defense_seed, describe, weights_path
 from pipelines.errors import UserError

@@ -22,7 +22,7 @@ from pipelines.config.sections.encoders import DefendedConfig, TrainedConfig
 from pipelines.config.sections.limits import ResourcesConfig
 from pipelines.console import bars, say, step
 from pipelines.data.draw.images import load_samples
-from pipelines.data.draw.overlap import seen_by
+from pipelines.data.draw.parts import seen_by
 from pipelines.data.draw.splits import Splits
 from pipelines.data.plans import Planned
 from pipelines.encoders import adopt

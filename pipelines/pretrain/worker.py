@@ -23,7 +23,7 @@ from mi_core.training.loop import Pretrainer, audited_encoder, objective_paramet
 from pipelines.config.sections.data import DataConfig
 from pipelines.config.sections.encoders import TrainedConfig
 from pipelines.data.draw.images import load_images
-from pipelines.data.draw.overlap import members_of
+from pipelines.data.draw.parts import members_of
 from pipelines.data.draw.splits import Splits
 from pipelines.encoders.stored import EncoderJob, describe, weights_path
 from pipelines.errors import UserError

@@ -24,7 +24,7 @@ from mi_core.report.statement import (
     statement,
 )
 from pipelines.config.sections.encoders import EndpointConfig, LoadedConfig
-from pipelines.data.draw.overlap import recounted
+from pipelines.data.draw.parts import recounted
 from pipelines.data.draw.splits import Splits
 from pipelines.data.draw.sums import DROPPED
 from pipelines.encoders import stored

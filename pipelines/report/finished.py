@@ -9,7 +9,7 @@ from typing import Any
 from pipelines.attack.results import Task, result_of, settings_of, tasks
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.attacks import AttackConfig
-from pipelines.data.draw.overlap import audited_overlap, overlap_of
+from pipelines.data.draw.parts import audited_overlap, overlap_of
 from pipelines.data.plans import Planned, plan_of
 from pipelines.run.folder import RunFolder, SeedFolder
 

@@ -14,7 +14,7 @@ from mi_core.validity.sets.kept import Scored
 from pipelines.attack.results import Task, result_of, settings_of, tasks
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.attacks import AttackConfig
-from pipelines.data.draw.overlap import audited_overlap
+from pipelines.data.draw.parts import audited_overlap
 from pipelines.data.plans import plan_of
 from pipelines.errors import UserError
 from pipelines.files import storage

@@ -26,7 +26,7 @@ from mi_core.report.statement import (
     subjects,
     verdict_by_rule,
 )
-from pipelines.data.draw.overlap import recounted
+from pipelines.data.draw.parts import recounted
 from pipelines.data.draw.splits import Splits
 from pipelines.encoders import stored
 from pipelines.errors import UserError

@@ -32,7 +32,7 @@ from pipelines.config.sections.attacks import AttackConfig, AttributeInferenceCo
 from pipelines.config.sections.encoders import EncoderConfig, ForeignConfig, TrainedConfig
 from pipelines.config.sections.tuning import TuneConfig
 from pipelines.console import silence
-from pipelines.data.draw.overlap import audited_overlap, overlap_of
+from pipelines.data.draw.parts import audited_overlap, overlap_of
 from pipelines.data.draw.splits import Splits, are_drawn
 from pipelines.data.plans import plan_of, plans_of
 from pipelines.encoders.stored import share

@@ -28,8 +28,7 @@ from pipelines.config.roles import CANARY_ROLE
 from pipelines.config.sections.data import DataConfig
 from pipelines.data.database import database, memory_for, one_by_one, parts
 from pipelines.data.draw.duplicates import ORDER, check_distinct, drop_copies, drop_near_copies, find_listed, keeping
-from pipelines.data.draw.ranks import Numbered, rank
-from pipelines.data.draw.rules import NO_CLASS, Rules, Taker
+from pipelines.data.draw.rules import NO_CLASS, Numbered, Rules, Taker, rank
 from pipelines.data.draw.splits import NEAR, Splits
 from pipelines.data.draw.sums import SUMS, Sums, dropped_path, sums_of
 from pipelines.data.draw.thresholds import Thresholds, check_size, takers_of

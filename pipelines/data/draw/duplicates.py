@@ -13,7 +13,7 @@ from mi_core.validity.near_duplicates import first_copies
 from pipelines.config.roles import CANDIDATE_ROLES, are_nonmembers
 from pipelines.config.sections.data import NearDuplicatesConfig, Role
 from pipelines.data.columns import DESCRIPTOR
-from pipelines.data.draw.ranks import Numbered, hashes_of_keys
+from pipelines.data.draw.rules import Numbered, hashes_of_keys
 from pipelines.data.read.key_lists import SHOWN, ListedKeys, keys_in, texts_at
 from pipelines.data.scan.near_pairs import NearPairs
 from pipelines.errors import UserError

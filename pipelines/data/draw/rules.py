@@ -4,11 +4,13 @@ A role with a fraction takes a range of the hash. A role with a count takes the 
 at the threshold itself, which are one group, it takes the first in the order of the scan: a quota for each shard. The
 samples of a role with a list of keys are written down by shard, beside those that are dropped. Canaries have hashes of
 their own, from which their coins fall; mislabelled ones have a wrong class, and blended ones noise.
+
+Thresholds and copies are found from the hashes of all samples, which `rank` writes, one file a shard.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -17,10 +19,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mi_core.hashing import PART, digests64
+from mi_core.hashing import PART, digests64, digests128
 from pipelines.config.roles import CANARY_ROLE, COINS
-from pipelines.data.columns import ATTRIBUTE, GROUP, Coded, pixel_ranks
+from pipelines.data.columns import ATTRIBUTE, GROUP, PHASH, Coded, pixel_ranks
 from pipelines.data.read.key_lists import ListedKeys
+from pipelines.data.scan.scan import ScannedShard
+from pipelines.files import storage
 from pipelines.files.digest import digest
 
 HIGHEST = 2**64 - 1
@@ -277,3 +281,59 @@ def _least(share: float) -> int:
         middle = (low + high) // 2
         low, high = (low, middle) if float(np.uint64(middle)) / 2.0**64 >= share else (middle + 1, high)
     return low
+
+
+@dataclass(frozen=True)
+class Numbered:
+    """A shard, and its number in the order of the scan."""
+
+    number: int
+    shard: ScannedShard
+
+    def ranks(self, folder: str) -> str:
+        """Its file of hashes."""
+        return f"{folder}/{self.number}.parquet"
+
+
+def hashes_of_keys(keys: Iterable[str]) -> npt.NDArray[np.uint64]:
+    """Hashes of N keys, of 128 bits, which chance makes equal once in 1e21 for two lists of 4e8 keys: (N, 2)."""
+    return digests128(("key",), keys)
+
+
+def rank(shards: Sequence[Numbered], rules: Rules, folder: str, parts: bool, near: bool, listed: bool) -> None:
+    """Write the hashes of some shards.
+
+    Columns: shard, row; role, a hash, and part, another, if ``parts``; label; high and low,
+    the first 128 bits of the hash of the pixels; key_high and key_low, a hash of the key, if ``listed``;
+    phash if ``near``.
+
+    Args:
+        shards: to read.
+        rules: hold the seed.
+        folder: of the files.
+        parts: whether roles have parts.
+        near: whether near-copies are looked for.
+        listed: whether lists of keys give roles.
+    """
+    columns = ["label", "sha256", *([GROUP] if rules.grouped else []), *([PHASH] if near else [])]
+    columns += ["key"] if listed or not rules.grouped else []
+    for one in shards:
+        samples = storage.read_table(one.shard.path, columns)
+        # A hash of 32 bytes is four numbers; two of them tell images apart: 1e-22 for a chance pair among 4e8.
+        pixels = samples["sha256"].combine_chunks().cast(pa.binary())
+        words = np.frombuffer(b"".join(pixels.to_pylist()), dtype="<u8").reshape(-1, 4)
+        hashes = {
+            "shard": np.full(len(samples), one.number, np.uint32),
+            "row": np.arange(len(samples), dtype=np.uint32),
+            "role": rules.hashes(samples, one.shard.source, "role"),
+            "label": labels_of(samples),
+            "high": words[:, 0],
+            "low": words[:, 1],
+        }
+        if parts:
+            hashes[PART] = rules.hashes(samples, one.shard.source, PART)
+        if listed:
+            hashes["key_high"], hashes["key_low"] = hashes_of_keys(samples["key"].to_pylist()).T
+        if near:
+            hashes[PHASH] = np.asarray(samples[PHASH].combine_chunks())
+        storage.write_table(one.ranks(folder), pa.table(hashes))

@@ -15,8 +15,7 @@ import numpy as np
 
 from pipelines.config.sections.data import DataConfig, Role
 from pipelines.data.columns import GROUP
-from pipelines.data.draw.ranks import Numbered
-from pipelines.data.draw.rules import HIGHEST, Taker
+from pipelines.data.draw.rules import HIGHEST, Numbered, Taker
 from pipelines.errors import UserError
 from pipelines.files import storage
 

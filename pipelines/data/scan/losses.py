@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import PurePosixPath
 
@@ -76,11 +76,25 @@ class Rejection:
 
 @dataclass(frozen=True)
 class Reading:
-    """The outcome of reading one item: the number of usable samples, and a problem for each other sample."""
+    """The outcome of reading one item: usable samples, problems and notes for the others, and formats it lacked."""
 
     item: Item
     used: int
     problems: tuple[Problem, ...]
+    lacking: tuple[str, ...] = ()
+
+    def write(self, path: str) -> None:
+        """Write the receipt of an item."""
+        problems = [{"kind": type(problem).__name__, **asdict(problem)} for problem in self.problems]
+        storage.write_json(path, {"rows": self.used, "problems": problems, "lacking": list(self.lacking)})
+
+    @classmethod
+    def read(cls, item: Item, path: str) -> Reading:
+        """The receipt as it was written."""
+        kinds = {kind.__name__: kind for kind in (Problem, Note, Damage)}
+        entry = storage.read_json(path)
+        problems = tuple(kinds[told.pop("kind")](**told) for told in entry["problems"])
+        return cls(item, entry["rows"], problems, tuple(entry["lacking"]))
 
     @property
     def sample_count(self) -> int:
@@ -141,21 +155,21 @@ class _Yardstick:
         return {path: count for folder in folders for path, count in _listed(folder)}
 
     @cached_property
-    def samples_per_shard(self) -> float:
-        """Mean over the whole shards."""
-        return sum(reading.sample_count for reading in self.whole) / max(1, len(self.whole))
-
-    @cached_property
     def sizes(self) -> Mapping[str, int]:
         """Bytes of all shards, by path; folders are listed only if a shard is damaged."""
         folders = dict.fromkeys(reading.item.path.rpartition("/")[0] for reading in self.readings)
         return {path: size for folder in folders for path, size in storage.sizes(folder).items()}
 
     @cached_property
+    def samples(self) -> int:
+        """Samples of the whole shards."""
+        return sum(reading.sample_count for reading in self.whole)
+
+    @cached_property
     def bytes_per_sample(self) -> float:
         """Mean over the whole shards; 0 if there is none."""
         size = sum(self.sizes.get(path, 0) for path in {reading.item.path for reading in self.whole})
-        return size / max(1, sum(reading.sample_count for reading in self.whole))
+        return size / max(1, self.samples)
 
     @property
     def most(self) -> int:
@@ -177,7 +191,7 @@ class _Yardstick:
         by_bytes = round(damage.left / each) if each else 0
         if not damage.cut:
             return max(1, by_bytes), BY_BYTES
-        by_others = round(self.samples_per_shard) - damage.found
+        by_others = round(self.samples / max(1, len(self.whole))) - damage.found
         if not self.whole:
             return max(1, by_bytes, self.most - damage.found), UNKNOWN
         return (by_bytes, BY_BYTES) if by_bytes > by_others else (max(0, by_others), BY_OTHERS)

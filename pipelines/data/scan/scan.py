@@ -9,7 +9,7 @@ from __future__ import annotations
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -121,8 +121,10 @@ def scan(data: DataConfig, folder: str | None = None, task_map: TaskMap = one_by
     tables: list[pa.Table] = []
     for name, pieces in read.items():
         repeatable = sources[name].kind in SHARDED and len(pieces) > 1
-        found, readings = _each_key_once(pieces, task_map) if repeatable else (_NONE, _readings(pieces))
-        usable_shards += [piece.shard(receipt.rows) for piece, receipt in pieces]
+        usable_shards += [piece.shard(reading.used) for piece, reading in pieces]
+        found, readings = pa.table({}), [reading for _, reading in pieces]
+        if repeatable:
+            found, readings = _each_key_once(pieces, task_map)
         rejected += rejections(name, sources[name], readings, whole=len(items[name]) == len(every[name]))
         if len(found):
             of_earlier[name] = len(found)
@@ -170,35 +172,7 @@ class _Work:
         return ScannedShard(self.source, self.item.name, f"{self.place}.parquet", rows)
 
 
-@dataclass(frozen=True)
-class Receipt:
-    """The outcome of reading one item: its usable samples, problems and notes for the others, and formats it lacked."""
-
-    rows: int
-    problems: tuple[Problem, ...]
-    lacking: tuple[str, ...] = ()
-
-    @property
-    def whole(self) -> bool:
-        """Tell whether the item was read to its end."""
-        return not any(isinstance(problem, Damage) for problem in self.problems)
-
-    def as_json(self) -> dict[str, Any]:
-        """Plain values."""
-        problems = [{"kind": type(problem).__name__, **asdict(problem)} for problem in self.problems]
-        return {"rows": self.rows, "problems": problems, "lacking": list(self.lacking)}
-
-    @classmethod
-    def read(cls, path: str) -> Receipt:
-        """The receipt as it was written."""
-        kinds = {kind.__name__: kind for kind in (Problem, Note, Damage)}
-        entry = storage.read_json(path)
-        problems = tuple(kinds[told.pop("kind")](**told) for told in entry["problems"])
-        return cls(entry["rows"], problems, tuple(entry["lacking"]))
-
-
-_NONE = pa.table({})
-_Read = list[tuple[_Work, Receipt]]
+_Read = list[tuple[_Work, Reading]]
 
 
 def _read(data: DataConfig, items: Mapping[str, Sequence[Item]], folder: str, task_map: TaskMap) -> dict[str, _Read]:
@@ -222,13 +196,15 @@ def _read(data: DataConfig, items: Mapping[str, Sequence[Item]], folder: str, ta
     return read
 
 
-def _known(work: Sequence[_Work]) -> dict[str, Receipt]:
+def _known(work: Sequence[_Work]) -> dict[str, Reading]:
     """The receipts of items that were read to their end: damage may have been a fault of the network."""
-    there = sorted(storage.existing(piece.receipt for piece in work).intersection(piece.receipt for piece in work))
-    return {path: one for path, one in zip(there, storage.at_once(Receipt.read, there), strict=True) if one.whole}
+    written = storage.existing(piece.receipt for piece in work)
+    there = [piece for piece in work if piece.receipt in written]
+    read = storage.at_once(lambda piece: Reading.read(piece.item, piece.receipt), there)
+    return {piece.receipt: one for piece, one in zip(there, read, strict=True) if one.whole}
 
 
-def _with_new_formats(piece: _Work, receipt: Receipt | None) -> _Work:
+def _with_new_formats(piece: _Work, receipt: Reading | None) -> _Work:
     """An item as it is to be read: anew, where its receipt lacked formats that can be read by now."""
     gained = sorted(set(receipt.lacking) & set(readable())) if receipt and receipt.lacking else []
     return replace(piece, state=digest(piece.state, *gained)) if gained else piece
@@ -255,19 +231,15 @@ def _states(items: Sequence[Item], attributes: Mapping[str, AttributeConfig]) ->
     ]
 
 
-def _readings(read: _Read) -> list[Reading]:
-    return [Reading(piece.item, receipt.rows, receipt.problems) for piece, receipt in read]
-
-
 def _each_key_once(read: _Read, task_map: TaskMap) -> tuple[pa.Table, list[Reading]]:
     """The samples of a source whose key an earlier item has, and the readings of its items, where these are problems.
 
     Returns:
         A table of source, item, row, key; and the readings.
     """
-    readings = _readings(read)
-    rows = sum(receipt.rows for _, receipt in read)
-    shards = [piece.shard(receipt.rows) for piece, receipt in read]
+    readings = [reading for _, reading in read]
+    rows = sum(reading.used for reading in readings)
+    shards = [piece.shard(reading.used) for piece, reading in read]
     paths = [shard.path for shard in shards]
     (found,) = task_map(repeated_keys, [(paths, rows)], title="comparing keys", memory=memory_for(rows))
     names = pa.array([shard.item for shard in shards])
@@ -354,7 +326,7 @@ def usable(
             yield from (Note(sample.key, remark) for remark in remarks)
 
 
-def scan_item(work: _Work, data: DataConfig) -> Receipt:
+def scan_item(work: _Work, data: DataConfig) -> Reading:
     """Decode and hash one item; write a Parquet file, and last a receipt."""
     near = data.near_duplicates is not None
     attributes = _attributes(data, work.source)
@@ -370,8 +342,9 @@ def scan_item(work: _Work, data: DataConfig) -> Receipt:
         label = sample.label if data.label is None else known.get(f"{ATTRIBUTE}{data.label}")
         rows.append({"key": sample.key, "label": label, "sha256": bytes.fromhex(sha), **known})
     samples = pa.Table.from_pylist(rows, _schema(attributes, data.group_by, near))
-    receipt = Receipt(len(samples), tuple(shortened(problems, work.listed)), lacking(one.reason for one in problems))
+    told = tuple(shortened(problems, work.listed))
+    reading = Reading(work.item, len(samples), told, lacking(one.reason for one in problems))
     keeping.write(glimpses_path(f"{work.place}.parquet"))
     storage.write_table(f"{work.place}.parquet", samples)
-    storage.write_json(work.receipt, receipt.as_json())
-    return receipt
+    reading.write(work.receipt)
+    return reading

@@ -196,11 +196,10 @@ def _write(source: SourceConfig, out: str, work: _Work) -> list[dict[str, Any]]:
         UserError: a sample is not there any more, or another.
     """
     entries = _entries(source, [piece for _, pieces in work for piece in pieces])
-    return [_written(f"{out}/{name}", list(islice(entries, _count(pieces)))) for name, pieces in work]
-
-
-def _count(pieces: Sequence[_Piece]) -> int:
-    return sum(len(piece.samples) for piece in pieces)
+    return [
+        _written(f"{out}/{name}", list(islice(entries, sum(len(piece.samples) for piece in pieces))))
+        for name, pieces in work
+    ]
 
 
 def _entries(source: SourceConfig, pieces: Sequence[_Piece]) -> Iterator[tuple[dict[str, Any], str]]:

@@ -18,7 +18,7 @@ from mi_core.images import Decoder
 from mi_core.querying.plan import QueryPlan
 from pipelines.config.sections.data import DataConfig
 from pipelines.config.sections.sources import SourceConfig
-from pipelines.data.draw.first import Firsts
+from pipelines.data.draw.parts import Firsts
 from pipelines.data.draw.splits import ROLES, Splits
 from pipelines.data.read.samples import Item
 from pipelines.data.read.sources import Source

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.cli.completion import VARIABLE
+from pipelines.cli.flags import VARIABLE
 
 ROOT = Path(__file__).parents[3]
 PROGRAM = """\

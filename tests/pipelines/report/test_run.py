@@ -39,7 +39,7 @@ def config(monkeypatch: pytest.MonkeyPatch) -> RunConfig:
     kinds = {"kind": {"from": "class", "values": [str(number) for number in range(10)]}}
     data = {**plain, "sources": sources, "roles": roles, "attributes": kinds}
     whole = parse(small_config(data=data, attribute_inference=[inference]), "small.yaml")
-    monkeypatch.setattr("pipelines.data.draw.overlap._share", lambda _data, _splits, role: SHARES[role])
+    monkeypatch.setattr("pipelines.data.draw.parts._share", lambda _data, _splits, role: SHARES[role])
     monkeypatch.setattr(Splits, "load", lambda _folder: SimpleNamespace(count=lambda _roles: 100))
     monkeypatch.setattr(report, "classifier_roles", lambda _config, _name: ROLES)
     return whole.model_copy(update={"seeds": (0, 1)})

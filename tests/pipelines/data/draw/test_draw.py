@@ -18,8 +18,7 @@ from pipelines.data.database import database
 from pipelines.data.draw import draw as drawing
 from pipelines.data.draw.draw import draw
 from pipelines.data.draw.duplicates import check_distinct
-from pipelines.data.draw.ranks import Numbered
-from pipelines.data.draw.rules import HIGHEST, Taker
+from pipelines.data.draw.rules import HIGHEST, Numbered, Taker
 from pipelines.data.draw.splits import SUMMED, Splits
 from pipelines.data.scan.scan import ScannedShard
 from pipelines.errors import UserError

@@ -12,7 +12,7 @@ import pytest
 from pipelines.config.roles import TARGET_ROLES
 from pipelines.config.sections.data import DataConfig
 from pipelines.data.draw.draw import draw
-from pipelines.data.draw.overlap import audited_overlap, overlap_of, recurring
+from pipelines.data.draw.parts import audited_overlap, overlap_of, recurring
 from pipelines.run.folder import RunFolder
 from tests.pipelines.data.made import Row, scan_of
 

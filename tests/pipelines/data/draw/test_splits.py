@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from pipelines.config.sections.data import DataConfig
 from pipelines.data.columns import ids_of
 from pipelines.data.draw.draw import check_sizes, draw
-from pipelines.data.draw.first import Firsts, number_of
+from pipelines.data.draw.parts import Firsts, number_of
 from pipelines.data.draw.splits import Splits, are_drawn
 from pipelines.data.scan.scan import scan
 from pipelines.errors import UserError

@@ -1,23 +1,29 @@
-"""How many of the samples that one seed draws another seed draws too: what a mean over seeds must know.
+"""Parts of the samples that roles have: what recurs in other seeds, halves, and the first by rank of a hash.
 
-A role that the user gives holds the same samples in every seed. A drawn role takes a share of its pool, of what it can
-be drawn from, anew in every seed: that share of its samples is expected in any other seed too. Shares are read off the
-rules of a seed, so that no sample is read, however many there are.
+A mean over seeds must know how many of the samples that one seed draws another seed draws too. A role that the user
+gives holds the same samples in every seed. A drawn role takes a share of its pool, of what it can be drawn from, anew
+in every seed: that share of its samples is expected in any other seed too. Shares are read off the rules of a seed, so
+that no sample is read, however many there are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
+from mi_core.hashing import FIRST
 from mi_core.records import BoolArray
 from pipelines.config.sections.data import DataConfig
+from pipelines.data.columns import ids_of, pixel_ranks
 from pipelines.data.draw.rules import HIGHEST, Taker
-from pipelines.data.draw.splits import Splits
+from pipelines.data.draw.splits import Splits, in_roles
 from pipelines.data.draw.sums import SUMS, Sums, sums_of
+from pipelines.files import storage
+from pipelines.files.digest import digest
 from pipelines.run.folder import SeedFolder
 
 
@@ -122,3 +128,60 @@ def recounted(splits: Splits) -> dict[str, dict[str, Any]]:
     sums = Sums(pa.concat_tables([SUMS.empty_table(), *shards]))
     rows = {role: sums.rows([role]) for role in splits.roles}
     return {role: {"n": sums.count(mine), "sha256": sums.digest(mine)} for role, mine in rows.items()}
+
+
+_Last = tuple[int, str]
+"""Rank and id of a sample."""
+
+
+def number_of(splits: Splits, roles: Iterable[str], count: int | None) -> int:
+    """Number of samples of some roles if the first ``count`` of each are asked for, at most; None: all."""
+    wanted = list(roles)
+    if count is None:
+        return splits.count(wanted)
+    return sum(min(count, splits.count([role])) for role in wanted)
+
+
+@dataclass(frozen=True)
+class Firsts:
+    """The samples that `Splits.first` gives, by the last of each role.
+
+    Args:
+        lasts: of each role, the last of its samples; None: all samples of the role are among them.
+        seed: of the ranks.
+    """
+
+    lasts: Mapping[str, _Last | None]
+    seed: int
+
+    @classmethod
+    def from_splits(cls, splits: Splits, roles: Iterable[str], count: int, seed: int) -> Firsts:
+        """The first ``count`` samples of each role of whole splits; a pass over the samples of a role is kept."""
+        return cls({role: _last(splits, role, count, seed) for role in roles}, seed)
+
+    def among(self, rows: pa.Table) -> BoolArray:
+        """Mark the samples among N that are: (N,) bool. ``rows``: as `Splits.table`."""
+        names, ranks = ids_of(rows), pixel_ranks(self.seed, FIRST, rows["sha256"])
+        found = np.zeros(len(rows), dtype=bool)
+        for role, last in self.lasts.items():
+            here = in_roles(rows, [role])
+            if last is not None:
+                here &= ranks <= np.uint64(last[0])
+                for row in np.flatnonzero(here & (ranks == np.uint64(last[0]))):
+                    here[row] = names[row] <= last[1]
+            found |= here
+        return found
+
+
+def _last(splits: Splits, role: str, count: int, seed: int) -> _Last | None:
+    if count >= splits.count([role]):
+        return None
+    name = digest(splits.role_digest(role), role, count, seed)[:12]
+    path = f"{splits.folder}/splits/first-{name}.json"
+    if splits.folder and storage.exists(path):
+        rank, of = storage.read_json(path)
+        return int(rank), str(of)
+    rank, of = splits.first_ranked(role, count, seed)[-1]
+    if splits.folder:
+        storage.write_json(path, [rank, of])
+    return rank, of
