@@ -177,7 +177,14 @@ class _Resolver:
         known = (name, epoch, output, measure, role.name, samples.count, without, sent, id(how.stopping))
         if known not in self.queries:
             bank = Samples(self._roles([ANCHOR_ROLE]), self.seed, measure.bank) if measure.bank else None
-            views = None if sent is None else self._views(*sent)
+            asked, number = sent or (None, 0)
+            views = (
+                None
+                if asked is None
+                else Views(crafter=self.encoder(asked))
+                if isinstance(asked, str)
+                else Views(asked, number)
+            )
             self.queries[known] = Query(
                 self.encoder(name),
                 epoch,
@@ -191,12 +198,6 @@ class _Resolver:
                 self.meaning if measure.captions or measure.labels else "",
             )
         return self.queries[known]
-
-    def _views(self, sent: Recipe | str | None, number: int) -> Views | None:
-        """Views of a recipe, or images that are crafted on an encoder, by its name."""
-        if isinstance(sent, Recipe):
-            return Views(sent, number)
-        return None if sent is None else Views(crafter=self.encoder(sent))
 
     def _reading(
         self,

@@ -258,7 +258,7 @@ def _conclude(run: Run, target: str, plain: str, ground: Record) -> None:
             "final": _shown(final) | {LOSS: costs(final, bare)[0]},
         },
     }
-    storage.write_json(_outcome_path(folder), result)
+    storage.write_json(f"{folder.path}/{TUNED}/pareto.json", result)
     flat = [row["parameters"] | {name: row[name] for name in row if name != "parameters"} for row in rows]
     names = list(dict.fromkeys(name for row in flat for name in row))
     storage.write_table(
@@ -269,11 +269,7 @@ def _conclude(run: Run, target: str, plain: str, ground: Record) -> None:
 
 def outcome(folder: RunFolder) -> dict[str, Any]:
     """The result of a run's search; empty where there was none."""
-    return dict(storage.read_json_or(_outcome_path(folder), {}))
-
-
-def _outcome_path(folder: RunFolder) -> str:
-    return f"{folder.path}/{TUNED}/pareto.json"
+    return dict(storage.read_json_or(f"{folder.path}/{TUNED}/pareto.json", {}))
 
 
 def _shown(record: Record) -> dict[str, Any]:
