@@ -169,16 +169,8 @@ def training_jobs(planned: Planned, resident_mb: int) -> Iterator[TrainingJob]:
     where = f", {point}" if point else ""
     for encoder in plan.encoders:
         if isinstance(encoder.settings, TrainedConfig):
-            yield TrainingJob(
-                encoder.name,
-                encoder.settings,
-                plan.data,
-                folder,
-                encoder.key,
-                resident_mb * 2**20,
-                where,
-                encoder.nonce,
-            )
+            of_run = resident_mb * 2**20, where, encoder.nonce
+            yield TrainingJob(encoder.name, encoder.settings, plan.data, folder, encoder.key, *of_run)
 
 
 def try_references(planned: Sequence[Planned]) -> None:

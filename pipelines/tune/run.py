@@ -88,8 +88,7 @@ def _measured(trial: Trial) -> Record:
     """The last record of a trial that is done as a Ray task."""
     import ray
 
-    memory = borne(2 * TASK_MEMORY)
-    remote = ray.remote(num_cpus=_cpus(trial), num_gpus=trial.tune.gpus, memory=memory)(_last)
+    remote = ray.remote(num_cpus=_cpus(trial), num_gpus=trial.tune.gpus, memory=borne(2 * TASK_MEMORY))(_last)
     record: Record = ray.get(remote.remote(trial))
     return record
 
