@@ -68,7 +68,7 @@ def run(runs: Sequence[Run], planned: Sequence[Planned], rule_of: RuleOf) -> Non
     try:
         with access_to(runs) if left else nullcontext() as access:
             unchanged.check_unchanged(planned, checked, access)
-            _answer(passes, planned, _Start(uuid.uuid4().hex, allowed, rule_of), InRay(list(runs), access))
+            _answer(passes, planned, rule_of, InRay(list(runs), access), allowed)
     except Unpaid as error:
         ledger.attempts_left(budget, planned, *_looked_through(passes, budget))  # says what budget it needs
         raise UserError(f"{error} in this start; run the same command again, its rest covers the run") from error
@@ -91,7 +91,7 @@ def here(planned: Sequence[Planned], rule_of: RuleOf, encode: EncodeChunks, kept
     passes = plan_passes(planned, None, chunk)
     for one in passes:
         one.record()
-    _answer(passes, planned, _Start(uuid.uuid4().hex, ATTEMPTS, rule_of), InProcess(encode, kept))
+    _answer(passes, planned, rule_of, InProcess(encode, kept))
     for plan in planned:
         _account(plan)
 
@@ -154,27 +154,26 @@ def plan_passes(planned: Sequence[Planned], sizing: Sizing | None, chunk: int | 
     return passes
 
 
-@dataclass(frozen=True)
-class _Start:
-    """One start of a run: its name, the attempts per chunk that it may make, and what fits stopping rules."""
-
-    name: str
-    allowed: int
-    rule_of: RuleOf
-
-
 def _answer(
-    passes: Sequence[PlannedPass], planned: Sequence[Planned], start: _Start, executor: InRay | InProcess
+    passes: Sequence[PlannedPass],
+    planned: Sequence[Planned],
+    rule_of: RuleOf,
+    executor: InRay | InProcess,
+    allowed: int = ATTEMPTS,
 ) -> None:
-    """Compute the remaining features of some passes; stopping rules are fitted on features of the first wave."""
+    """Compute the remaining features of some passes, by so many attempts per chunk at most.
+
+    Stopping rules are fitted on features of the first wave.
+    """
+    session = uuid.uuid4().hex
     waves = [[one for one in passes if (one.query.stopping is not None) == stopped] for stopped in (False, True)]
     for wave in filter(None, waves):
         jobs = [job for one in wave for job in one.jobs()]
-        todo = _with_attempts(jobs, start)
+        todo = _with_attempts(jobs, allowed, session)
         if len(todo) < len(jobs):
             say("extract", f"{len(jobs) - len(todo)} of {len(jobs)} shards already done")
         if todo:
-            executor.answer(bank.with_banks(with_rules(todo, start.rule_of, executor.map), planned))
+            executor.answer(bank.with_banks(with_rules(todo, rule_of, executor.map), planned))
         files: dict[str, list[FeatureFile]] = {}
         for job in jobs:
             files.setdefault(job.query.tag, []).append(job.file)
@@ -198,7 +197,7 @@ def _looked_through(passes: Sequence[PlannedPass], budget: int | None) -> tuple[
     return asked, left
 
 
-def _with_attempts(jobs: Sequence[ShardJob], start: _Start) -> list[ShardJob]:
+def _with_attempts(jobs: Sequence[ShardJob], allowed: int, session: str) -> list[ShardJob]:
     """The jobs that are left, with their earlier attempts and the attempts per chunk allowed from now on."""
     known = looked_up(jobs)
     settle(known)
@@ -207,9 +206,9 @@ def _with_attempts(jobs: Sequence[ShardJob], start: _Start) -> list[ShardJob]:
     return [
         replace(
             job,
-            attempts=start.allowed,
+            attempts=allowed,
             begun=begun_of(job, before[job.query.store, job.query.encoder_key]),
-            session=start.name,
+            session=session,
         )
         for job in left
     ]

@@ -32,8 +32,13 @@ def check_attack(config: RunConfig, place: str, attack: AttackConfig) -> None:
     _check_apart(config, place, attack)
     if attack.before is not None:
         _check_before(config, place, attack, attack.before)
-    if attack.bank_size:
-        _check_bank(config, place, attack)
+    asked = _queried(config, attack) if attack.bank_size else ()
+    remote = [name for name in asked if isinstance(config.encoders[name], EndpointConfig)]
+    if remote:
+        raise ValueError(
+            f"{place}: every worker asks for {attack.bank_size} images of {ANCHOR_ROLE}, and {remote[0]} is behind an "
+            "API, where each costs; leave neighbours out"
+        )
     beside = (*((ANCHOR_ROLE,) if _reads_anchors(attack) else ()), *population_roles(attack))
     check_roles(place, (*audited_roles(config), *reference_roles(config, attack), *beside), config.data)
     _check_counts(config, place, attack)
@@ -73,16 +78,6 @@ def _queried(config: RunConfig, attack: AttackConfig) -> dict[str, None]:
     """The encoders that an attack asks, each once."""
     earlier = () if attack.before is None else (attack.before,)
     return dict.fromkeys((attack.target, *earlier, *shadows_of(config, attack), *references_of(config, attack)))
-
-
-def _check_bank(config: RunConfig, place: str, attack: AttackConfig) -> None:
-    """Raise ValueError if an attack with a bank asks an API: each worker would pay for the bank."""
-    remote = [name for name in _queried(config, attack) if isinstance(config.encoders[name], EndpointConfig)]
-    if remote:
-        raise ValueError(
-            f"{place}: every worker asks for {attack.bank_size} images of {ANCHOR_ROLE}, and {remote[0]} is behind an "
-            "API, where each costs; leave neighbours out"
-        )
 
 
 def _by_halves(config: RunConfig, attack: AttackConfig) -> bool:

@@ -64,7 +64,10 @@ def _check(config: RunConfig) -> None:
         if isinstance(encoder, TrainedConfig):
             check_training(config, f"encoders.{name}", encoder)
         if isinstance(encoder, LoadedConfig):
-            check_loaded(config, f"encoders.{name}", encoder)
+            try:
+                check_architecture(encoder.load, config.data.channels, config.data.image_size)
+            except ConfigError as error:
+                raise ValueError(f"encoders.{name}: {error}") from error
     check_roles("utility.bank", config.utility.bank, config.data)
     check_roles("utility.test", config.utility.test, config.data)
     classes: dict[str, type[Any]] = {}
@@ -87,14 +90,8 @@ def _check(config: RunConfig) -> None:
 
 
 def check_adopted(plan: Plan, name: str, outputs: Sequence[str]) -> None:
-    """Raise UserError if attacks ask an encoder from elsewhere for what it does not have.
-
-    Args:
-        plan: with the queries.
-        name: of the encoder.
-        outputs: that it has.
-    """
-    _check_outputs(name, outputs, [query for query in items_in(plan, Query) if query.encoder.name == name])
+    """Raise UserError if attacks of a plan ask an encoder from elsewhere for outputs that it does not have."""
+    _check_outputs(name, outputs, items_in(plan, Query))
 
 
 def _check_outputs(name: str, outputs: Sequence[str], queries: Sequence[Query]) -> None:
@@ -116,7 +113,13 @@ def check_training(config: RunConfig, place: str, encoder: TrainedConfig) -> Non
         raise ValueError(f"{place}.attribute = {encoder.attribute!r}, data.attributes has: {known}")
     if isinstance(encoder, DefendedConfig):
         _check_defended(config, place, encoder)
-    _check_values(config, place, encoder)
+    values = encoder.parameters.get("values")
+    names = () if encoder.attribute is None else config.data.attributes[encoder.attribute].names
+    if values is not None and values < len(names):
+        raise ValueError(
+            f"{place}.parameters.values = {values}, but data.attributes.{encoder.attribute} has {len(names)} values; "
+            f"set {place}.parameters.values={len(names)}"
+        )
     counts = [config.data.roles[role].count for role in encoder.train_on]
     members = None if None in counts else sum(count or 0 for count in counts)
     if members is not None and encoder.half is not None:
@@ -136,19 +139,6 @@ def check_training(config: RunConfig, place: str, encoder: TrainedConfig) -> Non
         raise ValueError(f"{place}: {error}") from error
 
 
-def _check_values(config: RunConfig, place: str, encoder: TrainedConfig) -> None:
-    """Raise ValueError if the objective knows fewer values of the attribute than there are."""
-    values = encoder.parameters.get("values")
-    if encoder.attribute is None or values is None:
-        return
-    names = config.data.attributes[encoder.attribute].names
-    if values < len(names):
-        raise ValueError(
-            f"{place}.parameters.values = {values}, but data.attributes.{encoder.attribute} has {len(names)} values; "
-            f"set {place}.parameters.values={len(names)}"
-        )
-
-
 def _check_defended(config: RunConfig, place: str, encoder: DefendedConfig) -> None:
     """Raise ValueError if an encoder cannot be defended with these settings."""
     base = config.encoders[encoder.defends]
@@ -164,14 +154,6 @@ def _check_defended(config: RunConfig, place: str, encoder: DefendedConfig) -> N
     judged = sorted(set(encoder.outside) & set(audited_roles(config)))
     if judged:
         raise ValueError(f"{place}.outside holds {judged[0]}, which the audit judges; name other images")
-
-
-def check_loaded(config: RunConfig, place: str, encoder: LoadedConfig) -> None:
-    """Raise ValueError if an encoder from elsewhere has an architecture that does not exist."""
-    try:
-        check_architecture(encoder.load, config.data.channels, config.data.image_size)
-    except ConfigError as error:
-        raise ValueError(f"{place}: {error}") from error
 
 
 def check_repeats(config: RunConfig) -> None:
@@ -237,12 +219,17 @@ def check_dp_audit(config: RunConfig) -> None:
         raise ValueError(f"dp_audit.guesses = {most} exceeds the {canaries} canaries; lower it")
     for position in guessing_attacks(config):
         _check_guesser(config, config.attacks[position])
-    for name in sorted(promising_encoders(config)):
-        _check_adjacency(config, name)
-    if chosen.epsilon is None:
-        for name in sorted(promising_encoders(config)):
-            _check_delta(config, name)
-            _check_promised(config, name)
+    promising = {name: config.encoders[name] for name in sorted(promising_encoders(config))}
+    defended = {name: one for name, one in promising.items() if isinstance(one, DefendedConfig)}
+    for name, encoder in defended.items():
+        _check_adjacency(chosen.epsilon, name, encoder)
+    for name, encoder in defended.items() if chosen.epsilon is None else ():
+        if chosen.delta is not None and DEFENSES[encoder.defense].mechanism:
+            raise ValueError(
+                f"dp_audit.delta = {chosen.delta:g} without epsilon, but {name} promises an epsilon at a delta of its "
+                "own; give dp_audit.epsilon too, or leave delta out"
+            )
+        _check_promised(config, encoder)
 
 
 def _check_guesser(config: RunConfig, attack: AttackConfig) -> None:
@@ -262,23 +249,8 @@ def _check_guesser(config: RunConfig, attack: AttackConfig) -> None:
         raise ValueError(f"{given} is fitted on {CANARY_IN}, so it knows the coins; fit it on other images")
 
 
-def _check_delta(config: RunConfig, name: str) -> None:
-    """Raise ValueError if a delta is given without epsilon, and the encoder's defense promises one of its own."""
-    encoder, chosen = config.encoders[name], config.dp_audit
-    if chosen is None or chosen.delta is None or not isinstance(encoder, DefendedConfig):
-        return
-    if DEFENSES[encoder.defense].mechanism:
-        raise ValueError(
-            f"dp_audit.delta = {chosen.delta:g} without epsilon, but {name} promises an epsilon at a delta of its own; "
-            "give dp_audit.epsilon too, or leave delta out"
-        )
-
-
-def _check_adjacency(config: RunConfig, name: str) -> None:
+def _check_adjacency(epsilon: float | None, name: str, encoder: DefendedConfig) -> None:
     """Raise ValueError if a promise about a replaced image would be judged by coins that leave an image out."""
-    encoder, chosen = config.encoders[name], config.dp_audit
-    if chosen is None or not isinstance(encoder, DefendedConfig):
-        return
     defense = encoder.method(0)
     if not defense.adjacencies or LEAVE in defense.adjacencies:
         return
@@ -287,22 +259,21 @@ def _check_adjacency(config: RunConfig, name: str) -> None:
         remedy = f"settings.scale in place of settings.epsilon = {told['epsilon']:g}, whose noise shows their number"
     else:
         remedy = f"settings.adjacency = {LEAVE!r} in place of {told['adjacency']!r}"
-    if chosen.epsilon is None and not (calibrated and defense.mechanism == GAUSSIAN):
+    if epsilon is None and not (calibrated and defense.mechanism == GAUSSIAN):
         raise ValueError(
             f"dp_audit: {name} promises an epsilon of a replaced image, but a coin leaves an image out; "
             f"give it {remedy}"
         )
-    if chosen.epsilon is not None and told["epsilon"] and chosen.epsilon <= told["epsilon"]:
+    if epsilon is not None and told["epsilon"] and epsilon <= told["epsilon"]:
         raise ValueError(
-            f"dp_audit.epsilon = {chosen.epsilon:g} is what {name} promises of a replaced image, but a coin leaves an "
+            f"dp_audit.epsilon = {epsilon:g} is what {name} promises of a replaced image, but a coin leaves an "
             f"image out; give the epsilon of that, or give {name} {remedy}"
         )
 
 
-def _check_promised(config: RunConfig, name: str) -> None:
+def _check_promised(config: RunConfig, encoder: DefendedConfig) -> None:
     """Raise ValueError if a defense of the last layer would be blamed for what the layers before it have seen."""
-    encoder = config.encoders[name]
-    if not isinstance(encoder, DefendedConfig) or not issubclass(DEFENSES[encoder.defense], HeadDefense):
+    if not issubclass(DEFENSES[encoder.defense], HeadDefense):
         return
     chain = training_chain(config, encoder.defends)
     below = {role for step in chain[1:] for role in config.encoders[step].train_on}

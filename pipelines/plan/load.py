@@ -100,7 +100,11 @@ def parse(raw: dict[str, Any], origin: str) -> RunConfig:
         missing = _fill_data_path(raw)
         base = build(whole)  # a misspelled key first: it may be why a path is missing
         if missing:
-            raise ValueError(_add(missing))
+            fields = [f"data.sources.{name}.path" for name in missing]
+            raise ValueError(
+                f"{', '.join(fields)} {'is' if len(fields) == 1 else 'are'} missing; add to the command: "
+                f"{' '.join(f'{field}=...' for field in fields)}"
+            )
         if base.tune is not None:
             base = with_fields(base, base.tune, plain)
         return expand(base, plain, raw.get("sweep") or {})
@@ -126,14 +130,6 @@ def _fill_data_path(raw: dict[str, Any]) -> list[str]:
     for name in missing:
         data["sources"][name]["path"] = "missing" if path is None else path
     return missing if path is None else []
-
-
-def _add(sources: Sequence[str]) -> str:
-    fields = [f"data.sources.{name}.path" for name in sources]
-    return (
-        f"{', '.join(fields)} {'is' if len(fields) == 1 else 'are'} missing; add to the command: "
-        f"{' '.join(f'{field}=...' for field in fields)}"
-    )
 
 
 LABEL = "label"

@@ -17,12 +17,7 @@ _TWICE = 2 * PUBLISHED - 0.5
 
 
 def judged_counts(config: RunConfig, counts: Mapping[str, float]) -> tuple[int, int]:
-    """Candidates and controls that the verdict rests on.
-
-    Args:
-        config: the run.
-        counts: samples by role.
-    """
+    """Candidates and controls that the verdict rests on; ``counts``: samples by role."""
     primary = config.attacks[config.validity.attack]
     left = {role: counts[role] for role in audited_roles(config)}
     for role in roles_fitted_on_target(config, primary):
@@ -37,10 +32,7 @@ def prospects(config: RunConfig, counts: Mapping[str, float]) -> Iterator[str]:
     """Lines on what can be found.
 
     The first tells the AUC that the verdict finds, the second what it takes to flag a single image. A warning follows
-    where the AUC is far above what attacks are known to reach.
-
-    Args:
-        config, counts: as `judged_counts`.
+    where the AUC is far above what attacks are known to reach. ``counts``: as for `judged_counts`.
     """
     candidates, controls = judged_counts(config, counts)
     if min(candidates, controls) < 1:

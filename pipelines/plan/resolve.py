@@ -71,13 +71,7 @@ _MEANING = {"captions", "label", "attributes", "group_by"}  # of data: what samp
 
 
 def resolve(config: RunConfig, seed: int, roles: Mapping[str, Role]) -> Plan:
-    """The plan of a run for one seed.
-
-    Args:
-        config: of the run.
-        seed: one of its seeds.
-        roles: all roles by name, as they were drawn.
-    """
+    """The plan of a run for one of its seeds; ``roles``: all of them by name, as they were drawn."""
     return _Resolver(config, seed, roles).plan()
 
 
@@ -177,7 +171,10 @@ class _Resolver:
         known = (name, epoch, output, measure, role.name, samples.count, without, sent, id(how.stopping))
         if known not in self.queries:
             bank = Samples(self._roles([ANCHOR_ROLE]), self.seed, measure.bank) if measure.bank else None
-            views = None if sent is None else self._views(*sent)
+            if sent is None or sent[0] is None:
+                views = None
+            else:
+                views = Views(crafter=self.encoder(sent[0])) if isinstance(sent[0], str) else Views(*sent)
             self.queries[known] = Query(
                 self.encoder(name),
                 epoch,
@@ -191,12 +188,6 @@ class _Resolver:
                 self.meaning if measure.captions or measure.labels else "",
             )
         return self.queries[known]
-
-    def _views(self, sent: Recipe | str | None, number: int) -> Views | None:
-        """Views of a recipe, or images that are crafted on an encoder, by its name."""
-        if isinstance(sent, Recipe):
-            return Views(sent, number)
-        return None if sent is None else Views(crafter=self.encoder(sent))
 
     def _reading(
         self,

@@ -39,12 +39,7 @@ def plan_digest(plans: Sequence[Plan]) -> dict[str, str]:
 
 
 def faults_of_plan(folder: str, registered: Mapping[str, str]) -> list[str]:
-    """The faults of the file of a run; none where it is the registered one.
-
-    Args:
-        folder: of the run.
-        registered: the key of each plan, by seed, as `plan_digest`.
-    """
+    """The faults of the file of a run; none where its plans have the ``registered`` keys, as `plan_digest` has them."""
     content = storage.read_json_or(f"{folder}/{PLAN_FILE}", None)
     if content is None:
         return [f"{PLAN_FILE} is missing"]

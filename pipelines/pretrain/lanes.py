@@ -32,7 +32,7 @@ from pipelines.pretrain.worker import FAULTS, TrainingJob, exceed, train_alone, 
 from pipelines.run.board import REFRESH_SECONDS, Note
 from pipelines.run.ray_session import TASK_MEMORY, borne, storage_of, trainings_at_once
 
-SHORT = 20_000  # images times epochs; 20 seconds of a small network on one core
+SHORT = 20_000  # images times epochs of a training that takes less than the start of a lane: 20 s on one core
 SMALL = 2**26  # bytes of pixels; a process that trained on more ends, and its memory with it
 
 Finished = list[tuple[TrainingJob, float]]
@@ -115,7 +115,8 @@ class Lanes:
                 break
             is_task = self._is_task(job)
             lane = None if is_task else self._free()
-            if not is_task and lane is None and self._trains and self._is_short(job):
+            trains = any(lane.name is not None for lane in self._working)  # a lane will be free for another training
+            if not is_task and lane is None and trains and self.images[job.label] * job.config.epochs < SHORT:
                 continue
             self.waiting.remove(job)
             prepare(job)
@@ -123,21 +124,12 @@ class Lanes:
         while (lane := self._free()) is not None:
             self._give(lane, None)
 
-    @property
-    def _trains(self) -> bool:
-        """Tell whether a lane is at work that will be free for another training."""
-        return any(lane.name is not None for lane in self._working)
-
     def _free(self) -> _Lane | None:
         return next((lane for lane in self.lanes if lane.is_free), None)
 
     def _is_task(self, job: TrainingJob) -> bool:
         """Tell whether an encoder is made by one process: it is trained by one worker, or is a defense of another."""
         return self.resources.train_workers == 1 or isinstance(job.config, DefendedConfig)
-
-    def _is_short(self, job: TrainingJob) -> bool:
-        """Tell whether a training takes less than the start of a lane."""
-        return self.images[job.label] * job.config.epochs < SHORT
 
     def _begin(self, job: TrainingJob, lane: _Lane | None) -> None:
         """Make an encoder as a Ray task, or in a lane that is free or new."""
@@ -201,7 +193,8 @@ class Lanes:
                 max_retries=self.resources.train_retries,
                 retry_exceptions=True,
             )(train_alone)
-        _raise(job, ray.get(remote.remote(job, max(1, int(cpus)), beside)))
+        if fault := ray.get(remote.remote(job, max(1, int(cpus)), beside)):
+            raise UserError(f"{job.label}: {fault}")
 
     def _train(self, lane: str, first: TrainingJob) -> None:
         """One TorchTrainer run.
@@ -236,13 +229,8 @@ class Lanes:
         storage.remove(scratch)
         faults: Mapping[str, str] = ray.get(self.board.all_faults.remote())
         for label, fault in faults.items():
-            _raise(self.jobs[label], fault)
-
-
-def _raise(job: TrainingJob, fault: str | None) -> None:
-    """Raise UserError where there is a fault."""
-    if fault:
-        raise UserError(f"{job.label}: {fault}")
+            if fault:
+                raise UserError(f"{label}: {fault}")
 
 
 def _in_thread(work: Callable[[], None]) -> Future[None]:

@@ -169,32 +169,22 @@ def training_jobs(planned: Planned, resident_mb: int) -> Iterator[TrainingJob]:
     where = f", {point}" if point else ""
     for encoder in plan.encoders:
         if isinstance(encoder.settings, TrainedConfig):
-            yield TrainingJob(
-                encoder.name,
-                encoder.settings,
-                plan.data,
-                folder,
-                encoder.key,
-                resident_mb * 2**20,
-                where,
-                encoder.nonce,
-            )
+            of_run = resident_mb * 2**20, where, encoder.nonce
+            yield TrainingJob(encoder.name, encoder.settings, plan.data, folder, encoder.key, *of_run)
 
 
 def try_references(planned: Sequence[Planned]) -> None:
     """Try out the references of some plans that were trained here and not tried out yet."""
-    work = list(_untried(planned))
+    work = [
+        (plan.semantic, reading.encoder, plan.data, folder)
+        for plan, folder in planned
+        if plan.semantic is not None
+        for reading in plan.semantic.readings
+        if isinstance(reading.encoder.settings, TrainedConfig)
+        and not storage.exists(tried_path(folder, reading.encoder.name))
+    ]
     if work:
         mapped(_try, work, "references", "trying references out")
-
-
-def _untried(planned: Sequence[Planned]) -> Iterator[tuple[Semantic, Encoder, DataConfig, SeedFolder]]:
-    for plan, folder in planned:
-        for reading in () if plan.semantic is None else plan.semantic.readings:
-            encoder = reading.encoder
-            trained = isinstance(encoder.settings, TrainedConfig)
-            if plan.semantic is not None and trained and not storage.exists(tried_path(folder, encoder.name)):
-                yield plan.semantic, encoder, plan.data, folder
 
 
 def _try(semantic: Semantic, encoder: Encoder, data: DataConfig, folder: SeedFolder) -> None:

@@ -24,12 +24,7 @@ SHOWN = 4  # pieces that have a line each
 
 
 class Heartbeat:
-    """The progress of a run, for readers of the log and for `status`.
-
-    Args:
-        folder: of the run.
-        stages: that will be run, in order.
-    """
+    """The progress of a run, for readers of the log and for `status`; ``stages``: that will be run, in order."""
 
     def __init__(self, folder: RunFolder, stages: Sequence[str]) -> None:
         self.folder, self.stages = folder, list(stages)

@@ -88,8 +88,7 @@ def _measured(trial: Trial) -> Record:
     """The last record of a trial that is done as a Ray task."""
     import ray
 
-    memory = borne(2 * TASK_MEMORY)
-    remote = ray.remote(num_cpus=_cpus(trial), num_gpus=trial.tune.gpus, memory=memory)(_last)
+    remote = ray.remote(num_cpus=_cpus(trial), num_gpus=trial.tune.gpus, memory=borne(2 * TASK_MEMORY))(_last)
     record: Record = ray.get(remote.remote(trial))
     return record
 
@@ -258,7 +257,7 @@ def _conclude(run: Run, target: str, plain: str, ground: Record) -> None:
             "final": _shown(final) | {LOSS: costs(final, bare)[0]},
         },
     }
-    storage.write_json(_outcome_path(folder), result)
+    storage.write_json(f"{folder.path}/{TUNED}/pareto.json", result)
     flat = [row["parameters"] | {name: row[name] for name in row if name != "parameters"} for row in rows]
     names = list(dict.fromkeys(name for row in flat for name in row))
     storage.write_table(
@@ -269,11 +268,7 @@ def _conclude(run: Run, target: str, plain: str, ground: Record) -> None:
 
 def outcome(folder: RunFolder) -> dict[str, Any]:
     """The result of a run's search; empty where there was none."""
-    return dict(storage.read_json_or(_outcome_path(folder), {}))
-
-
-def _outcome_path(folder: RunFolder) -> str:
-    return f"{folder.path}/{TUNED}/pareto.json"
+    return dict(storage.read_json_or(f"{folder.path}/{TUNED}/pareto.json", {}))
 
 
 def _shown(record: Record) -> dict[str, Any]:

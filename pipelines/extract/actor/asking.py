@@ -372,12 +372,7 @@ def weights_of(module: nn.Module) -> int:
 
 
 def budget_on(device: torch.device, gpus: float) -> int:
-    """Bytes of weights that an actor keeps on a device.
-
-    Args:
-        device: of the actor.
-        gpus: GPUs that the actor holds, such as .5.
-    """
+    """Bytes of weights that an actor that holds some GPUs, such as .5, keeps on its device."""
     if device.type != "cuda":
         return ON_CPU
     return int(OF_GPU * min(1.0, gpus) * torch.cuda.get_device_properties(device).total_memory)

@@ -8,7 +8,7 @@ adds is its own, since it goes when the trial ends.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
@@ -251,22 +251,7 @@ def with_banks(passes: Iterable[Pass]) -> list[Pass]:
 
 
 def grouped(queries: Sequence[Query], store: str) -> list[Pass]:
-    """New passes that compute some queries; each set of queries of an image is asked once."""
-    blocks: dict[object, list[Query]] = {}
-    for query in _spread(queries):
-        blocks.setdefault(query.way, []).append(query.query)
-    return _by_shared_roles([pass_of(block, store) for block in blocks.values()], queries, store)
-
-
-class _Placed(NamedTuple):
-    """A query, and what it has in common with all others of its pass."""
-
-    way: object
-    query: Query
-
-
-def _spread(queries: Sequence[Query]) -> Iterator[_Placed]:
-    """Each query with the pass that it goes to.
+    """New passes that compute some queries; each set of queries of an image is asked once.
 
     Measures of one set of queries are read off one answer, at all outputs that any of them reads. Queries of the images
     themselves go with the first way of asking, so that one pass asks for both.
@@ -279,15 +264,9 @@ def _spread(queries: Sequence[Query]) -> Iterator[_Placed]:
         epochs.setdefault(_together(query), set()).add(query.epoch)
 
     def family(query: Query) -> tuple[object, ...]:
-        same = _together(query)
-        samples = query.samples
-        return (
-            query.encoder.key,
-            samples.count,
-            tuple(role.key for role in samples.without),
-            tuple(sorted(outputs[same])),
-            tuple(sorted(epochs[same])),
-        )
+        same, without = _together(query), tuple(role.key for role in query.samples.without)
+        asked = tuple(sorted(outputs[same])), tuple(sorted(epochs[same]))
+        return (query.encoder.key, query.samples.count, without, *asked)
 
     def joined(query: Query) -> tuple[object, ...]:
         return (*family(query), _way(query) or first.get(family(query), ()))
@@ -299,9 +278,11 @@ def _spread(queries: Sequence[Query]) -> Iterator[_Placed]:
     for query in queries:
         (role,) = query.samples.roles
         by_role.setdefault(joined(query), {}).setdefault(role.key, set()).add(query.measure.name)
+    blocks: dict[object, list[Query]] = {}
     for query in queries:
         (role,) = query.samples.roles
-        yield _Placed((joined(query), frozenset(by_role[joined(query)][role.key])), query)
+        blocks.setdefault((joined(query), frozenset(by_role[joined(query)][role.key])), []).append(query)
+    return _by_shared_roles([pass_of(block, store) for block in blocks.values()], queries, store)
 
 
 def _together(query: Query) -> tuple[object, ...]:
@@ -350,7 +331,7 @@ def pass_of(queries: Sequence[Query], store: str) -> Pass:
     encoder, protocol = first.encoder, first.protocol
     views = next((query.views for query in queries if query.views is not None), None)
     bank = next((query.bank for query in queries if query.bank is not None), None)
-    roles = _once(role for query in queries for role in query.samples.roles)
+    roles = list(dict.fromkeys(role for query in queries for role in query.samples.roles))
     outputs = {query.output for query in queries}
     recipe, crafter = (None, None) if views is None else (views.recipe, views.crafter)
     return Pass(
@@ -386,10 +367,6 @@ def _shown(role: Role, roles: Sequence[Role], without: Sequence[Role]) -> int:
     if role.part_of in [other.name for other in roles]:
         return 0
     return role.count - sum(other.count for other in without if other.part_of == role.name)
-
-
-def _once(roles: Iterable[Role]) -> list[Role]:
-    return list(dict.fromkeys(roles))
 
 
 def column_of(query: Query) -> str:
