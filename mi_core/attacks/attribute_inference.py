@@ -119,9 +119,8 @@ def infer(
         parameters: default: the paper's.
         seed: of weights and order.
 
-    Raises:
-        ShapeError: the shapes do not fit, or one side is empty.
-        NumericError: an embedding is not finite, or the training diverged.
+    Raises ShapeError: the shapes do not fit, or one side is empty; NumericError: an embedding is not finite, or the
+    training diverged.
     """
     chosen = parameters or AttributeInferenceParameters()
     count, width = check_shape("auxiliary embeddings", known, "M D")

@@ -32,8 +32,7 @@ class Attack(ABC):
         parameters: an instance of `Parameters`; default: the paper's values.
         seed: of everything random in the fit.
 
-    Raises:
-        ConfigError: parameters of another attack.
+    Raises ConfigError: parameters of another attack.
     """
 
     name: ClassVar[str]
@@ -81,8 +80,7 @@ class Attack(ABC):
     def threshold(self) -> float:
         """The score from which on a sample is called a member; fixed by the fit.
 
-        Raises:
-            ConfigError: the attack is not fitted.
+        Raises ConfigError: the attack is not fitted.
         """
         return float(self.state()["threshold"])
 
@@ -103,11 +101,8 @@ class Attack(ABC):
     def fit(self, reference: LabelledFeatures) -> None:
         """Learn from features of known membership.
 
-        Raises:
-            ConfigError: a feature that the attack needs is missing.
-            ShapeError: there are no members, and the attack needs some.
-            NotApplicable: the features carry nothing to fit.
-            NumericError: the fit diverged.
+        Raises ConfigError: a feature that the attack needs is missing; ShapeError: there are no members, and the attack
+        needs some; NotApplicable: the features carry nothing to fit; NumericError: the fit diverged.
         """
         self._check_needs(reference.features)
         if "nonmembers" not in self.reference and not reference.member.any():
@@ -117,9 +112,8 @@ class Attack(ABC):
     def score(self, features: Features) -> Scores:
         """Scores (N,) float64 of N samples, higher = more likely a member.
 
-        Raises:
-            ConfigError: the attack is not fitted, or a feature is missing.
-            NumericError: a score is NaN or infinite; the message names the samples.
+        Raises ConfigError: the attack is not fitted, or a feature is missing; NumericError: a score is NaN or infinite;
+        the message names the samples.
         """
         self._check_needs(features)
         scores = np.asarray(self._score(features, self.state()), dtype=np.float64)
@@ -137,16 +131,14 @@ class Attack(ABC):
     def stopping_rule(self) -> StoppingRule:
         """When to stop asking for the views of an image; known after the fit.
 
-        Raises:
-            ConfigError: the attack asks for all views, or is not fitted.
+        Raises ConfigError: the attack asks for all views, or is not fitted.
         """
         raise ConfigError(f"{self.name} asks for all views")
 
     def state(self) -> State:
         """The result of the fit, as arrays by name.
 
-        Raises:
-            ConfigError: the attack is not fitted.
+        Raises ConfigError: the attack is not fitted.
         """
         if not self._state:
             raise ConfigError(f"{self.name} is not fitted; call fit first")
@@ -193,8 +185,7 @@ def fisher_z(cosines: npt.NDArray[np.float64]) -> Scores:
 def places_among(names: npt.NDArray[np.str_], ids: npt.NDArray[np.str_], fault: str) -> npt.NDArray[np.intp]:
     """Where samples stand among ascending names.
 
-    Raises:
-        ConfigError: one is not among them: ``fault`` with its id in the braces.
+    Raises ConfigError: one is not among them: ``fault`` with its id in the braces.
     """
     place = np.searchsorted(names, ids).clip(max=len(names) - 1)
     unknown = ids[names[place] != ids]

@@ -139,8 +139,7 @@ def bank_losses(
         temperature: tau > 0.
         own: (N,) where each pair stands in the bank, -1 for nowhere.
 
-    Returns:
-        (N,) at least 0.
+    Returns (N,) at least 0.
 
     Example:
         >>> one, two = np.eye(3)[:1], np.eye(3)[1:]

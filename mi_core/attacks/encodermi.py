@@ -251,8 +251,7 @@ def clouds(similarities: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     Args:
         similarities: (N, E).
 
-    Returns:
-        (N, E, 3) float32; a set without spread stays at 0.
+    Returns (N, E, 3) float32; a set without spread stays at 0.
 
     Example:
         >>> found = clouds(np.array([[0.5, 0.5]], dtype=np.float32))

@@ -18,6 +18,7 @@ sample's own shift. The last catches up at 64 shadows.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -54,9 +55,9 @@ class LiRAParameters(ShadowsParameters):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_choice("shift", self.shift, ("pooled", "per-sample"))
+        for name in ("shift", "variance"):
+            check_choice(name, getattr(self, name), ("pooled", "per-sample"))
         check_choice("side", self.side, ("high", "low"))
-        check_choice("variance", self.variance, ("pooled", "per-sample"))
         check_choice("location", self.location, ("mean", "median"))
         check_range("fpr", self.fpr, 0, 1, open_low=True)
 
@@ -83,10 +84,17 @@ class LiRA(ShadowsAttack):
             for side, places in {"in": member, "out": ~member}.items()
         }
         if self.parameters.variance == "per-sample":
-            self._check_counts(sides, rows.names)
+            for side in ("in", "out") if self.parameters.mode == "online" else ("out",):
+                count = sides[side].count
+                if count.min() < 2:  # too few for a deviation of its own
+                    raise NumericError(
+                        f"lira with variance = 'per-sample' needs 2 shadows {side} of whose training data each sample "
+                        f"is; {rows.names[int(np.argmin(count))]} has {count.min()}"
+                    )
         if not all(found.degrees for found in sides.values()):
             few = _few(sides["in"], sides["out"], values, member)
-            sides = {side: found if found.degrees else found.with_deviation(*few) for side, found in sides.items()}
+            other: dict[str, Any] = {"deviation": np.full(len(rows.names), few[0]), "pooled": few[0], "degrees": few[1]}
+            sides = {side: found if found.degrees else replace(found, **other) for side, found in sides.items()}
         outside = _filled(sides["out"], sides["in"])
         state: State = {"names": rows.names, "threshold": np.array(0.0), "out_count": outside.count}
         state |= outside.state("out")
@@ -116,16 +124,6 @@ class LiRA(ShadowsAttack):
         if self.parameters.variance == "per-sample":
             deviations = np.sqrt(squares / np.maximum(count - 1, 1))
         return _Side(locations, np.maximum(deviations, _LEAST), count, float(max(pooled, _LEAST)), degrees)
-
-    def _check_counts(self, sides: dict[str, _Side], names: npt.NDArray[np.str_]) -> None:
-        """Raise NumericError if a sample has too few shadows for a deviation of its own."""
-        for side in ("in", "out") if self.parameters.mode == "online" else ("out",):
-            count = sides[side].count
-            if count.min() < 2:
-                raise NumericError(
-                    f"lira with variance = 'per-sample' needs 2 shadows {side} of whose training data each sample is; "
-                    f"{names[int(np.argmin(count))]} has {count.min()}"
-                )
 
     def _score(self, features: Features, state: State) -> Scores:
         place = places_in_shadows(self.name, state["names"], features.ids)
@@ -157,10 +155,6 @@ class _Side:
     pooled: float
     degrees: int
 
-    def with_deviation(self, pooled: float, degrees: int) -> _Side:
-        """The same with another deviation for all samples."""
-        return replace(self, deviation=np.full(len(self.count), pooled), pooled=pooled, degrees=degrees)
-
     def state(self, side: str) -> State:
         """The two numbers of each Gaussian, as arrays by name."""
         return {f"{side}_location": self.location, f"{side}_deviation": self.deviation}
@@ -173,8 +167,7 @@ def _few(inside: _Side, outside: _Side, values: Scores, member: npt.NDArray[np.b
     it is the deviation between samples. Both are at least as large as the noise, so that too few are called members.
     They are the same for all samples, so that the ranking does not depend on them.
 
-    Raises:
-        NumericError: there are fewer than 2 samples to tell it from.
+    Raises NumericError: there are fewer than 2 samples to tell it from.
     """
     both = (inside.count > 0) & (outside.count > 0)
     residuals = [(inside.location - outside.location)[both]] if both.any() else [values[member], values[~member]]

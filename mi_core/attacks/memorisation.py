@@ -40,7 +40,7 @@ from mi_core.features.caption_similarity import CaptionEmbedding
 from mi_core.features.embedding import Embedding, ViewEmbeddings
 from mi_core.features.pairwise_similarity import PairwiseSimilarity
 from mi_core.metrics.memorisation import LEAST_PAIRS, Memorisation, memorisation, pairs_of
-from mi_core.records import BoolArray, Estimate, Features
+from mi_core.records import Estimate, Features
 
 ALIGNMENT = "alignment"
 """The one number per sample and encoder that stands for all features once they are condensed."""
@@ -72,20 +72,15 @@ class MemorisationAttack(Attack):
     def memorisation(self) -> Memorisation | None:
         """The memorisation of each sample, in the order of ``state()["names"]``; None with one pair of shadows.
 
-        Raises:
-            ConfigError: the attack is not fitted.
+        Raises ConfigError: the attack is not fitted.
         """
         state = self.state()
         if "pairs" not in state:
             return None
         value, low, high = (float(number) for number in state["mean"])
         mean = Estimate(value, low, high, len(state["names"]))
-        return Memorisation(
-            **{name: state[name] for name in _ARRAYS},
-            mean=mean,
-            pairs=int(state["pairs"]),
-            degrees=float(state["degrees"]),
-        )
+        arrays = {name: state[name] for name in _ARRAYS}
+        return Memorisation(**arrays, mean=mean, pairs=int(state["pairs"]), degrees=float(state["degrees"]))
 
     def _check_needs(self, features: Features) -> None:
         if ALIGNMENT not in features.values:
@@ -99,12 +94,22 @@ class MemorisationAttack(Attack):
         alignment, inside = np.empty(shape), np.zeros(shape, dtype=bool)
         alignment[rows.shadow, rows.sample] = self._by_shadow(features, rows)
         inside[rows.shadow, rows.sample] = member
-        self._check_sides(inside, rows.names)
+        lacking = ~inside.any(axis=0) | inside.all(axis=0)
+        if lacking.any():
+            raise NumericError(
+                f"{self.name} needs a shadow with and one without each sample; {rows.names[int(np.argmax(lacking))]} "
+                "has only one kind; take at least 2 shadows"
+            )
         outside = np.where(inside, 0.0, alignment).sum(axis=0) / (~inside).sum(axis=0)
         within = np.where(inside, alignment, 0.0).sum(axis=0) / inside.sum(axis=0)
         threshold = np.array((within - outside).mean() / 2)
         state: State = {"names": rows.names, "outside": outside, "threshold": threshold}
-        return state | _memorised(alignment, inside)
+        if len(pairs_of(inside)) < LEAST_PAIRS:
+            return state
+        found = memorisation(alignment, inside)
+        state |= {name: getattr(found, name) for name in _ARRAYS}
+        mean = np.array([found.mean.value, found.mean.low, found.mean.high])
+        return state | {"mean": mean, "pairs": np.array(found.pairs), "degrees": np.array(found.degrees)}
 
     def _by_shadow(self, features: Features, rows: Rows) -> Scores:
         """(K N,) the alignment of each row, by the shadow it belongs to."""
@@ -119,28 +124,9 @@ class MemorisationAttack(Attack):
             found[mine] = self.alignment(replace(features.take(mine), population=population.take(theirs)))
         return found
 
-    def _check_sides(self, inside: BoolArray, names: npt.NDArray[np.str_]) -> None:
-        """Raise NumericError if a sample was in the data of no shadow, or of all."""
-        lacking = ~inside.any(axis=0) | inside.all(axis=0)
-        if lacking.any():
-            raise NumericError(
-                f"{self.name} needs a shadow with and one without each sample; {names[int(np.argmax(lacking))]} has "
-                "only one kind; take at least 2 shadows"
-            )
-
     def _score(self, features: Features, state: State) -> Scores:
         place = places_in_shadows(self.name, state["names"], features.ids)
         return np.asarray(self.statistic(features) - state["outside"][place])
-
-
-def _memorised(alignment: Scores, inside: BoolArray) -> State:
-    """The memorisation by the shadows, as arrays; empty where they are too few for an interval."""
-    if len(pairs_of(inside)) < LEAST_PAIRS:
-        return {}
-    found = memorisation(alignment, inside)
-    state: State = {name: getattr(found, name) for name in _ARRAYS}
-    mean = np.array([found.mean.value, found.mean.low, found.mean.high])
-    return state | {"mean": mean, "pairs": np.array(found.pairs), "degrees": np.array(found.degrees)}
 
 
 @dataclass(frozen=True)

@@ -60,8 +60,7 @@ class PatchSimilarity(ThresholdAttack):
 def patches_of(grid: str) -> CenterSimilarity:
     """The measure of a grid that is written as rows x columns.
 
-    Raises:
-        ConfigError: it is not, or no patch is in the middle.
+    Raises ConfigError: it is not, or no patch is in the middle.
 
     Example:
         >>> patches_of("3x1")

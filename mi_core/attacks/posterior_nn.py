@@ -28,8 +28,6 @@ from mi_core.features import Measure
 from mi_core.features.embedding import Embedding, ViewEmbeddings
 from mi_core.records import Features
 
-AGGREGATES = ("none", "mean", "concatenation")
-
 
 @dataclass(frozen=True)
 class PosteriorNNParameters:
@@ -55,7 +53,7 @@ class PosteriorNNParameters:
 
     def __post_init__(self) -> None:
         check_choice("variant", self.variant, VARIANTS)
-        check_choice("aggregate", self.aggregate, AGGREGATES)
+        check_choice("aggregate", self.aggregate, ("none", "mean", "concatenation"))
         check_range("top", self.top, 1)
         check_range("hidden", self.hidden, 1)
         self.training()

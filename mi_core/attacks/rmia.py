@@ -144,8 +144,7 @@ class RMIA(ShadowsAttack):
     def _threshold(self, count: int) -> float:
         """The share of ``count`` population images that a new, exchangeable one exceeds with a probability of fpr.
 
-        Raises:
-            NumericError: they are too few for such a rate.
+        Raises NumericError: they are too few for such a rate.
         """
         rank = math.ceil((1 - self.parameters.fpr) * (count + 1))
         if rank > count:
@@ -214,8 +213,7 @@ def _offline(outside: Scores, a: float) -> Scores:
 def _best_a(seen: _Seen, rows: Rows, shift: float) -> float:
     """The a with the best mean AUC, each shadow attacked by means of the others that did not see a sample.
 
-    Raises:
-        NumericError: a sample has fewer than 2 such shadows.
+    Raises NumericError: a sample has fewer than 2 such shadows.
     """
     total, count = seen.total(~seen.inside, shift, 0.0)
     if count.min() < 2:

@@ -82,8 +82,7 @@ class EncoderMISequential(Attack):
     def stopping_rule(self) -> StoppingRule:
         """When to stop asking for the views of an image.
 
-        Raises:
-            ConfigError: the attack is not fitted.
+        Raises ConfigError: the attack is not fitted.
         """
         return _rule(self.state())
 

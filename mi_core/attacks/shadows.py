@@ -74,8 +74,7 @@ class Rows:
 def places_in_shadows(attack: str, names: npt.NDArray[np.str_], ids: npt.NDArray[np.str_]) -> Places:
     """Where samples stand among those of an attack's fit.
 
-    Raises:
-        ConfigError: one is not among them.
+    Raises ConfigError: one is not among them.
     """
     fault = "in no shadow's data; shadows must be drawn from the audited samples"
     return places_among(names, ids, f"{attack}: {{}} is {fault}")
@@ -113,8 +112,7 @@ class ShadowsAttack(Attack):
     def statistic(self, features: Features) -> Scores:
         """(N,) Fisher's z of the mean cosine, or the log of the norm.
 
-        Raises:
-            NumericError: an embedding of length 0 has no log norm.
+        Raises NumericError: an embedding of length 0 has no log norm.
         """
         values = np.asarray(features[self.needs[0]], dtype=np.float64)
         if self.parameters.statistic == "cosine":

@@ -103,8 +103,7 @@ def conformal_threshold(scores: Scores, fpr: float, name: str) -> float:
         fpr: false-positive rate, in (0, 1]; at 1 every sample is called a member.
         name: of the attack, for the error.
 
-    Raises:
-        NumericError: too few non-members for such a rate.
+    Raises NumericError: too few non-members for such a rate.
 
     Example:
         >>> bool(2.0 < conformal_threshold(np.array([1.0, 2.0, 0.0]), 0.25, "x") < 2.001)

@@ -22,7 +22,7 @@ from mi_core.report.model.judgement import CandidateTest
 from mi_core.report.model.report import Report, report_as_json
 from mi_core.report.page.html import render_html
 from mi_core.validity.candidates import NUMBERS, CandidateAnswers
-from mi_core.validity.conformal import benjamini_hochberg
+from mi_core.validity.conformal import flagged_at, q_values
 from mi_core.validity.verdict import Validity
 
 
@@ -94,7 +94,7 @@ class Found:
         if self._answers is None:
             return []
         level = self.fdr if fdr is None else check_range("fdr", fdr, 0, 1, open_low=True, open_high=True)
-        chosen = benjamini_hochberg(self._answers.p_value, level)
+        chosen = flagged_at(q_values(self._answers.p_value), level)
         keys = self._keys
         return [keys[row] for row in self._answers.order.tolist() if chosen[row]]
 

@@ -166,9 +166,8 @@ class AdditiveNoise(HeadDefense, PreparedDefense):
 
         The seed of that training is a function of the encoder alone, so that every mechanism and scale has one head.
 
-        Raises:
-            ConfigError: the encoder is no classifier with one linear layer, or the members have no classes.
-            NumericError: a training diverged.
+        Raises ConfigError: the encoder is no classifier with one linear layer, or the members have no classes;
+        NumericError: a training diverged.
         """
         self._check_needs(encoder, members, outside)
         head = trained_head(encoder)
@@ -195,9 +194,8 @@ class AdditiveNoise(HeadDefense, PreparedDefense):
             prepared |= {f"{name}_norm": np.array(norm) for name, norm in zip(_NORMS, norms, strict=True)}
         if settings.head == CONVEX:
             for name, many in zip(_NORMS, (split, None), strict=True):
-                prepared[f"proved_{name}_norm"] = np.array(
-                    sensitivity_bound(settings.penalty, len(labels), weights=many)
-                )
+                proved = sensitivity_bound(settings.penalty, len(labels), weights=many)
+                prepared[f"proved_{name}_norm"] = np.array(proved)
             prepared["images"] = np.array(len(labels))
             return prepared
         return prepared | {"bias": weights[split:]}
@@ -205,9 +203,8 @@ class AdditiveNoise(HeadDefense, PreparedDefense):
     def release(self, encoder: Encoder, prepared: State) -> State:
         """Draw the noise, on the head as it is or as `prepare` trained it.
 
-        Raises:
-            ConfigError: the encoder is no classifier, or its head is not of weights alone.
-            NumericError: weights and noise are too large for the weights' dtype.
+        Raises ConfigError: the encoder is no classifier, or its head is not of weights alone; NumericError: weights and
+        noise are too large for the weights' dtype.
         """
         head = self._served_head(encoder)
         report = self._guarantee(prepared)
@@ -248,7 +245,8 @@ class AdditiveNoise(HeadDefense, PreparedDefense):
             "sensitivity": sensitivity,
             **({"pairs": float(settings.pairs)} if settings.pairs else {}),
             **({"sampled_sensitivity": float(prepared[norm])} if settings.pairs and proved is not None else {}),
-            **({} if proved is not None else _of_samples(settings.pairs)),
+            **({} if proved is not None else {"gamma": random_dp_gamma(settings.pairs)}),
+            **({} if proved is not None else {"pairs_for_gamma_5_percent": float(pairs_for_gamma(0.05))}),
         }
 
     def _without_one(self, prepared: State, scale: float) -> dict[str, float]:
@@ -262,11 +260,6 @@ class AdditiveNoise(HeadDefense, PreparedDefense):
         other = calibrated(self.mechanism, settings.epsilon, fewer, delta=settings.delta, rule=settings.rule).scale
         weights = int(prepared["weight"].size)
         return {"epsilon_leave_one_out": rescaled_epsilon((scale, other), distance, weights, delta=settings.delta)}
-
-
-def _of_samples(pairs: int) -> dict[str, float]:
-    """How sure a sampled sensitivity is."""
-    return {"gamma": random_dp_gamma(pairs), "pairs_for_gamma_5_percent": float(pairs_for_gamma(0.05))}
 
 
 def _solved(inputs: Array, labels: Array, present: npt.NDArray[np.bool_], *, classes: int, penalty: float) -> Noise:

@@ -103,7 +103,9 @@ class AttriGuard(Defense):
         shares = attribute_shares(members.attributes, len(members.images))
         representation = answers(encoder, members.images, "backbone")
         check_finite("embedding of the provider's images", representation)
-        mean, deviation = representation.mean(dim=0), _common_deviation(representation)
+        variance = representation.var(dim=0, correction=0).mean()
+        # root mean square of the standard deviations of all dimensions; 1 where nothing varies
+        mean, deviation = representation.mean(dim=0), torch.where(variance > 0, variance.sqrt(), 1.0)
         inputs = ((representation - mean) / deviation).numpy()
         values = members.attributes.cpu().numpy()
         network = mlp.fit(
@@ -190,8 +192,7 @@ def smallest_changes(
         targets: (N,) int64.
         search: its ``confidence``, ``rounds``, ``steps`` and ``step``.
 
-    Returns:
-        (N, D): 0 where the target is reached already, infinite where no change reaches it.
+    Returns (N, D): 0 where the target is reached already, infinite where no change reaches it.
     """
     with searching(points.device):
         points = points.detach().clone()
@@ -268,9 +269,3 @@ def value_distribution(shares: torch.Tensor, sizes: torch.Tensor, budget: float)
     bound = (wanted * distances).sum(dim=1) > budget
     chosen = torch.where(bound[:, None], at(low), wanted)
     return chosen / chosen.sum(dim=1, keepdim=True)
-
-
-def _common_deviation(representation: torch.Tensor) -> torch.Tensor:
-    """Root mean square of the standard deviations of all dimensions; 1 where nothing varies."""
-    variance = representation.var(dim=0, correction=0).mean()
-    return torch.where(variance > 0, variance.sqrt(), torch.ones_like(variance))

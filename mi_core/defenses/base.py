@@ -62,8 +62,7 @@ class Defense(ABC):
         parameters: an instance of `Parameters`; default: the paper's values.
         seed: of everything random in the fit, and in the answers.
 
-    Raises:
-        ConfigError: parameters of another defense.
+    Raises ConfigError: parameters of another defense.
     """
 
     name: ClassVar[str]
@@ -102,9 +101,7 @@ class Defense(ABC):
             members: what it was trained on.
             outside: what it was not trained on.
 
-        Raises:
-            ConfigError: something is missing that the defense `needs`.
-            NumericError: the fit diverged.
+        Raises ConfigError: something is missing that the defense `needs`; NumericError: the fit diverged.
         """
 
     @abstractmethod
@@ -153,16 +150,14 @@ class PreparedDefense(Defense):
             encoder, members, outside: as for `fit`.
             spread: for work in many independent pieces.
 
-        Raises:
-            ConfigError, NumericError: as `fit`.
+        Raises ConfigError, NumericError: as `fit`.
         """
 
     @abstractmethod
     def release(self, encoder: Encoder, prepared: State) -> State:
         """The state, from what `prepare` returned for the same encoder.
 
-        Raises:
-            ConfigError, NumericError: as `fit`.
+        Raises ConfigError, NumericError: as `fit`.
         """
 
     def fit(self, encoder: Encoder, members: ProviderData, outside: ProviderData | None = None) -> State:
@@ -186,8 +181,7 @@ class Defended(Encoder):
         output: the output that is changed.
         change: answers (B, D) and images (B, C, H, W) in [0, 1] to answers (B, D).
 
-    Raises:
-        ConfigError: what the encoder answers is changed already.
+    Raises ConfigError: what the encoder answers is changed already.
     """
 
     def __init__(self, encoder: Encoder, output: str, change: nn.Module) -> None:
@@ -211,8 +205,7 @@ class Defended(Encoder):
     def feature_map(self, images: torch.Tensor) -> torch.Tensor:
         """The vectors at all positions; see `Encoder.feature_map`.
 
-        Raises:
-            ConfigError: the embedding is changed, which vectors at positions would give away.
+        Raises ConfigError: the embedding is changed, which vectors at positions would give away.
         """
         if self.output == "backbone":
             raise ConfigError(
@@ -258,11 +251,8 @@ def answers(encoder: Encoder, images: torch.Tensor, output: str) -> torch.Tensor
         images: (N, C, H, W) uint8, on any device.
         output: which of its outputs.
 
-    Returns:
-        (N, D) float32, on the CPU.
-
-    Raises:
-        ShapeError: there are no images.
+    Returns (N, D) float32, on the CPU.
+    Raises ShapeError: there are no images.
     """
     if not len(images):
         raise ShapeError("the provider gives no images to ask the encoder for")

@@ -56,8 +56,7 @@ def sensitivity_bound(penalty: float, count: int, *, weights: int | None = None)
         count: n, samples of each data set.
         weights: None: the bound in the 2-norm; else the number of weights, for the 1-norm.
 
-    Raises:
-        ConfigError: a number is out of range.
+    Raises ConfigError: a number is out of range.
 
     Example:
         >>> round(sensitivity_bound(0.01, 10_000), 5)
@@ -80,13 +79,9 @@ def solve_head(
         classes: C, at least 2.
         penalty: of half the squared 2-norm of the weights, above 0.
 
-    Returns:
-        (C, D) float64 weights, whose gradient is at most `TOLERANCE` long.
-
-    Raises:
-        ShapeError: the shapes do not fit.
-        ConfigError: a label or a setting is out of range.
-        NumericError: an embedding has length 0 or is not finite, or the tolerance is not reached.
+    Returns (C, D) float64 weights, whose gradient is at most `TOLERANCE` long.
+    Raises ShapeError: the shapes do not fit; ConfigError: a label or a setting is out of range; NumericError: an
+    embedding has length 0 or is not finite, or the tolerance is not reached.
     """
     count, width = check_shape("embeddings", embeddings, "n D")
     check_shape("labels", labels, "n", n=count)

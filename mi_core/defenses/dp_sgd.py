@@ -86,10 +86,8 @@ class DpSgd(HeadDefense):
     def fit(self, encoder: Encoder, members: ProviderData, outside: ProviderData | None = None) -> State:
         """Train the head.
 
-        Raises:
-            ConfigError: something is missing, the head is not linear, a label is no class of it, or delta or the batch
-                size does not fit the number of images.
-            NumericError: the weights diverged.
+        Raises ConfigError: something is missing, the head is not linear, a label is no class of it, or delta or the
+        batch size does not fit the number of images; NumericError: the weights diverged.
         """
         opacus = _opacus()
         self._check_needs(encoder, members, outside)
@@ -128,7 +126,9 @@ class DpSgd(HeadDefense):
         if not all(bool(weight.isfinite().all()) for weight in trained.values()):
             raise NumericError(f"the head of {self.name} diverged; lower its learning_rate")
         dtype = old.weight.dtype
-        epsilon = _epsilon(accountant, chosen.delta)
+        with warnings.catch_warnings():  # where the best order is the first or last, the bound is loose, and a bound
+            warnings.filterwarnings("ignore", message="Optimal order is")
+            epsilon = float(accountant.get_epsilon(chosen.delta, alphas=list(ORDERS)))
         promise = {"epsilon_rdp": epsilon, "delta": chosen.delta} if math.isfinite(epsilon) else {}
         return head_state({name: weight.to(dtype) for name, weight in trained.items()}) | {
             **{f"report.{name}": np.array(value) for name, value in promise.items()},
@@ -139,12 +139,6 @@ class DpSgd(HeadDefense):
 
     def _generator(self, purpose: str) -> torch.Generator:
         return torch.Generator().manual_seed(digest64(self.seed, self.name, purpose) % 2**63)
-
-
-def _epsilon(accountant: Any, delta: float) -> float:
-    with warnings.catch_warnings():  # where the best order is the first or the last, the bound is loose, and a bound
-        warnings.filterwarnings("ignore", message="Optimal order is")
-        return float(accountant.get_epsilon(delta, alphas=list(ORDERS)))
 
 
 def _opacus() -> Any:

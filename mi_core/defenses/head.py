@@ -31,8 +31,7 @@ class HeadDefense(Defense):
     def defended(self, encoder: Encoder, state: State) -> Encoder:
         """The encoder with the weights of the state in its head; the backbone is shared with the one given.
 
-        Raises:
-            ConfigError: the state is of another layout.
+        Raises ConfigError: the state is of another layout.
         """
         head = self._served_head(encoder)
         parts = {id(part): part for name, part in encoder.named_children() if name != HEAD}
@@ -55,8 +54,7 @@ def head_state(weights: Mapping[str, torch.Tensor]) -> dict[str, npt.NDArray[Any
 def trained_head(encoder: Encoder) -> nn.Module:
     """The head ``logits``.
 
-    Raises:
-        ConfigError: it has no weights, or keeps running statistics, which noise on weights would leave as they are.
+    Raises ConfigError: it has no weights, or keeps running statistics, which noise on weights would leave as they are.
     """
     head = encoder.heads[HEAD]
     if not any(True for _ in head.parameters()):
@@ -69,9 +67,7 @@ def trained_head(encoder: Encoder) -> nn.Module:
 def head_labels(members: ProviderData, classes: int) -> torch.Tensor:
     """The classes (N,) int64 of the images, on the CPU; the members have labels.
 
-    Raises:
-        ShapeError: another number of labels than of images.
-        ConfigError: a label without a logit.
+    Raises ShapeError: another number of labels than of images; ConfigError: a label without a logit.
     """
     assert members.labels is not None
     labels = members.labels.cpu()

@@ -110,11 +110,9 @@ class MemGuard(Defense):
         accuracy = (right[member].mean() + right[~member].mean()) / 2
         some = logits[:: -(-len(logits) // _JUDGED)].float()
         changed = carried_over(network.requires_grad_(False), some)
-        told = {
-            "network_accuracy": np.array(accuracy),
-            "answers_changed": noise_chance(network, some, changed, self.parameters.budget).mean().numpy(),
-        }
-        return mlp.weights(network) | {f"report.{name}": value for name, value in told.items()}
+        chance = noise_chance(network, some, changed, self.parameters.budget).mean().numpy()
+        told = {"report.network_accuracy": np.array(accuracy), "report.answers_changed": chance}
+        return mlp.weights(network) | told
 
     def defended(self, encoder: Encoder, state: State) -> Encoder:
         """The classifier with noise on its posteriors; its logits are theirs up to a constant per image."""
@@ -152,8 +150,7 @@ def carried_over(network: nn.Module, logits: torch.Tensor) -> torch.Tensor:
         network: sorted posteriors (B, L) to one logit (B, 1), above 0 for members; without gradients of its own.
         logits: (B, L) float32 or float64.
 
-    Returns:
-        (B, L): the result of the last search that succeeded, the given logits where none did.
+    Returns (B, L): the result of the last search that succeeded, the given logits where none did.
     """
     with searching(logits.device):
         given = logits.detach().clone()

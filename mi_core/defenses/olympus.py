@@ -133,14 +133,8 @@ class _Through(nn.Module):
         self.width = width
         self.backbone = backbone
         wide, narrow = HIDDEN
-        self.autoencoder = nn.Sequential(
-            nn.Linear(width, wide),
-            nn.ReLU(),
-            nn.Linear(wide, narrow),
-            nn.ReLU(),
-            nn.Linear(narrow, wide),
-            nn.Linear(wide, width),
-        )
+        there = (nn.Linear(width, wide), nn.ReLU(), nn.Linear(wide, narrow), nn.ReLU())
+        self.autoencoder = nn.Sequential(*there, nn.Linear(narrow, wide), nn.Linear(wide, width))
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         representation: torch.Tensor = self.autoencoder(self.backbone(images))

@@ -37,17 +37,11 @@ _LARGEST = sys.float_info.max
 
 @dataclass(frozen=True)
 class Guarantee:
-    """The guarantee of noise.
+    """The guarantee of noise."""
 
-    Args:
-        scale: s of Logistic(0, s), b of Laplace(0, b), sigma of the Gaussian.
-        epsilon: 0 or above; infinite where there is no noise.
-        delta: 0 for logistic and Laplace noise.
-    """
-
-    scale: float
-    epsilon: float
-    delta: float
+    scale: float  # s of Logistic(0, s), b of Laplace(0, b), sigma of the Gaussian
+    epsilon: float  # 0 or above; infinite where there is no noise
+    delta: float  # 0 for logistic and Laplace noise
 
 
 def guarantee(
@@ -69,8 +63,7 @@ def guarantee(
         delta: in (0, 1), of Gaussian noise; the others have 0.
         rule: of `RULES`, for Gaussian noise.
 
-    Raises:
-        ConfigError: an argument is out of range, or the classic rule gives 1 or more.
+    Raises ConfigError: an argument is out of range, or the classic rule gives 1 or more.
 
     Example:
         >>> guarantee("logistic", scale=0.02, sensitivity=0.01).epsilon
@@ -81,8 +74,7 @@ def guarantee(
     _check(mechanism, sensitivity, delta, rule)
     check_range("scale", scale, 0, _LARGEST)
     if mechanism != "gaussian":
-        epsilon = sensitivity / scale if scale else math.inf
-        return Guarantee(scale, epsilon, 0.0)
+        return Guarantee(scale, sensitivity / scale if scale else math.inf, 0.0)
     if not scale:
         epsilon = math.inf
     elif rule == "classic":
@@ -90,7 +82,7 @@ def guarantee(
         if epsilon >= 1:
             raise ConfigError(_classic_limit(epsilon))
     else:
-        epsilon = _analytic_epsilon(sensitivity / scale, delta)
+        epsilon = _smallest(lambda one: _delta(sensitivity / scale, one) <= delta)
     return Guarantee(scale, epsilon, delta)
 
 
@@ -106,8 +98,7 @@ def calibrated(
         mechanism, sensitivity, delta, rule: as in `guarantee`.
         epsilon: above 0; below 1 by the classic rule.
 
-    Raises:
-        ConfigError: an argument is out of range.
+    Raises ConfigError: an argument is out of range.
 
     Example:
         >>> calibrated("laplace", epsilon=0.5, sensitivity=0.01).scale
@@ -122,7 +113,11 @@ def calibrated(
             raise ConfigError(_classic_limit(epsilon))
         scale = _classic_factor(delta) * sensitivity / epsilon
     else:
-        scale = sensitivity / _analytic_ratio(epsilon, delta)
+        high = 1.0
+        while _delta(high, epsilon) <= delta:
+            high *= 2
+        # the largest sensitivity / sigma whose delta is low enough, rounded down
+        scale = sensitivity / _bisected(lambda ratio: _delta(ratio, epsilon) <= delta, 0.0, high)
     return Guarantee(scale, epsilon, delta)
 
 
@@ -142,8 +137,7 @@ def rescaled_epsilon(scales: tuple[float, float], distance: float, weights: int,
         weights: w, at least 1.
         delta: in (0, 1).
 
-    Raises:
-        ConfigError: an argument is out of range.
+    Raises ConfigError: an argument is out of range.
 
     Example:
         >>> round(rescaled_epsilon((1.0, 1.0), 1.0, 5), 3), round(rescaled_epsilon((1.0, 1.01), 1.0, 1000), 3)
@@ -159,12 +153,7 @@ def rescaled_epsilon(scales: tuple[float, float], distance: float, weights: int,
     def holds(epsilon: float) -> bool:
         return all(_rescaled_delta(*pair, distance, weights, epsilon, across) <= delta for pair in pairs)
 
-    if holds(0.0):
-        return 0.0
-    high = 1.0
-    while not holds(high):
-        high *= 2
-    return _bisected(holds, high, 0.0)
+    return _smallest(holds)
 
 
 def _chi_squared(degrees: int) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
@@ -244,8 +233,7 @@ def standard_deviation(mechanism: str, scale: float) -> float:
 
     So at equal epsilon logistic noise has pi^2 / 6 = 1.645 times the variance of Laplace noise.
 
-    Raises:
-        ConfigError: no such mechanism, or a negative or infinite scale.
+    Raises ConfigError: no such mechanism, or a negative or infinite scale.
     """
     check_choice("mechanism", mechanism, NORMS)
     check_range("scale", scale, 0, _LARGEST)
@@ -266,11 +254,9 @@ def random_dp_gamma(pairs: int) -> float:
     Args:
         pairs: m, at least 1, drawn independently.
 
-    Returns:
-        In (0, 1]; 1 where so few pairs say nothing.
+    Returns in (0, 1]; 1 where so few pairs say nothing.
 
-    Raises:
-        ConfigError: there is no pair.
+    Raises ConfigError: there is no pair.
 
     Example:
         >>> round(random_dp_gamma(500), 3)
@@ -287,15 +273,13 @@ def pairs_for_gamma(gamma: float) -> int:
     m = ceil(ln(1 / rho) / (2 (gamma - rho)^2)) with rho = exp(W(-gamma / (2 sqrt(e))) + 1 / 2), branch -1 (Rubinstein
     and Alda, 2017, section 4).
 
-    Raises:
-        ConfigError: gamma is not within (0, 1).
+    Raises ConfigError: gamma is not within (0, 1).
 
     Example:
         >>> pairs_for_gamma(0.05)
         1305
     """
-    if not 0 < gamma < 1:
-        raise ConfigError(f"gamma = {gamma}, allowed: (0, 1)")
+    check_range("gamma", gamma, 0, 1, open_low=True, open_high=True)
     rho = math.exp(lambertw(-gamma / (2 * math.sqrt(math.e)), -1).real + 0.5)
     return math.ceil(-math.log(rho) / (2 * (gamma - rho) ** 2))
 
@@ -305,8 +289,7 @@ def utility_loss(noisy: float, clean: float) -> float:
 
     Negative where noise happened to help.
 
-    Raises:
-        ConfigError: a value is negative or not finite, or the clean one is 0.
+    Raises ConfigError: a value is negative or not finite, or the clean one is 0.
 
     Example:
         >>> utility_loss(0.75, 1.0)
@@ -321,8 +304,7 @@ def _check(mechanism: str, sensitivity: float, delta: float, rule: str) -> None:
     check_choice("mechanism", mechanism, NORMS)
     check_range("sensitivity", sensitivity, 0, _LARGEST, open_low=True)
     check_choice("rule", rule, RULES)
-    if not 0 < delta < 1:
-        raise ConfigError(f"delta = {delta}, allowed: (0, 1)")
+    check_range("delta", delta, 0, 1, open_low=True, open_high=True)
 
 
 def _classic_factor(delta: float) -> float:
@@ -346,29 +328,18 @@ def _delta(ratio: float, epsilon: float) -> float:
     return math.exp(first) * -math.expm1(min(0.0, second - first))
 
 
-def _analytic_epsilon(ratio: float, delta: float) -> float:
-    """The smallest epsilon whose delta is low enough, rounded up."""
-    if _delta(ratio, 0.0) <= delta:
+def _smallest(holds: Callable[[float], bool]) -> float:
+    """The smallest epsilon for which a condition holds, rounded up."""
+    if holds(0.0):
         return 0.0
     high = 1.0
-    while _delta(ratio, high) > delta:
+    while not holds(high):
         high *= 2
-    return _bisected(lambda epsilon: _delta(ratio, epsilon) <= delta, high, 0.0)
-
-
-def _analytic_ratio(epsilon: float, delta: float) -> float:
-    """The largest sensitivity / sigma whose delta is low enough, rounded down."""
-    high = 1.0
-    while _delta(high, epsilon) <= delta:
-        high *= 2
-    return _bisected(lambda ratio: _delta(ratio, epsilon) <= delta, 0.0, high)
+    return _bisected(holds, high, 0.0)
 
 
 def _bisected(holds: Callable[[float], bool], inside: float, outside: float) -> float:
     """The last number from ``inside``, where a condition holds, towards ``outside``, where it does not."""
     while (middle := (inside + outside) / 2) not in (inside, outside):
-        if holds(middle):
-            inside = middle
-        else:
-            outside = middle
+        inside, outside = (middle, outside) if holds(middle) else (inside, middle)
     return inside

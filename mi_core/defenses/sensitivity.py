@@ -87,8 +87,7 @@ def draw_pairs(count: int, pairs: int, *, adjacency: str = "replace-one", seed: 
             samples are left out in turn). ``leave-one-out``: all N samples, and all but one, as DP-SGD counts.
         seed: of the draw.
 
-    Raises:
-        ConfigError: a number is too small, or no such adjacency.
+    Raises ConfigError: a number is too small, or no such adjacency.
     """
     replace = check_choice("adjacency", adjacency, ADJACENCIES) == "replace-one"
     check_range("count", count, 3 if replace else 2)
@@ -113,9 +112,7 @@ def pair_distance(pair: Pair, inputs: Array, targets: Array, train: Train) -> tu
         targets: (N,).
         train: the training with all of its settings and one seed; ``functools.partial(train_head, ...)`` for a head.
 
-    Raises:
-        ShapeError: there are not as many targets as inputs.
-        NumericError: the weights are not finite.
+    Raises ShapeError: there are not as many targets as inputs; NumericError: the weights are not finite.
     """
     check_shape("targets", targets, "N", N=len(inputs))
     first, second = (train(inputs[rows], targets[rows], rows >= 0) for rows in pair.rows(len(inputs)))
@@ -137,12 +134,8 @@ def train_head(
         training: its settings.
         seed: of the first weights (those of ``torch.nn.Linear``) and of the order.
 
-    Returns:
-        (C D + C,) float64: the weights, class after class, then the biases.
-
-    Raises:
-        ShapeError: the shapes do not fit, or there is no sample.
-        ConfigError: a label is not within 0 to C - 1.
+    Returns (C D + C,) float64: the weights, class after class, then the biases.
+    Raises ShapeError: the shapes do not fit, or there is no sample; ConfigError: a label is not within 0 to C - 1.
     """
     count, width = check_shape("embeddings", embeddings, "n D")
     check_shape("labels", labels, "n", n=count)

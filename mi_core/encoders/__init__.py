@@ -140,9 +140,8 @@ def build_backbone(name: str, channels: int, image_size: int) -> nn.Module:
         channels: colour channels C of the input, 1 or 3.
         image_size: side of the input in pixels.
 
-    Raises:
-        ConfigError: no such backbone, a patch size that is missing, superfluous or does not divide the image, an
-            architecture whose package is not installed, or a network that does not state its width.
+    Raises ConfigError: no such backbone, a patch size that is missing, superfluous or does not divide the image, an
+    architecture whose package is not installed, or a network that does not state its width.
 
     Example:
         >>> build_backbone("vit-s/8", channels=3, image_size=32).width

@@ -49,8 +49,7 @@ def averaged(encoder: Encoder, queries: int) -> Encoder:
             answers of one behind an API must not be kept.
         queries: k, asked for each image; 1: the encoder itself.
 
-    Raises:
-        ConfigError: fewer than one query.
+    Raises ConfigError: fewer than one query.
     """
     check_range("queries", queries, 1)
     return encoder if queries == 1 else _Averaged(encoder, queries)

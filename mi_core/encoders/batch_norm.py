@@ -133,8 +133,7 @@ def fold_batch_norm(module: nn.Module) -> int:
     Args:
         module: in evaluation mode.
 
-    Returns:
-        How many were folded.
+    Returns how many were folded.
     """
     if module.training or not any(type(part) is nn.BatchNorm2d for part in module.modules()):
         return 0

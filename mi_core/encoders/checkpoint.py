@@ -91,8 +91,7 @@ class Encoder(nn.Module):
 def channelwise(values: Sequence[float], channels: int) -> torch.Tensor:
     """One value for all channels, or one per channel, as (1, C, 1, 1).
 
-    Raises:
-        ConfigError: the number of values is neither 1 nor C.
+    Raises ConfigError: the number of values is neither 1 nor C.
     """
     if len(values) not in (1, channels):
         raise ConfigError(f"{list(values)} has {len(values)} values for {channels} channels; give 1 or {channels}")
@@ -114,8 +113,7 @@ def load_weights(module: nn.Module, data: bytes) -> None:
 def load_tensors(module: nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
     """Load weights by name into a module of the same layout.
 
-    Raises:
-        ConfigError: keys are missing or unexpected, or a shape differs; the message lists the first of each.
+    Raises ConfigError: keys are missing or unexpected, or a shape differs; the message lists the first of each.
     """
     expected = module.state_dict()
     missing = [name for name in expected if name not in tensors]

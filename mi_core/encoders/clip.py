@@ -146,8 +146,7 @@ class SplitTower:
 def split_tower(architecture: str, *, image_size: int | None = None) -> SplitTower:
     """The parts of an open_clip model with fresh weights.
 
-    Raises:
-        ConfigError: open_clip is not installed, has no such model, or cannot build it.
+    Raises ConfigError: open_clip is not installed, has no such model, or cannot build it.
     """
     visual, text = _built(architecture, image_size)
     if hasattr(visual, "output_tokens"):

@@ -21,11 +21,8 @@ def feature_map(backbone: nn.Module, images: torch.Tensor) -> torch.Tensor:
         backbone: of an encoder.
         images: (N, C, H, W), normalised, of a size that the backbone takes.
 
-    Returns:
-        (N, L, D), D the width of the embedding: positions row by row; of a transformer the patches alone.
-
-    Raises:
-        ConfigError: the backbone has no feature map that could be found.
+    Returns (N, L, D), D the width of the embedding: positions row by row; of a transformer the patches alone.
+    Raises ConfigError: the backbone has no feature map that could be found.
     """
     if hasattr(backbone, "maps"):
         return _by_position(backbone.maps(images))  # type: ignore[operator]

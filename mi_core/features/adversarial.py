@@ -84,17 +84,12 @@ def targeted_pgd(
         epsilon: the largest change of a pixel, in (0, 1].
         steps: at least 1.
 
-    Returns:
-        (N, C, H, W) float32 in [0, 1], each pixel within epsilon of the given one.
-
-    Raises:
-        ConfigError: epsilon or steps are out of range.
-        ShapeError: the shapes do not fit.
+    Returns (N, C, H, W) float32 in [0, 1], each pixel within epsilon of the given one.
+    Raises ConfigError: epsilon or steps are out of range; ShapeError: the shapes do not fit.
     """
     check_range("epsilon", epsilon, 0, 1, open_low=True)
     check_range("steps", steps, 1)
-    (count, *_) = check_shape("images", images, "N C H W")
-    check_shape("classes", classes, "N", N=count)
+    check_shape("classes", classes, "N", N=check_shape("images", images, "N C H W")[0])
     low, high = (images - epsilon).clamp_min(0), (images + epsilon).clamp_max(1)
     changed = images.clone()
     with torch.enable_grad():

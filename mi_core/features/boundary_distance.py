@@ -63,16 +63,8 @@ class BoundaryDistance(Measure):
         def predict(images: torch.Tensor) -> torch.Tensor:
             return oracle.embed(images, ("logits",))["logits"].argmax(dim=1)
 
-        boundary = hop_skip_jump(
-            predict,
-            clean(batch.images),
-            batch.labels,
-            batch.streams,
-            iterations=self.iterations,
-            queries=self.queries,
-            batch=oracle.at_once,
-        )
-        return {"logits": boundary.distance}
+        how = {"iterations": self.iterations, "queries": self.queries, "batch": oracle.at_once}
+        return {"logits": hop_skip_jump(predict, clean(batch.images), batch.labels, batch.streams, **how).distance}
 
 
 Predict = Callable[[torch.Tensor], torch.Tensor]
@@ -232,9 +224,7 @@ def hop_skip_jump(
         queries: the most predictions per image, at least 150.
         batch: images per call of ``predict``, at most.
 
-    Raises:
-        ConfigError: a number is out of range.
-        ShapeError: the shapes do not fit.
+    Raises ConfigError: a number is out of range; ShapeError: the shapes do not fit.
     """
     check_range("iterations", iterations, 1)
     check_range("queries", queries, LEAST_QUERIES)

@@ -54,11 +54,8 @@ def caption_similarity(images: torch.Tensor, texts: torch.Tensor) -> torch.Tenso
     Args:
         images, texts: (N, D) of any length; row i of both is one pair.
 
-    Returns:
-        (N,) in [-1, 1]; with an embedding of length 0 it is 0.
-
-    Raises:
-        ShapeError: the shapes differ.
+    Returns (N,) in [-1, 1]; with an embedding of length 0 it is 0.
+    Raises ShapeError: the shapes differ.
 
     Example:
         >>> caption_similarity(torch.tensor([[2.0, 0.0]]), torch.tensor([[1.0, 1.0]]))

@@ -81,12 +81,8 @@ def lp_norm(embeddings: torch.Tensor, order: float = 2.0) -> torch.Tensor:
         embeddings: (N, D), un-normalised.
         order: p >= 0; the paper uses 2 and tries 0 to 5.
 
-    Returns:
-        (N,) >= 0.
-
-    Raises:
-        ShapeError: embeddings is not (N, D).
-        ConfigError: a negative order.
+    Returns (N,) >= 0.
+    Raises ShapeError: embeddings is not (N, D); ConfigError: a negative order.
 
     Example:
         >>> lp_norm(torch.tensor([[3.0, -4.0]]), 1)
@@ -141,12 +137,8 @@ def neighbour_density(embeddings: torch.Tensor, bank: torch.Tensor, nearest: int
         bank: (A, D) by the same encoder.
         nearest: k, from 1 to A.
 
-    Returns:
-        (N,) in [-1, 1].
-
-    Raises:
-        ShapeError: the widths differ.
-        ConfigError: k is out of range.
+    Returns (N,) in [-1, 1].
+    Raises ShapeError: the widths differ; ConfigError: k is out of range.
 
     Example:
         >>> neighbour_density(torch.eye(2), torch.tensor([[2.0, 0.0], [0.0, 1.0], [-1.0, 0.0]]), nearest=2)

@@ -71,8 +71,7 @@ class Oracle(Protocol):
     def bounds(self) -> tuple[Sequence[float], Sequence[float]]:
         """Between which statistics an image is asked for another view, after 2, 3, ..., V - 1 of them.
 
-        Raises:
-            ConfigError: there is no such rule, or several outputs are read.
+        Raises ConfigError: there is no such rule, or several outputs are read.
         """
 
     def check(self, what: str, rows: torch.Tensor) -> None:
@@ -143,8 +142,7 @@ class Measure:
             values: (N, F), as a feature file holds them.
             drawn, used: numbers of views.
 
-        Raises:
-            ConfigError: fewer views were drawn than are used.
+        Raises ConfigError: fewer views were drawn than are used.
         """
         return values
 

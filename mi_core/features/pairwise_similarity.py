@@ -56,13 +56,10 @@ def pairwise_similarity(views: torch.Tensor, metric: str = "cosine") -> torch.Te
         views: (N, V, D) embeddings, V >= 2.
         metric: ``cosine``; ``correlation``, Pearson's over the D coordinates; ``euclidean``, minus the distance.
 
-    Returns:
-        (N, V (V - 1) / 2): pairs (0, 1), (0, 2), ..., (V - 2, V - 1). Cosine and correlation lie in [-1, 1]; with
-        an embedding of length 0 (or no spread) they are 0.
+    Returns (N, V (V - 1) / 2): pairs (0, 1), (0, 2), ..., (V - 2, V - 1). Cosine and correlation lie in [-1, 1]; with
+    an embedding of length 0 (or no spread) they are 0.
 
-    Raises:
-        ShapeError: views is not (N, V, D).
-        ConfigError: one view only, or an unknown metric.
+    Raises ShapeError: views is not (N, V, D); ConfigError: one view only, or an unknown metric.
 
     Example:
         >>> pairwise_similarity(torch.tensor([[[1.0, 0.0], [0.0, 2.0], [3.0, 0.0]]]))

@@ -74,11 +74,8 @@ def part_energies(parts: torch.Tensor, tokens: torch.Tensor, streams: torch.Tens
         tokens: (N, L, D) feature map of the global view.
         streams: (N,) int64, for the bumps.
 
-    Returns:
-        (N, 2 P) >= 0: P divergences from uniform in descending order, then P from bumps.
-
-    Raises:
-        ShapeError: the shapes do not fit.
+    Returns (N, 2 P) >= 0: P divergences from uniform in descending order, then P from bumps.
+    Raises ShapeError: the shapes do not fit.
 
     Example:
         >>> part_energies(torch.zeros(1, 1, 2), torch.zeros(1, 4, 2), torch.zeros(1, dtype=torch.int64))[0, 0].item()
@@ -119,8 +116,7 @@ def global_and_parts(
         parts: P parts per image.
         size, part_size: sides S and S' of the views and of the parts.
 
-    Returns:
-        (N, C, S, S) and (N, P, C, S', S'), float32 in [0, 1].
+    Returns (N, C, S, S) and (N, P, C, S', S'), float32 in [0, 1].
     """
     count = len(images)
     whole = GLOBAL_VIEW(images, streams, epoch=0, view=0, size=size)

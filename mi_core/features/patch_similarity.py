@@ -24,8 +24,7 @@ class CenterSimilarity(Measure):
     Args:
         rows, columns: of the grid of patches, both odd, so that one is in the middle.
 
-    Raises:
-        ConfigError: a number is even, or there is one patch alone.
+    Raises ConfigError: a number is even, or there is one patch alone.
     """
 
     rows: int = 3
@@ -71,12 +70,8 @@ def patches(images: torch.Tensor, grid: tuple[int, int], *, size: int | None = N
         grid: rows R and columns C' of patches; a side that R does not divide gives patches that differ by a pixel.
         size: side of the result; default: those of the images.
 
-    Returns:
-        (N, R C', C, S, S) float32 in [0, 1].
-
-    Raises:
-        ShapeError: images is not (N, C, H, W).
-        ConfigError: there are more patches than pixels along a side.
+    Returns (N, R C', C, S, S) float32 in [0, 1].
+    Raises ShapeError: images is not (N, C, H, W); ConfigError: there are more patches than pixels along a side.
     """
     _, _, height, width = check_shape("images", images, "N C H W")
     if grid[0] > height or grid[1] > width:
@@ -100,11 +95,8 @@ def center_similarity(embeddings: torch.Tensor) -> torch.Tensor:
     Args:
         embeddings: (N, P, D) of the patches in order, P odd.
 
-    Returns:
-        (N, P - 1) in [-1, 1]; with an embedding of length 0 it is 0.
-
-    Raises:
-        ShapeError: embeddings is not (N, P, D).
+    Returns (N, P - 1) in [-1, 1]; with an embedding of length 0 it is 0.
+    Raises ShapeError: embeddings is not (N, P, D).
 
     Example:
         >>> center_similarity(torch.tensor([[[1.0, 0.0], [2.0, 0.0], [0.0, 1.0]]]))

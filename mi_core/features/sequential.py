@@ -31,8 +31,7 @@ class StoppingRule:
         low: V - 2 bounds, for k = 2 ... V - 1.
         high: the upper ones.
 
-    Raises:
-        ShapeError: not as many bounds below as above.
+    Raises ShapeError: not as many bounds below as above.
     """
 
     low: tuple[float, ...]
@@ -117,8 +116,7 @@ def by_views(cosines: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
     Args:
         cosines: (N, V (V - 1) / 2), as `pairwise_similarity` orders them.
 
-    Returns:
-        (N, V - 1) float64.
+    Returns (N, V - 1) float64.
     """
     views = round((1 + np.sqrt(1 + 8 * cosines.shape[1])) / 2)
     logs = log_similarity(torch.tensor(cosines, dtype=torch.float32)).numpy()
@@ -133,8 +131,7 @@ def stopped(statistics: npt.NDArray[np.float64], rule: StoppingRule) -> npt.NDAr
         statistics: (N, V - 1), from `by_views`.
         rule: of V views.
 
-    Returns:
-        (N, 2): views asked, in 2 ... V, and the statistic of these.
+    Returns (N, 2): views asked, in 2 ... V, and the statistic of these.
 
     Example:
         >>> stopped(np.array([[3.0, 1.0], [0.5, 2.0]]), StoppingRule(low=(0.0,), high=(1.0,))).tolist()

@@ -39,10 +39,8 @@ TAIL = 0.025
 def checked_scores(scores: FloatArray, labels: BoolArray, name: str) -> tuple[_Float64, BoolArray]:
     """Scores as float64 and labels, both (N,); ``name`` is that of the labels in errors.
 
-    Raises:
-        ShapeError: scores or labels are not (N,).
-        ConfigError: the labels are not boolean.
-        NumericError: a score is NaN or infinite.
+    Raises ShapeError: scores or labels are not (N,); ConfigError: the labels are not boolean; NumericError: a score is
+    NaN or infinite.
     """
     values, chosen = np.asarray(scores, dtype=np.float64), np.asarray(labels)
     check_shape("scores", values, "N")
@@ -67,10 +65,8 @@ def mean_ranks(values: FloatArray) -> _Float64:
 def split_scores(scores: FloatArray, member: BoolArray) -> tuple[_Float64, _Float64]:
     """The scores of the members (M,) and of the non-members (K,), checked, as float64.
 
-    Raises:
-        ShapeError: scores or member are not (N,), or one class is empty.
-        ConfigError: member is not boolean.
-        NumericError: a score is NaN or infinite.
+    Raises ShapeError: scores or member are not (N,), or one class is empty; ConfigError: member is not boolean;
+    NumericError: a score is NaN or infinite.
     """
     values, labels = checked_scores(scores, member, "member")
     members, nonmembers = values[labels], values[~labels]
@@ -89,9 +85,8 @@ def placements(scores: FloatArray, member: BoolArray) -> tuple[_Float64, _Float6
     Returns:
         V10 (M,) and V01 (K,), both in [0, 1], ties counted half; the mean of either is the AUC.
 
-    Raises:
-        ShapeError: as `split_scores`, or a class has fewer than 2 samples (a variance needs 2).
-        ConfigError, NumericError: as `split_scores`.
+    Raises ShapeError: as `split_scores`, or a class has fewer than 2 samples (a variance needs 2); ConfigError,
+    NumericError: as `split_scores`.
 
     Example:
         >>> v10, v01 = placements(np.array([3.0, 1.0, 2.0, 0.0]), np.array([True, True, False, False]))
@@ -121,9 +116,8 @@ def auc(scores: FloatArray, member: BoolArray, groups: _Integers | None = None, 
         groups: (N,) integers, equal for samples that depend on each other; without them all are independent.
         tail: chance on either side of the interval, in (0, .5): at .05 both ends are one-sided 95 % limits.
 
-    Raises:
-        ShapeError, ConfigError, NumericError: as `placements` and, with groups,
-            `mi_core.metrics.intervals.Groups.from_codes`.
+    Raises ShapeError, ConfigError, NumericError: as `placements` and, with groups,
+    `mi_core.metrics.intervals.Groups.from_codes`.
 
     Example:
         >>> estimate = auc(np.arange(20.0), np.arange(20) >= 10)
@@ -147,8 +141,7 @@ def design_effect(scores: FloatArray, member: BoolArray, groups: _Integers) -> f
     Args:
         scores, member, groups: as `auc`.
 
-    Raises:
-        ShapeError, ConfigError, NumericError: as `auc`.
+    Raises ShapeError, ConfigError, NumericError: as `auc`.
 
     Example:
         >>> scores, member = np.repeat([3.0, 1.0, 2.0, 0.0], 10), np.arange(40) < 20
@@ -175,8 +168,7 @@ def auc_difference(
         member: (N,) bool.
         groups: (N,) integers, equal for samples that depend on each other; without them all are independent.
 
-    Raises:
-        ShapeError, ConfigError, NumericError: as `auc`, for either.
+    Raises ShapeError, ConfigError, NumericError: as `auc`, for either.
 
     Example:
         >>> member = np.arange(40) % 2 == 0
@@ -201,8 +193,7 @@ def auc_contrasts(
         member: (N,) bool.
         groups: (N,) integers, equal for samples that depend on each other; without them all are independent.
 
-    Raises:
-        ShapeError, ConfigError, NumericError: as `auc`, for any of them.
+    Raises ShapeError, ConfigError, NumericError: as `auc`, for any of them.
 
     Example:
         >>> member = np.arange(40) % 2 == 0
@@ -221,7 +212,11 @@ def auc_contrasts(
         aucs = [_clustered_auc(value, own, grouped.sizes) for value, own in zip(values, influences, strict=True)]
         inside, outside = (np.stack([own[row] for own in influences]) for row in (0, 1))
         covariance = grouped.sizes.covariance(inside, outside)
-    correlations = _correlations(np.atleast_2d(covariance))
+    covariance = np.atleast_2d(covariance)
+    deviations = np.sqrt(np.diag(covariance))
+    scale = np.outer(deviations, deviations)  # those of a statistic that does not vary are 0
+    correlations = np.divide(covariance, scale, out=np.zeros_like(scale), where=scale > 0).clip(-1, 1)
+    np.fill_diagonal(correlations, 1.0)
     return [_contrast(aucs, np.asarray(row, dtype=np.float64), correlations) for row in weights]
 
 
@@ -230,11 +225,9 @@ def _contrast(aucs: Sequence[Estimate], weights: _Float64, correlations: _Float6
     value = float(sum(weight * one.value for weight, one in zip(weights, aucs, strict=True)))
     down = np.array([one.value - one.low for one in aucs])
     up = np.array([one.high - one.value for one in aucs])
-    reaches = []
-    for side in (np.where(weights > 0, down, up), np.where(weights > 0, up, down)):
-        reach = weights * side
-        reaches.append(math.sqrt(max(float(reach @ correlations @ reach), 0.0)))
-    return Estimate(value, value - reaches[0], value + reaches[1], aucs[0].n)
+    parts = (weights * np.where(weights > 0, down, up), weights * np.where(weights > 0, up, down))
+    below, above = (math.sqrt(max(float(part @ correlations @ part), 0.0)) for part in parts)
+    return Estimate(value, value - below, value + above, aucs[0].n)
 
 
 def _share_below(values: _Float64, others: _Float64) -> _Float64:
@@ -292,12 +285,3 @@ def _interval_on_logits(value: float, error: float, quantile: float, pairs: int,
         return Estimate(value, value * agreement, 1 - (1 - value) * agreement, n)
     reach = quantile * error / (value * (1 - value))
     return Estimate(value, float(expit(logit(value) - reach)), float(expit(logit(value) + reach)), n)
-
-
-def _correlations(covariance: npt.NDArray[np.floating[Any]]) -> _Float64:
-    """The correlations (S, S) of S statistics; those of one that does not vary are 0."""
-    deviations = np.sqrt(np.diag(covariance))
-    scale = np.outer(deviations, deviations)
-    found = np.divide(covariance, scale, out=np.zeros_like(scale), where=scale > 0).clip(-1, 1)
-    np.fill_diagonal(found, 1.0)
-    return np.asarray(found, dtype=np.float64)

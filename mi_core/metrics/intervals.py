@@ -38,8 +38,7 @@ def clopper_pearson(successes: float, n: float) -> tuple[float, float]:
     Returns:
         low and high, in [0, 1].
 
-    Raises:
-        ConfigError: n is below 1, or successes are not within [0, n].
+    Raises ConfigError: n is below 1, or successes are not within [0, n].
 
     Example:
         >>> low, high = clopper_pearson(8, 10)
@@ -72,8 +71,7 @@ class GroupSizes:
     Args:
         counts: (2, G) members and non-members of each group.
 
-    Raises:
-        ShapeError: counts are not (2, G), or a class has fewer than 2 groups.
+    Raises ShapeError: counts are not (2, G), or a class has fewer than 2 groups.
     """
 
     counts: npt.NDArray[np.float64]
@@ -168,9 +166,7 @@ class Groups:
             groups: (N,) integers, equal for samples of one group.
             member: (N,) bool.
 
-        Raises:
-            ShapeError: groups are not (N,), or as `GroupSizes`.
-            ConfigError: groups are no integers.
+        Raises ShapeError: groups are not (N,), or as `GroupSizes`; ConfigError: groups are no integers.
         """
         names, codes = np.unique(checked_groups(groups, len(member)), return_inverse=True)
         counts = np.stack([np.bincount(codes[own], minlength=len(names)) for own in (member, ~member)])
@@ -186,9 +182,7 @@ class Groups:
 def checked_groups(groups: npt.NDArray[np.integer[Any]], count: int) -> npt.NDArray[np.integer[Any]]:
     """The groups (N,) of ``count`` = N samples.
 
-    Raises:
-        ShapeError: another shape.
-        ConfigError: groups are no integers.
+    Raises ShapeError: another shape; ConfigError: groups are no integers.
     """
     names = np.asarray(groups)
     check_shape("groups", names, "N", N=count)
@@ -225,8 +219,7 @@ def clustered_rate(hits: BoolArray, counted: BoolArray, groups: Groups) -> Estim
         counted: (N,) bool, at least one.
         groups: of the N samples.
 
-    Raises:
-        ConfigError: nothing is counted, or more hits than that.
+    Raises ConfigError: nothing is counted, or more hits than that.
     """
     return rate_of_groups(groups.sums(hits), groups.sums(counted), groups.sizes)
 
@@ -239,8 +232,7 @@ def rate_of_groups(hits: npt.NDArray[np.float64], counted: npt.NDArray[np.float6
         counted: (2, G), at least one in all.
         sizes: of the G groups.
 
-    Raises:
-        ConfigError: nothing is counted, or more hits than that.
+    Raises ConfigError: nothing is counted, or more hits than that.
     """
     successes, n = round(float(hits.sum())), round(float(counted.sum()))
     clopper_pearson(successes, n)

@@ -60,9 +60,8 @@ class MembershipMetrics:
 def accuracy(scores: FloatArray, member: BoolArray, threshold: float, groups: _Integers | None = None) -> Estimate:
     """Share of the samples (N,) called right when ``score >= threshold`` is called a member.
 
-    Raises:
-        ShapeError, ConfigError, NumericError: as `mi_core.metrics.delong.split_scores` and, with groups,
-            `mi_core.metrics.intervals.Groups.from_codes`; ConfigError also for a threshold that is NaN or infinite.
+    Raises ShapeError, ConfigError, NumericError: as `mi_core.metrics.delong.split_scores` and, with groups,
+    `mi_core.metrics.intervals.Groups.from_codes`; ConfigError also for a threshold that is NaN or infinite.
 
     Example:
         >>> accuracy(np.array([0.9, 0.2, 0.6, 0.1]), np.array([True, True, False, False]), 0.5).value
@@ -126,15 +125,13 @@ def tpr_at_fpr(
         resamples: number of draws.
         groups: (N,) integers, equal for samples that depend on each other; without them all are independent.
 
-    Returns:
-        the rate, with ``false_positives`` and, for fewer than 10 / fpr non-members, ``supported`` False. With groups
-        their effective number counts instead (`mi_core.metrics.intervals.worth_of`); with fewer the bootstrap
-        covers too little (92.9 % with 500 samples of each class in groups of 1 to 10, 94.8 % with 8,000).
+    Returns the rate, with ``false_positives`` and, for fewer than 10 / fpr non-members, ``supported`` False. With
+    groups their effective number counts instead (`mi_core.metrics.intervals.worth_of`); with fewer the bootstrap covers
+    too little (92.9 % with 500 samples of each class in groups of 1 to 10, 94.8 % with 8,000).
 
-    Raises:
-        ShapeError, NumericError: as `mi_core.metrics.delong.split_scores` and
-            `mi_core.metrics.intervals.Groups.from_codes`.
-        ConfigError: as there, or fpr is not within (0, 1], or resamples are below 1.
+    Raises ShapeError, NumericError: as `mi_core.metrics.delong.split_scores` and
+    `mi_core.metrics.intervals.Groups.from_codes`; ConfigError: as there, or fpr is not within (0, 1], or resamples are
+    below 1.
 
     Example:
         >>> scores, member = np.array([4.0, 3.0, 1.0, 2.0, 0.0]), np.array([True, True, True, False, False])
@@ -185,8 +182,7 @@ def published_tpr(precision: float) -> float | None:
     Args:
         precision: of the decisions, in [0, 1].
 
-    Returns:
-        Percent, or None for a precision of 1, where the interpolation has no end.
+    Returns percent, or None for a precision of 1, where the interpolation has no end.
 
     Example:
         >>> round(published_tpr(0.77), 3)
@@ -200,8 +196,7 @@ def evaluate(
 ) -> MembershipMetrics:
     """All metrics of one run: ``threshold`` comes from elsewhere, ``seed`` feeds the draws of `tpr_at_fpr`.
 
-    Raises:
-        ShapeError, ConfigError, NumericError: as `accuracy`; ShapeError also for a class of fewer than 2 samples.
+    Raises ShapeError, ConfigError, NumericError: as `accuracy`; ShapeError also for a class of fewer than 2 samples.
 
     Example:
         >>> scores, member = np.linspace(0, 1, 40), np.arange(40) >= 20
@@ -323,8 +318,7 @@ def by_class(
         threshold: a score at or above it is called a member.
         groups: (N,) integers, equal for samples that depend on each other; without them all are independent.
 
-    Raises:
-        ShapeError: classes are not (N,); otherwise as `mi_core.metrics.delong.auc`.
+    Raises ShapeError: classes are not (N,); otherwise as `mi_core.metrics.delong.auc`.
 
     Example:
         >>> scores, member = np.arange(20.0), np.arange(20) >= 10

@@ -74,9 +74,7 @@ def memorisation(alignment: FloatArray, inside: BoolArray) -> Memorisation:
         alignment: (K, N) of each image by each shadow, higher = more like what it was trained on.
         inside: (K, N) which shadow was trained on which image. Shadows without a counterpart are left out.
 
-    Raises:
-        ShapeError: the two differ in shape.
-        NumericError: fewer than 2 pairs, or an alignment is NaN or infinite.
+    Raises ShapeError: the two differ in shape; NumericError: fewer than 2 pairs, or an alignment is NaN or infinite.
 
     Example:
         >>> saw = np.array([[True, False], [False, True]] * 2)
@@ -93,13 +91,21 @@ def memorisation(alignment: FloatArray, inside: BoolArray) -> Memorisation:
             f"memorisation needs {LEAST_PAIRS} pairs of shadows that were trained on complementary halves, "
             f"got {len(pairs)}"
         )
-    found = _differences(np.asarray(alignment, dtype=np.float64), inside, pairs)
+    level = np.asarray(alignment, dtype=np.float64)
+    level = level - level.mean(axis=1, keepdims=True)
+    first, second = np.array(pairs).T
+    # (P, N) alignment by the shadow of each pair that saw the image, less that by the other one
+    found = (level[first] - level[second]) * np.where(inside[first], 1, -1)
     value, count = found.mean(axis=0), len(pairs)
     variance, degrees = moderated(found.var(axis=0, ddof=1), count - 1)
     error = np.maximum(np.sqrt(variance / count), _LEAST)
     margin = stdtrit(min(degrees, _MOST), 0.975) * error
     p_value = stdtr(min(degrees, _MOST), -value / error)
-    return Memorisation(value, value - margin, value + margin, p_value, _mean(found), count, degrees)
+    means = found.mean(axis=1)  # the pairs of shadows are the random units
+    reach = float(stdtrit(count - 1, 0.975) * means.std(ddof=1) / math.sqrt(count))
+    whole = float(means.mean())
+    mean = Estimate(whole, whole - reach, whole + reach, images)
+    return Memorisation(value, value - margin, value + margin, p_value, mean, count, degrees)
 
 
 def pairs_of(inside: BoolArray) -> list[tuple[int, int]]:
@@ -127,41 +133,18 @@ def moderated(variances: _Float64, degrees: int) -> tuple[_Float64, float]:
         variances: (N,) >= 0, each from ``degrees`` degrees of freedom, at least 1.
         degrees: d.
 
-    Returns:
-        (N,) variances, and d0 + d; infinite where the variances differ by no more than chance.
+    Returns (N,) variances, and d0 + d; infinite where the variances differ by no more than chance.
     """
     usual = float(np.median(variances))
     logs = np.log(np.maximum(variances, max(1e-5 * usual, _LEAST**2)))
     logs = logs - psi(degrees / 2) + math.log(degrees / 2)
     centre = float(logs.mean())
     excess = float(logs.var(ddof=1)) - float(polygamma(1, degrees / 2)) if len(logs) > 1 else 0.0
-    half = _inverse_trigamma(excess)
-    if math.isinf(half):
+    if excess <= float(polygamma(1, _MOST)):
         return np.full(len(variances), math.exp(centre)), math.inf
+    from scipy.optimize import brentq  # slow to load, and most processes do without
+
+    half = float(brentq(lambda x: float(polygamma(1, x)) - excess, 1e-6, _MOST))  # the inverse of trigamma
     prior = math.exp(centre + float(psi(half)) - math.log(half))
     lent = 2 * half
     return np.asarray((lent * prior + degrees * variances) / (lent + degrees)), lent + degrees
-
-
-def _inverse_trigamma(value: float) -> float:
-    """The x with trigamma(x) = value; infinite where it exceeds `_MOST`."""
-    if value <= float(polygamma(1, _MOST)):
-        return math.inf
-    from scipy.optimize import brentq  # slow to load, and most processes do without
-
-    return float(brentq(lambda x: float(polygamma(1, x)) - value, 1e-6, _MOST))
-
-
-def _differences(alignment: _Float64, inside: BoolArray, pairs: list[tuple[int, int]]) -> _Float64:
-    """(P, N) alignment by the shadow of each pair that saw the image, less that by the other one."""
-    level = alignment - alignment.mean(axis=1, keepdims=True)
-    first, second = np.array(pairs).T
-    return np.asarray((level[first] - level[second]) * np.where(inside[first], 1, -1))
-
-
-def _mean(differences: _Float64) -> Estimate:
-    """The mean over images, of which the pairs of shadows are the random units."""
-    means = differences.mean(axis=1)
-    margin = float(stdtrit(len(means) - 1, 0.975) * means.std(ddof=1) / math.sqrt(len(means)))
-    value = float(means.mean())
-    return Estimate(value, value - margin, value + margin, differences.shape[1])

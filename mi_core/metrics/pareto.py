@@ -23,12 +23,8 @@ def pareto_front(costs: Array) -> npt.NDArray[np.bool_]:
     Args:
         costs: (T, K), less is better.
 
-    Returns:
-        (T,) bool; trials of equal costs are in it together.
-
-    Raises:
-        ShapeError: another shape.
-        NumericError: a cost is not a number.
+    Returns (T,) bool; trials of equal costs are in it together.
+    Raises ShapeError: another shape; NumericError: a cost is not a number.
 
     Example:
         >>> pareto_front(np.array([[0.0, 0.9], [0.1, 0.6], [0.2, 0.6], [0.5, 0.5]])).tolist()
@@ -53,8 +49,7 @@ def least_within(losses: Sequence[float], leaks: Sequence[float], allowed: float
     Returns:
         Its position.
 
-    Raises:
-        ShapeError: there is no trial, or another number of leaks.
+    Raises ShapeError: there is no trial, or another number of leaks.
 
     Example:
         >>> least_within([0.0, 0.1, 0.2], [0.9, 0.6, 0.5], allowed=0.65)
@@ -71,8 +66,7 @@ def least_within(losses: Sequence[float], leaks: Sequence[float], allowed: float
 def weighted(loss: float, leak: float, weight: float) -> float:
     """Both in one number: loss + weight x leak.
 
-    Raises:
-        ConfigError: the weight is negative.
+    Raises ConfigError: the weight is negative.
     """
     check_range("weight", weight, 0)
     return loss + weight * leak

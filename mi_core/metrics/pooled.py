@@ -28,9 +28,7 @@ def pool(estimates: Sequence[Estimate], *, overlap: float = 0.0) -> Estimate:
         estimates: at least one.
         overlap: share of a run's samples that another run has too, in [0, 1].
 
-    Raises:
-        ShapeError: no estimate.
-        ConfigError: overlap is out of range.
+    Raises ShapeError: no estimate; ConfigError: overlap is out of range.
 
     Example:
         >>> pooled = pool([Estimate(0.7, 0.6, 0.8, 18), Estimate(0.8, 0.7, 0.9, 18)])
@@ -84,8 +82,7 @@ def difference(first: Estimate, second: Estimate) -> Estimate:
     Args:
         first, second: with their 95 % intervals.
 
-    Returns:
-        the difference; n is the smaller one.
+    Returns the difference; n is the smaller one.
 
     Example:
         >>> change = difference(Estimate(0.6, 0.5, 0.7, 100), Estimate(0.9, 0.8, 0.95, 100))

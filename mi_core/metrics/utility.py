@@ -37,10 +37,8 @@ def knn_accuracy(
         k: 1 to M.
         device: where similarities are computed, in batches.
 
-    Raises:
-        ShapeError: the shapes do not fit, or there is nothing to test.
-        ConfigError: k is not within [1, M].
-        NumericError: an embedding is not finite.
+    Raises ShapeError: the shapes do not fit, or there is nothing to test; ConfigError: k is not within [1, M];
+    NumericError: an embedding is not finite.
 
     Example:
         >>> corners = np.array([[1.0, 0.0], [0.0, 1.0]])
@@ -58,8 +56,7 @@ def knn_accuracy(
         votes = torch.zeros(len(block), len(classes), device=device)
         votes.scatter_add_(1, columns[neighbours], (similarity / TEMPERATURE).exp())
         called.append(votes.argmax(dim=1).cpu().numpy())
-    right = classes[np.concatenate(called)] == test_labels
-    return rate(int(right.sum()), len(right))
+    return _right(classes[np.concatenate(called)], test_labels)
 
 
 def linear_probe(
@@ -77,9 +74,8 @@ def linear_probe(
         test: (N, D); test_labels: (N,).
         device: where it is fitted.
 
-    Raises:
-        ShapeError: the shapes do not fit, there is nothing to test, or the bank has one class.
-        NumericError: an embedding is not finite.
+    Raises ShapeError: the shapes do not fit, there is nothing to test, or the bank has one class; NumericError: an
+    embedding is not finite.
     """
     _check(bank, bank_labels, test, test_labels)
     classes, targets = np.unique(bank_labels, return_inverse=True)
@@ -106,23 +102,20 @@ def linear_probe(
         for block in torch.from_numpy(np.asarray(test, dtype=np.float64)).split(_BATCH):
             scores = F.linear((block.to(device) - mean) / deviation, layer[:, :-1], layer[:, -1])
             called.append(scores.argmax(dim=1).cpu().numpy())
-    right = classes[np.concatenate(called)] == test_labels
-    return rate(int(right.sum()), len(right))
+    return _right(classes[np.concatenate(called)], test_labels)
 
 
 def classifier_accuracy(logits: FloatArray, labels: _Labels) -> Estimate:
     """Share of N images whose largest logit (N, L) is that of their label (N,).
 
-    Raises:
-        ShapeError: the shapes do not fit, or there is no image.
-        NumericError: a logit is not finite.
+    Raises ShapeError: the shapes do not fit, or there is no image; NumericError: a logit is not finite.
     """
     count, _ = check_shape("logits", logits, "N L")
     check_shape("labels", labels, "N", N=count)
     if not count:
         raise ShapeError("no image to judge a classifier on")
     check_finite("logit", logits)
-    return rate(int((np.asarray(logits).argmax(axis=1) == labels).sum()), count)
+    return _right(np.asarray(logits).argmax(axis=1), labels)
 
 
 def overfitting_level(train: Estimate, test: Estimate) -> Estimate:
@@ -139,6 +132,10 @@ def overfitting_level(train: Estimate, test: Estimate) -> Estimate:
     low = difference - float(np.hypot(train.value - train.low, test.high - test.value))
     high = difference + float(np.hypot(train.high - train.value, test.value - test.low))
     return Estimate(difference, low, high, min(train.n, test.n))
+
+
+def _right(called: _Labels, labels: _Labels) -> Estimate:
+    return rate(int((called == labels).sum()), len(labels))
 
 
 def _check(bank: FloatArray, bank_labels: _Labels, test: FloatArray, test_labels: _Labels) -> None:

@@ -24,13 +24,10 @@ def barlow_twins_loss(first: torch.Tensor, second: torch.Tensor, redundancy: flo
         first, second: (B, D) projections of the two views; B is equal on all workers.
         redundancy: lambda, the weight of what different coordinates share.
 
-    Returns:
-        A scalar, float32, the same on all workers. The mean over workers of its gradient is that of one worker with
-        the whole batch.
+    Returns a scalar, float32, the same on all workers. The mean over workers of its gradient is that of one worker with
+    the whole batch.
 
-    Raises:
-        ShapeError: the views differ in shape.
-        ConfigError: redundancy is below 0.
+    Raises ShapeError: the views differ in shape; ConfigError: redundancy is below 0.
 
     Example:
         >>> views = torch.tensor([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]])

@@ -83,8 +83,7 @@ class Objective(nn.Module, ABC):
 def numbered(values: Sequence[int | None], below: int, what: str, remedy: str) -> torch.Tensor:
     """Values (N,) int64 of N training images, each from 0 to ``below`` - 1.
 
-    Raises:
-        ConfigError: a value is missing or out of range; the message says of what, and the remedy.
+    Raises ConfigError: a value is missing or out of range; the message says of what, and the remedy.
     """
     for row, value in enumerate(values):
         if value is None or not 0 <= value < below:

@@ -23,11 +23,9 @@ def byol_loss(predictions: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     Args:
         predictions, targets: (B, D) of any length; gradients flow to the predictions only.
 
-    Returns:
-        A scalar, float32, in [0, 4].
+    Returns a scalar, float32, in [0, 4].
 
-    Raises:
-        ShapeError: the shapes differ.
+    Raises ShapeError: the shapes differ.
 
     Example:
         >>> byol_loss(torch.eye(2), 3 * torch.eye(2)).item(), byol_loss(torch.eye(2), -torch.eye(2)).item()

@@ -30,11 +30,9 @@ def dino_loss(
         centre: (K,) taken from the teacher's scores.
         temperature, teacher_temperature: by which scores are divided, above 0.
 
-    Returns:
-        A scalar, float32.
+    Returns a scalar, float32.
 
-    Raises:
-        ShapeError: the shapes do not fit.
+    Raises ShapeError: the shapes do not fit.
 
     Example:
         >>> scores = torch.tensor([[1.0, 1.0]])
@@ -89,13 +87,8 @@ class DINO(MomentumObjective):
         super().__init__()
         hidden, out = parameters.projection_hidden, parameters.projection_width
         self.backbone = backbone
-        self.projection = nn.Sequential(
-            nn.Linear(width_of(backbone), hidden),
-            nn.GELU(),
-            nn.Linear(hidden, hidden),
-            nn.GELU(),
-            nn.Linear(hidden, out),
-        )
+        first, second = nn.Linear(width_of(backbone), hidden), nn.Linear(hidden, hidden)
+        self.projection = nn.Sequential(first, nn.GELU(), second, nn.GELU(), nn.Linear(hidden, out))
         self.prototypes = Prototypes(out, parameters.prototypes)
         self.momentum = parameters.momentum
         self.temperatures = parameters.temperature, parameters.teacher_temperature
@@ -107,15 +100,11 @@ class DINO(MomentumObjective):
         (first, second), (key_first, key_second) = self.answer(views)
         loss = dino_loss(first, key_second, self.centre, *self.temperatures)
         loss = (loss + dino_loss(second, key_first, self.centre, *self.temperatures)) / 2
-        if self.training:
-            self._move_centre(torch.cat([key_first, key_second]))
+        if self.training:  # equation 4: the centre follows the mean of the teacher's scores (B, K) over all workers
+            with torch.no_grad():
+                mean = gather(torch.cat([key_first, key_second]).float().mean(dim=0)[None]).mean(dim=0)
+                self.centre.lerp_(mean, 1 - _CENTRE)
         return loss
-
-    def _move_centre(self, scores: torch.Tensor) -> None:
-        """Equation 4: the centre follows the mean of the teacher's scores (B, K) over all workers."""
-        with torch.no_grad():
-            mean = gather(scores.float().mean(dim=0)[None]).mean(dim=0)
-            self.centre.lerp_(mean, 1 - _CENTRE)
 
     def after_step(self, progress: float) -> None:
         """Move the teacher after the student, ever more slowly."""

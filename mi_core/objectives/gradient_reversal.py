@@ -39,8 +39,7 @@ def reverse(values: torch.Tensor, factor: float) -> torch.Tensor:
         values: any shape.
         factor: lambda, at least 0.
 
-    Raises:
-        ConfigError: the factor is out of range.
+    Raises ConfigError: the factor is out of range.
 
     Example:
         >>> given = torch.ones(2, requires_grad=True)
@@ -64,8 +63,7 @@ class Adversary(nn.Module):
         values: K of the attribute.
         variant: ``paper``, or ``released`` with a ReLU on the outputs too, as the authors' script has it.
 
-    Raises:
-        ConfigError: no such variant, or fewer than two values.
+    Raises ConfigError: no such variant, or fewer than two values.
     """
 
     def __init__(self, width: int, values: int, variant: str = "paper") -> None:
@@ -89,9 +87,8 @@ def attribute_shares(values: torch.Tensor, count: int) -> torch.Tensor:
         values: (N,) int64, from 0 on.
         count: N.
 
-    Raises:
-        ConfigError: a value below the largest is not there, or there are fewer than two.
-        ShapeError: there are more or fewer values than images.
+    Raises ConfigError: a value below the largest is not there, or there are fewer than two; ShapeError: there are more
+    or fewer values than images.
     """
     check_shape("attribute of the training images", values, "N", N=count)
     distinct, counts = values.cpu().unique(return_counts=True)

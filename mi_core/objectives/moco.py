@@ -29,12 +29,8 @@ def queue_info_nce(queries: torch.Tensor, keys: torch.Tensor, queue: torch.Tenso
         queue: (K, D) of length 1, the negatives.
         temperature: tau > 0.
 
-    Returns:
-        A scalar, float32.
-
-    Raises:
-        ShapeError: the shapes do not fit.
-        ConfigError: the temperature is not above 0.
+    Returns a scalar, float32.
+    Raises ShapeError: the shapes do not fit; ConfigError: the temperature is not above 0.
 
     Example:
         >>> unit = torch.eye(2)
@@ -57,12 +53,8 @@ def in_batch_info_nce(queries: torch.Tensor, keys: torch.Tensor, temperature: fl
         queries, keys: (B, D) of any length; gradients flow to the queries only.
         temperature: tau > 0.
 
-    Returns:
-        A scalar, float32: the mean over this worker's queries.
-
-    Raises:
-        ShapeError: the shapes do not fit.
-        ConfigError: the temperature is not above 0.
+    Returns a scalar, float32: the mean over this worker's queries.
+    Raises ShapeError: the shapes do not fit; ConfigError: the temperature is not above 0.
     """
     batch, width = check_shape("queries", queries, "B D")
     check_shape("keys", keys, "B D", B=batch, D=width)

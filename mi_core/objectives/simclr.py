@@ -24,13 +24,10 @@ def nt_xent(first: torch.Tensor, second: torch.Tensor, temperature: float) -> to
         first, second: (B, D) projections of the two views, of any length; B is equal on all workers.
         temperature: tau > 0.
 
-    Returns:
-        A scalar, float32. Under a process group the negatives come from all workers, and the mean over
-        workers of this value and of its gradient equals the single-process one on the whole batch.
+    Returns a scalar, float32. Under a process group the negatives come from all workers, and the mean over workers of
+    this value and of its gradient equals the single-process one on the whole batch.
 
-    Raises:
-        ShapeError: the views differ in shape.
-        ConfigError: the temperature is not above 0.
+    Raises ShapeError: the views differ in shape; ConfigError: the temperature is not above 0.
 
     Example:
         >>> round(float(nt_xent(torch.eye(2), torch.eye(2), temperature=1.0)), 4)

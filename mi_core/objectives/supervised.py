@@ -46,8 +46,7 @@ class Supervised(Objective):
     def encode_targets(cls, parameters: Any, labels: Sequence[int | None], captions: Sequence[str]) -> torch.Tensor:
         """The labels (N,) int64.
 
-        Raises:
-            ConfigError: a sample has no label, or one that is not below ``classes``.
+        Raises ConfigError: a sample has no label, or one that is not below ``classes``.
         """
         return numbered(labels, parameters.classes, "label", "set parameters.classes, or give labelled data")
 

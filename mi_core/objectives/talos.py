@@ -67,8 +67,7 @@ class Talos(SimCLR):
     def encode_targets(cls, parameters: Any, labels: Sequence[int | None], captions: Sequence[str]) -> torch.Tensor:
         """The values (N,) int64 of the attribute.
 
-        Raises:
-            ConfigError: a sample has no value, or one that is not below ``values``.
+        Raises ConfigError: a sample has no value, or one that is not below ``values``.
         """
         return numbered(labels, parameters.values, "attribute", "set parameters.values")
 

@@ -31,8 +31,7 @@ def vicreg_loss(
     Returns:
         A scalar, float32. The mean over workers of it and of its gradient is that of one worker with the whole batch.
 
-    Raises:
-        ShapeError: the views differ in shape, or there is one image.
+    Raises ShapeError: the views differ in shape, or there is one image.
 
     Example:
         >>> views = 2 * torch.tensor([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]])

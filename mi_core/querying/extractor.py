@@ -26,8 +26,7 @@ from mi_core.checks import ConfigError
 from mi_core.encoders.averaging import ask_anew
 from mi_core.encoders.checkpoint import Encoder
 from mi_core.features.measure import Batch, Views, by_query
-from mi_core.querying.bank import BankAnswers
-from mi_core.querying.forward import Answers, Clock, Forward, Seconds, Work
+from mi_core.querying.forward import Answers, BankAnswers, Clock, Forward, Seconds, Work
 from mi_core.querying.oracle import EncoderOracle
 from mi_core.querying.plan import QueryPlan
 from mi_core.runtime import hand_over, tf32, upload
@@ -97,12 +96,10 @@ class Extractor:
         Returns:
             Per encoder name, per column ``"output.measure"``: float32 of N rows.
 
-        Raises:
-            NumericError: an embedding is not finite; the message names the samples.
-            ShapeError: an encoder returns other than (B, D), or another D than before.
-            ConfigError: an encoder lacks the text tower, the feature map or the logits that a measure asks for; or it
-                stands behind an API that refused.
-            AnswerError: an API answered something else than embeddings; the message names the sample.
+        Raises NumericError: an embedding is not finite; the message names the samples; ShapeError: an encoder returns
+        other than (B, D), or another D than before; ConfigError: an encoder lacks the text tower, the feature map or
+        the logits that a measure asks for; or it stands behind an API that refused; AnswerError: an API answered
+        something else than embeddings; the message names the sample.
         """
         return self.begin(images, streams, ids, captions, labels).fetched()
 
@@ -226,12 +223,10 @@ def best_batch(start: int, most: int, trial: Callable[[int], float]) -> int:
         most: nothing above is tried.
         trial: seconds that a call with so many queries takes. Raises `torch.OutOfMemoryError` where they do not fit.
 
-    Returns:
-        The largest number that paid. Where memory ended the search it is half of what fitted, since encoders that are
-        loaded later need room too, but not below a ``start`` that fitted.
+    Returns the largest number that paid. Where memory ended the search it is half of what fitted, since encoders that
+    are loaded later need room too, but not below a ``start`` that fitted.
 
-    Raises:
-        torch.OutOfMemoryError: not even one query fits.
+    Raises torch.OutOfMemoryError: not even one query fits.
 
     Example:
         >>> best_batch(64, 1024, lambda size: 1 + size / 1000)
@@ -264,8 +259,7 @@ def best_batch(start: int, most: int, trial: Callable[[int], float]) -> int:
 def seconds_of(call: Callable[[], object], device: torch.device) -> float:
     """Seconds of a call that works on a device, after one that warms up.
 
-    Raises:
-        torch.OutOfMemoryError: it does not fit.
+    Raises torch.OutOfMemoryError: it does not fit.
     """
     began = 0.0
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from mi_core.augmentations.views import clean
 from mi_core.checks import AnswerError, ConfigError, NumericError, ShapeError
 from mi_core.encoders.checkpoint import Encoder
 from mi_core.runtime import tf32
@@ -50,8 +51,7 @@ class Forward:
     def texts(self, name: str, encoder: Encoder, ids: Sequence[str], captions: Sequence[str] | None) -> torch.Tensor:
         """Embeddings (B, D) of the captions of images with ids.
 
-        Raises:
-            ConfigError: the encoder has no text tower, or an image has no caption.
+        Raises ConfigError: the encoder has no text tower, or an image has no caption.
         """
         if encoder.text is None:
             raise ConfigError(f"the encoder {name} has no text tower, which an attack on captions needs")
@@ -68,10 +68,9 @@ class Forward:
     ) -> dict[str, torch.Tensor]:
         """Embeddings (B, D), or (B, V, D) of several images each, by output.
 
-        Raises:
-            ShapeError: the encoder lacks an output, or returns other than (B, D), or another D than before.
-            NumericError: an embedding is not finite, see `check`.
-            AnswerError: an API answered something else than embeddings.
+        Raises ShapeError: the encoder lacks an output, or returns other than (B, D), or another D than before;
+        NumericError: an embedding is not finite, see `check`; AnswerError: an API answered something else than
+        embeddings.
         """
         several = images.shape[1] if images.dim() == 5 else None
         inputs = (images if several is None else images.flatten(0, 1)).contiguous(memory_format=torch.channels_last)
@@ -96,6 +95,38 @@ class Forward:
             by_output[output] = rows if several is None else rows.unflatten(0, (-1, several))
             self.check(f"encoder {name}, {output}", by_output[output], ids)
         return by_output
+
+
+@dataclass
+class BankAnswers:
+    """The answers of encoders for a bank, further images that every image is compared with; each is asked once.
+
+    Args:
+        bank: (A, C, S, S) uint8; None: there is none.
+        forward: asks an encoder.
+        at_once: images that go to an encoder in one call, at most.
+    """
+
+    bank: torch.Tensor | None
+    forward: Forward
+    at_once: int
+    _known: dict[tuple[str, tuple[str, ...]], dict[str, torch.Tensor]] = field(default_factory=dict)
+
+    def images(self, name: str, encoder: Encoder, outputs: tuple[str, ...], count: int) -> Mapping[str, torch.Tensor]:
+        """Embeddings (A, D) by output of the first ``count`` images as they are.
+
+        Raises ConfigError: the bank is too small.
+        """
+        if self.bank is None or len(self.bank) < count:
+            raise ConfigError(f"samples are compared with {count} further images; give a bank of so many")
+        if (name, outputs) not in self._known:
+            names = [f"image {row} of the bank" for row in range(len(self.bank))]
+            blocks = [
+                self.forward.embed(name, encoder, clean(self.bank[rows].to(encoder.mean.device)), names[rows], outputs)
+                for rows in (slice(at, at + self.at_once) for at in range(0, len(names), self.at_once))
+            ]
+            self._known[name, outputs] = {output: torch.cat([block[output] for block in blocks]) for output in outputs}
+        return {output: rows[:count] for output, rows in self._known[name, outputs].items()}
 
 
 @dataclass

@@ -12,7 +12,7 @@ from mi_core.checks import ConfigError
 from mi_core.encoders.checkpoint import Encoder
 from mi_core.encoders.tokens import fixed_side
 from mi_core.features.measure import Batch, Views
-from mi_core.querying.bank import BankAnswers
+from mi_core.querying.forward import BankAnswers
 from mi_core.querying.plan import QueryPlan
 
 
@@ -70,8 +70,7 @@ class EncoderOracle:
     def feature_map(self, images: torch.Tensor) -> torch.Tensor:
         """The feature map (N, L, D) of images.
 
-        Raises:
-            ConfigError: the encoder gives none.
+        Raises ConfigError: the encoder gives none.
         """
         with self.banked.forward.in_precision():
             tokens = self.encoder.feature_map(images.contiguous(memory_format=torch.channels_last)).float()
@@ -85,8 +84,7 @@ class EncoderOracle:
     def crafter(self) -> Callable[[torch.Tensor], torch.Tensor]:
         """Images to the logits of the classifier that adversarial images are crafted on.
 
-        Raises:
-            ConfigError: there is none.
+        Raises ConfigError: there is none.
         """
         beside = self.beside
         if beside is None or "logits" not in beside.heads:
@@ -96,8 +94,7 @@ class EncoderOracle:
     def bounds(self) -> tuple[Sequence[float], Sequence[float]]:
         """Between which statistics an image is asked for another view, after 2, 3, ..., V - 1 of them.
 
-        Raises:
-            ConfigError: there is no such rule, or several outputs are read.
+        Raises ConfigError: there is no such rule, or several outputs are read.
         """
         rule, views = self.plan.rule, self.views.number
         if rule is None or rule.views != views or len(self.outputs) != 1:

@@ -21,8 +21,7 @@ def precision_on(device: str, asked: str) -> str:
         device: ``cuda`` or ``cpu``.
         asked: ``auto`` is bfloat16 on CUDA and float32 on the CPU, unless `precision_trial` says otherwise.
 
-    Raises:
-        ConfigError: no such choice.
+    Raises ConfigError: no such choice.
 
     Example:
         >>> precision_on("cpu", "auto"), precision_on("cuda", "auto"), precision_on("cuda", "float32")

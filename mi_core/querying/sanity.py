@@ -74,9 +74,7 @@ def similarities(
     Returns:
         (V (V - 1), N, N) float32 on the CPU: for every ordered pair of views, image i in the one and j in the other.
 
-    Raises:
-        ShapeError: images and streams differ in number.
-        ConfigError: fewer than 3 images or 2 views.
+    Raises ShapeError: images and streams differ in number; ConfigError: fewer than 3 images or 2 views.
     """
     (count, *_) = check_shape("images", images, "N C H W")
     check_shape("streams", streams, "N", N=count)
@@ -101,11 +99,8 @@ def ranks(similar: torch.Tensor) -> torch.Tensor:
     Args:
         similar: (P, N, N), of `similarities`.
 
-    Returns:
-        (N,) float64 in [0, 1]: one per image, the mean over the P pairs of views.
-
-    Raises:
-        ShapeError: not (P, N, N).
+    Returns (N,) float64 in [0, 1]: one per image, the mean over the P pairs of views.
+    Raises ShapeError: not (P, N, N).
 
     Example:
         >>> ranks(torch.tensor([[[0.9, 0.2, 0.1], [0.5, 0.5, 0.1], [0.9, 0.8, 0.1]]])).tolist()
@@ -126,9 +121,7 @@ def mean_of(values: torch.Tensor) -> tuple[Estimate, float]:
     Args:
         values: (N,) float64, N at least 2.
 
-    Raises:
-        ShapeError: not (N,).
-        ConfigError: fewer than 2 values.
+    Raises ShapeError: not (N,); ConfigError: fewer than 2 values.
 
     Example:
         >>> estimate, p = mean_of(torch.tensor([0.0, 0.1, 0.2], dtype=torch.float64))
@@ -174,15 +167,13 @@ def view_consistency(
         fresh: the encoder is meant to be untrained, and always counts as working; one look suffices.
         asked: as `similarities`, for both networks.
 
-    Returns:
-        ``works``; ``queries`` that the encoder answered, fewer after one look; ``encoder`` and ``reference``, the
-        shares of images whose nearest neighbour in one other hard view is the same image; ``reference_name``; and
-        ``ranking``, two entries, for hard views and for the audit's: the mean rank of ``encoder``, ``better`` or
-        not, and under ``baselines`` by name their ``mean``, the ``gain`` of the encoder and ``p``. Estimates are as
-        `records.Estimate.as_json` writes them.
+    Returns ``works``; ``queries`` that the encoder answered, fewer after one look; ``encoder`` and ``reference``, the
+    shares of images whose nearest neighbour in one other hard view is the same image; ``reference_name``; and
+    ``ranking``, two entries, for hard views and for the audit's: the mean rank of ``encoder``, ``better`` or not, and
+    under ``baselines`` by name their ``mean``, the ``gain`` of the encoder and ``p``. Estimates are as
+    `records.Estimate.as_json` writes them.
 
-    Raises:
-        ShapeError, ConfigError: as `similarities`.
+    Raises ShapeError, ConfigError: as `similarities`.
     """
     networks: dict[str, Encoder | None] = {_OWN_NAME: _quicker(encoder, device), RAW_PIXELS: None}
     if reference is not None:
@@ -213,7 +204,8 @@ def _look(
     name = baselines[-1]
     ways: list[dict[str, Any]] = []
     matched: dict[str, Estimate] = {}
-    for recipe, count in ((HARD, _HARD), (_mild(views), _OWN)):
+    low, high = (max(_LARGE, share) for share in views.crop_scale)
+    for recipe, count in ((HARD, _HARD), (replace(views, flip=0.0, crop_scale=(low, high)), _OWN)):
         own = similar_in(_OWN_NAME, recipe, count)
         own_ranks = ranks(own)
         compared: dict[str, dict[str, Any]] = {}
@@ -245,11 +237,6 @@ def _quicker(encoder: Encoder, device: torch.device | str) -> Encoder:
     except Exception:  # noqa: BLE001 - whatever code of others raises
         return encoder
     return for_queries(copied, device)
-
-
-def _mild(views: SimCLRAugmentation) -> SimCLRAugmentation:
-    low, high = (max(_LARGE, share) for share in views.crop_scale)
-    return replace(views, flip=0.0, crop_scale=(low, high))
 
 
 def _matched(similar: torch.Tensor) -> Estimate:
@@ -319,8 +306,7 @@ def agreement(
         first, second: (N, C, H, W) uint8, N at least 2; the sizes of the two may differ.
         device: where the encoder is.
 
-    Raises:
-        ShapeError: they differ in number.
+    Raises ShapeError: they differ in number.
     """
     (count, *_) = check_shape("first", first, "N C H W")
     check_shape("second", second, "N C H W", N=count)

@@ -46,12 +46,9 @@ def blind_scores(
         seed: of the folds.
         groups: (N,) numbers of persons, albums, bursts: samples of one group stay in one fold.
 
-    Returns:
-        (N,) in (0, 1): ranks within the fold, higher = more likely a member.
-
-    Raises:
-        ShapeError: the shapes do not fit, or a class has fewer than 5 samples (groups).
-        NumericError: a feature is not finite.
+    Returns (N,) in (0, 1): ranks within the fold, higher = more likely a member.
+    Raises ShapeError: the shapes do not fit, or a class has fewer than 5 samples (groups); NumericError: a feature is
+    not finite.
     """
     count, width = check_shape("summaries", summaries, "N F")
     check_shape("pixels", pixels, "N P", N=count)
@@ -64,9 +61,7 @@ def blind_scores(
     for start in range(0, pixels.shape[1], _COLUMNS):  # all at once take six times their memory
         columns = slice(start, start + _COLUMNS)
         features[:, width:][:, columns] = _standardised(pixels[order, columns])
-    scores = np.zeros(count)
-    scores[order] = _out_of_fold(features, member[order], seed, None if groups is None else groups[order])
-    return scores
+    return _out_of_fold(features, member, order, seed, groups)
 
 
 def semantic_scores(
@@ -85,45 +80,41 @@ def semantic_scores(
             in that order.
         member, seed, groups: as `blind_scores`.
 
-    Returns:
-        (N,) as `blind_scores`.
-
-    Raises:
-        ShapeError, NumericError: as `blind_scores`.
+    Returns and raises as `blind_scores`.
     """
     count, _ = check_shape("embeddings", embeddings, "N D")
     check_shape("member", member, "N", N=count)
     check_finite("embedding of an image", embeddings)
     order = np.arange(count) if hashes is None else np.argsort(np.array(hashes))
-    scores = np.zeros(count)
-    scores[order] = _out_of_fold(
-        _standardised(embeddings[order]), member[order], seed, None if groups is None else groups[order]
-    )
-    return scores
+    return _out_of_fold(_standardised(embeddings[order]), member, order, seed, groups)
 
 
-def _standardised(columns: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def _standardised(columns: npt.NDArray[Any]) -> Any:
     from sklearn.preprocessing import StandardScaler  # slow to load, and most processes do without
 
-    scaled: npt.NDArray[Any] = StandardScaler().fit_transform(columns)
-    return scaled
+    return StandardScaler().fit_transform(columns)
 
 
 def _out_of_fold(
-    features: npt.NDArray[Any], member: BoolArray, seed: int, groups: npt.NDArray[np.int64] | None
+    features: npt.NDArray[Any],
+    member: BoolArray,
+    order: npt.NDArray[np.intp],
+    seed: int,
+    groups: npt.NDArray[np.int64] | None,
 ) -> _Float64:
-    """Scores (N,) of logistic regressions on features (N, F), each on other folds than it scores."""
+    """Scores (N,) of logistic regressions, each on other folds than it scores; features (N, F) come in an order."""
     # slow to load, and most processes do without
     from scipy.stats import rankdata
     from sklearn.linear_model import LogisticRegression
 
     scores = np.zeros(len(features))
-    folds = stratified_folds(member, groups, seed, "a blind classifier")
+    inside = member[order]
+    folds = stratified_folds(inside, None if groups is None else groups[order], seed, "a blind classifier")
     for index, rows in enumerate(folds):
         training = np.concatenate([folds[(index + step) % FOLDS] for step in range(1, (FOLDS - 1) // 2 + 1)])
-        model = LogisticRegression(C=_PENALTY, max_iter=1000).fit(features[training], member[training])
+        model = LogisticRegression(C=_PENALTY, max_iter=1000).fit(features[training], inside[training])
         # ranks: the models of different folds need not share a scale
-        scores[rows] = rankdata(model.decision_function(features[rows])) / (len(rows) + 1)
+        scores[order[rows]] = rankdata(model.decision_function(features[rows])) / (len(rows) + 1)
     return scores
 
 
@@ -131,9 +122,7 @@ def telling(summaries: _Float64, names: Sequence[str], member: BoolArray) -> dic
     """The three features that by themselves tell members from non-members best, with the AUC of each, at least .5.
 
     It describes and proves nothing: the best of many is above .5 where there is no difference at all.
-
-    Raises:
-        ShapeError, ConfigError, NumericError: as `mi_core.metrics.delong.auc`.
+    Raises as `mi_core.metrics.delong.auc`.
     """
     aucs = [auc(column, member).value for column in summaries.T]
     ranked = sorted(((max(value, 1 - value), name) for value, name in zip(aucs, names, strict=True)), reverse=True)

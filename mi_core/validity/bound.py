@@ -40,11 +40,7 @@ def auc_limits(scores: FloatArray, member: BoolArray, groups: npt.NDArray[np.int
 
     Limits of several seeds are pooled as intervals are (`mi_core.metrics.pooled.pool`).
 
-    Args:
-        scores, member, groups: as `mi_core.metrics.delong.auc`.
-
-    Raises:
-        ShapeError, ConfigError, NumericError: as there.
+    Takes and raises what `mi_core.metrics.delong.auc` does.
 
     Example:
         >>> limits = auc_limits(np.arange(20.0), np.arange(20) >= 10)
@@ -61,13 +57,10 @@ def outcome(limits: Iterable[tuple[float, float]], bound: float) -> str:
         limits: lower and upper limit of each attack, as `auc_limits` has them.
         bound: the AUC to stay under, in (.5, 1].
 
-    Returns:
-        ``met``: every upper limit is at or below the bound; ``not met``: the lower limit of an attack is above it;
-        ``cannot tell``: neither.
+    Returns ``met``: every upper limit is at or below the bound; ``not met``: the lower limit of an attack is above it;
+    ``cannot tell``: neither.
 
-    Raises:
-        ShapeError: there is no attack.
-        ConfigError: the bound is out of range.
+    Raises ShapeError: there is no attack; ConfigError: the bound is out of range.
 
     Example:
         >>> outcome([(0.49, 0.53), (0.47, 0.51)], 0.55), outcome([(0.49, 0.53)], 0.52), outcome([(0.6, 0.7)], 0.55)

@@ -31,13 +31,10 @@ def find_bursts(embeddings: _Float32, side: BoolArray) -> npt.NDArray[np.int64] 
         embeddings: (N, D) of reference encoders.
         side: (N,) which are candidates, the others being controls.
 
-    Returns:
-        (N,) a number for each burst or single image; None: no more images are joined than chance joins, or fewer than 3
-        are left of a side: then the sides lie apart as wholes, which the classifier on these embeddings tells.
+    Returns (N,) a number for each burst or single image; None: no more images are joined than chance joins, or fewer
+    than 3 are left of a side: then the sides lie apart as wholes, which the classifier on these embeddings tells.
 
-    Raises:
-        ShapeError: the shapes do not fit.
-        NumericError: an embedding is not finite.
+    Raises ShapeError, NumericError: the shapes do not fit, or an embedding is not finite.
     """
     count, _ = check_shape("embeddings", embeddings, "N D")
     check_shape("side", side, "N", N=count)
@@ -49,19 +46,17 @@ def find_bursts(embeddings: _Float32, side: BoolArray) -> npt.NDArray[np.int64] 
     across = np.concatenate([(unit[rows] @ unit[~side].T).max(axis=1) for rows in _blocks(np.flatnonzero(side))])
     back = np.concatenate([(unit[rows] @ unit[side].T).max(axis=1) for rows in _blocks(np.flatnonzero(~side))])
     bound = np.quantile(np.concatenate([across, back]), _BEYOND)
-    first, second = [], []
-    for chosen in (side, ~side):
-        mine = np.flatnonzero(chosen)
+    linked: list[tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]] = []
+    for mine in (np.flatnonzero(side), np.flatnonzero(~side)):
         for rows in _blocks(mine):
             one, other = np.nonzero(unit[rows] @ unit[mine].T > bound)
-            first.append(rows[one])
-            second.append(mine[other])
-    pairs = np.stack([np.concatenate(first), np.concatenate(second)])
+            linked.append((rows[one], mine[other]))
+    pairs = np.concatenate(linked, axis=1)
     pairs = pairs[:, pairs[0] != pairs[1]]
     if len(np.unique(pairs)) < _FEWEST * count:
         return None
-    linked = coo_array((np.ones(pairs.shape[1], dtype=bool), (pairs[0], pairs[1])), shape=(count, count))
-    _, numbers = connected_components(linked, directed=False)
+    graph = coo_array((np.ones(pairs.shape[1], dtype=bool), (pairs[0], pairs[1])), shape=(count, count))
+    _, numbers = connected_components(graph, directed=False)
     if min(len(np.unique(numbers[one])) for one in (side, ~side)) < _SCENES:
         return None
     return np.asarray(numbers, dtype=np.int64)

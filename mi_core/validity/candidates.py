@@ -49,13 +49,9 @@ def posterior(scores: FloatArray, controls: FloatArray, share: float, *, seed: i
         share: of the candidates that was trained on, in [0, 1], from elsewhere: an estimate, or its lower bound.
         seed: of the folds.
 
-    Returns:
-        (N,) in [0, 1], not falling with the score; the mean is at most ``share``.
-
-    Raises:
-        ShapeError: scores or controls are not of one axis, or too few.
-        NumericError: a score is NaN or infinite.
-        ConfigError: share is not within [0, 1].
+    Returns (N,) in [0, 1], not falling with the score; the mean is at most ``share``.
+    Raises ShapeError, NumericError: scores or controls are not of one axis, too few, or not finite; ConfigError: share
+    is not within [0, 1].
 
     Example:
         >>> scores = np.concatenate([np.zeros(50), np.ones(50)])
@@ -75,7 +71,11 @@ def posterior(scores: FloatArray, controls: FloatArray, share: float, *, seed: i
     check_range("share", share, 0.0, 1.0)
     candidate_share = np.maximum(_candidate_share(candidates, known, seed), _SMALLEST)
     inverse_ratio = (1 - candidate_share) / candidate_share
-    return np.asarray(np.maximum(1 - _factor(inverse_ratio, share) * inverse_ratio, 0.0), dtype=np.float64)
+    # The smallest c >= 1 - share for which the mean of max(0, 1 - c v) over the inverse ratios v is at most the share:
+    # it is the largest of (k - c (sum of the k smallest v)) / N over k; between equal v it is at either end.
+    sums, up_to = np.cumsum(np.sort(inverse_ratio)), np.arange(1, len(inverse_ratio) + 1)
+    factor = max(1 - share, float(((up_to - share * up_to[-1]) / sums).max()))
+    return np.asarray(np.maximum(1 - factor * inverse_ratio, 0.0), dtype=np.float64)
 
 
 def _candidate_share(
@@ -102,15 +102,6 @@ def _candidate_share(
     return np.asarray(IsotonicRegression().fit_transform(own, shares), dtype=np.float64)
 
 
-def _factor(inverse_ratio: npt.NDArray[np.float64], share: float) -> float:
-    """The smallest c >= 1 - share for which the mean of max(0, 1 - c v) over the inverse ratios v is at most ``share``.
-
-    The mean is the largest of (k - c (sum of the k smallest v)) / N over k; between equal v it is at either end.
-    """
-    sums, up_to = np.cumsum(np.sort(inverse_ratio)), np.arange(1, len(inverse_ratio) + 1)
-    return max(1 - share, float(((up_to - share * up_to[-1]) / sums).max()))
-
-
 NUMBERS = ("score", "p_value", "q_value", "posterior")
 """What is told of every candidate."""
 _Float64 = npt.NDArray[np.float64]
@@ -124,10 +115,9 @@ class CandidateAnswers:
         score: (N,) of the attack, without what reference encoders explain where there are any.
         p_value: (N,) for "not trained on".
         q_value: (N,) the false-discovery rate at which the candidate is flagged.
-        flagged: (N,) bool at ``fdr``.
+        flagged: (N,) bool at ``fdr``, the expected share of wrongly flagged ones among the flagged.
         posterior: (N,) probability that it was trained on.
         controls: how many, or how many groups of them.
-        fdr: expected share of wrongly flagged ones among the flagged.
     """
 
     score: _Float64
@@ -164,8 +154,7 @@ def answers_of(
         groups: (M,) numbers of what the samples belong to; no group holds candidates and controls. None: all samples
             are independent.
 
-    Raises:
-        ShapeError, ConfigError, NumericError: as `conformal_p_values`, `flagged_at` and `posterior`.
+    Raises as `conformal_p_values`, `flagged_at` and `posterior`.
     """
     inside, outside = scores[candidate].astype(np.float64), scores[~candidate].astype(np.float64)
     of_controls = None if groups is None else groups[~candidate]
@@ -177,7 +166,7 @@ def answers_of(
         q,
         flagged_at(q, fdr),
         posterior(inside, outside, share, seed=seed),
-        len(outside) if of_controls is None else len(np.unique(of_controls)),
+        len(outside if of_controls is None else np.unique(of_controls)),
         fdr,
     )
 

@@ -50,13 +50,9 @@ def conformal_p_values(
             number of groups.
         seed: of that draw.
 
-    Returns:
-        (N,) in [1 / (M + 1), 1], falling with the score.
-
-    Raises:
-        ShapeError: candidates, controls or groups have another shape, or there are no candidates or no controls.
-        NumericError: a score is NaN or infinite.
-        ConfigError: the groups are no integers, or come without a seed.
+    Returns (N,) in [1 / (M + 1), 1], falling with the score.
+    Raises ShapeError: candidates, controls or groups have another shape, or there are no candidates or no controls;
+    NumericError: a score is NaN or infinite; ConfigError: the groups are no integers, or come without a seed.
 
     Example:
         >>> conformal_p_values(np.array([5.0, 2.0, 0.0]), np.array([1.0, 2.0, 3.0])).tolist()
@@ -64,7 +60,12 @@ def conformal_p_values(
     """
     tested, known = _checked("candidates", candidates), _checked("controls", controls)
     if groups is not None:
-        known = known[_one_per_group(groups, len(known), seed)]
+        labels = checked_groups(groups, len(known))
+        if seed is None:
+            raise ConfigError("seed = None, but one control of each group is drawn at random; pass a seed")
+        order = np.random.default_rng(seed).permutation(len(known))
+        _, first = np.unique(labels[order], return_index=True)  # all rows of a group alike: the first in a random order
+        known = known[order[first]]
     known.sort()
     order = np.argsort(tested)  # looked up in order, 10^7 in 10^7 take a fifth of the time
     p_values = np.empty(len(tested))
@@ -76,15 +77,9 @@ def q_values(p_values: FloatArray) -> _Float64:
     """The smallest false discovery rate at which each sample is flagged: ``scipy.stats.false_discovery_control``.
 
     Args:
-        p_values: (N,) in [0, 1].
-
-    Returns:
-        (N,) in [0, 1], rising with the p-value.
-
-    Raises:
-        ShapeError: the p-values are not (N,), or there are none.
-        NumericError: a p-value is NaN.
-        ConfigError: a p-value is not within [0, 1].
+        p_values: (N,) in [0, 1]; the q-values rise with them, within [0, 1] too.
+    Raises ShapeError, NumericError: the p-values are not (N,), there are none, or one is NaN; ConfigError: a p-value is
+    not within [0, 1].
 
     Example:
         >>> q_values(np.array([0.01, 0.04, 0.03, 0.5])).round(3).tolist()
@@ -98,32 +93,10 @@ def q_values(p_values: FloatArray) -> _Float64:
     return np.asarray(false_discovery_control(values, method="bh"), dtype=np.float64)
 
 
-def benjamini_hochberg(p_values: FloatArray, fdr: float) -> BoolArray:
-    """The samples that are flagged at a false discovery rate.
-
-    Args:
-        p_values: (N,) in [0, 1].
-        fdr: in (0, 1].
-
-    Returns:
-        (N,) bool.
-
-    Raises:
-        ShapeError, NumericError: as `q_values`.
-        ConfigError: as there, or fdr is not within (0, 1].
-
-    Example:
-        >>> benjamini_hochberg(np.array([0.01, 0.04, 0.03, 0.5]), 0.05).tolist()
-        [True, False, False, False]
-    """
-    return flagged_at(q_values(p_values), fdr)
-
-
 def flagged_at(q: FloatArray, fdr: float) -> BoolArray:
-    """The samples of q-values (N,) that are flagged at a false discovery rate, as `benjamini_hochberg`.
+    """The samples (N,) bool of q-values (N,) that are flagged at a false discovery rate in (0, 1].
 
-    Raises:
-        ConfigError: fdr is not within (0, 1].
+    Raises ConfigError: fdr is not within (0, 1].
 
     Example:
         >>> flagged_at(np.array([0.04, 0.06]), 0.05).tolist()
@@ -144,9 +117,7 @@ def least_flags(n_control: int, n_candidate: int, fdr: float) -> int:
         n_candidate: N, at least 1.
         fdr: in (0, 1].
 
-    Raises:
-        ConfigError: a number is below 1, or fdr is not within (0, 1].
-
+    Raises ConfigError where one is out of range.
     Example:
         >>> least_flags(99, 1000, 0.05)
         200
@@ -158,14 +129,7 @@ def least_flags(n_control: int, n_candidate: int, fdr: float) -> int:
 
 
 def needed_controls(n_candidate: int, fdr: float) -> int:
-    """The fewest controls with which a single candidate can be flagged: where `least_flags` is 1.
-
-    Args:
-        n_candidate: N, at least 1.
-        fdr: in (0, 1].
-
-    Raises:
-        ConfigError: n_candidate is below 1, or fdr is out of range.
+    """The fewest controls with which a single candidate can be flagged: where `least_flags` is 1, which takes the same.
 
     Example:
         >>> needed_controls(1000, 0.05)
@@ -174,16 +138,6 @@ def needed_controls(n_candidate: int, fdr: float) -> int:
     check_range("n_candidate", n_candidate, 1)
     check_range("fdr", fdr, 0.0, 1.0, open_low=True)
     return max(1, math.ceil(n_candidate / fdr * (1 - _ROUNDING)) - 1)
-
-
-def _one_per_group(groups: npt.NDArray[np.int64], count: int, seed: int | None) -> npt.NDArray[np.intp]:
-    """One row of each group, all rows of a group alike: the first in a random order."""
-    labels = checked_groups(groups, count)
-    if seed is None:
-        raise ConfigError("seed = None, but one control of each group is drawn at random; pass a seed")
-    order = np.random.default_rng(seed).permutation(count)
-    _, first = np.unique(labels[order], return_index=True)
-    return order[first]
 
 
 def _checked(name: str, values: FloatArray) -> _Float64:

@@ -20,22 +20,9 @@ from mi_core.checks import ConfigError, check_shape
 from mi_core.image_files import ImageError, open_image
 
 FILE_FEATURES = (
-    "bytes",
-    "width",
-    "height",
-    "aspect ratio",
-    "bytes per pixel",
-    "JPEG",
-    "PNG",
-    "WebP",
-    "colour",
-    "palette or alpha",
-    "JPEG luminance quantisation",
-    "JPEG chrominance quantisation",
-    "JPEG chroma subsampling",
-    "JPEG progressive",
-    "EXIF",
-    "ICC profile",
+    *("bytes", "width", "height", "aspect ratio", "bytes per pixel", "JPEG", "PNG", "WebP", "colour"),
+    *("palette or alpha", "JPEG luminance quantisation", "JPEG chrominance quantisation", "JPEG chroma subsampling"),
+    *("JPEG progressive", "EXIF", "ICC profile"),
 )
 _CHANNEL_FEATURES = ("mean", "spread", "share of black", "share of white")
 _IMAGE_FEATURES = ("sharpness", "8-pixel blocks across", "8-pixel blocks down")
@@ -47,8 +34,7 @@ _FLOOR = 1e-3  # added before a logarithm; of the range of a pixel
 def file_features(data: bytes) -> npt.NDArray[np.float64]:
     """The numbers (len(FILE_FEATURES),) that the header of an encoded image tells; sizes as logarithms.
 
-    Raises:
-        ConfigError: the bytes are no image.
+    Raises ConfigError: the bytes are no image.
     """
     try:
         image = open_image(data)
@@ -58,26 +44,17 @@ def file_features(data: bytes) -> npt.NDArray[np.float64]:
     tables = getattr(image, "quantization", None) or {}
     levels = [math.log(np.mean(tables[number])) if number in tables else 0.0 for number in (0, 1)]
     sampling = JpegImagePlugin.get_sampling(image) if isinstance(image, JpegImagePlugin.JpegImageFile) else 0
-    return np.array(
-        [
-            math.log(len(data)),
-            math.log(width),
-            math.log(height),
-            math.log(width / height),
-            math.log(len(data) / (width * height)),
-            kind in ("JPEG", "MPO"),
-            kind == "PNG",
-            kind == "WEBP",
-            image.mode not in ("1", "L", "LA", "I", "F", "I;16"),
-            image.mode in ("P", "PA", "LA", "RGBA"),
-            *levels,
-            sampling,
-            bool(image.info.get("progressive") or image.info.get("progression")),
-            "exif" in image.info,
-            "icc_profile" in image.info,
-        ],
-        dtype=np.float64,
-    )
+    numbers = [
+        *(math.log(len(data)), math.log(width), math.log(height)),
+        *(math.log(width / height), math.log(len(data) / (width * height))),
+        *(kind in ("JPEG", "MPO"), kind == "PNG", kind == "WEBP"),
+        image.mode not in ("1", "L", "LA", "I", "F", "I;16"),
+        image.mode in ("P", "PA", "LA", "RGBA"),
+        *(*levels, sampling),
+        bool(image.info.get("progressive") or image.info.get("progression")),
+        *("exif" in image.info, "icc_profile" in image.info),
+    ]
+    return np.array(numbers, dtype=np.float64)
 
 
 def pixel_names(channels: int) -> tuple[str, ...]:
@@ -94,35 +71,23 @@ def pixel_features(image: npt.NDArray[np.uint8]) -> npt.NDArray[np.float64]:
     the mean absolute Laplacian, and of how much larger steps between neighbours are at multiples of 8 pixels than
     elsewhere, across and down: the traces of resizing and of JPEG's blocks, which stay when a file is saved anew.
 
-    Raises:
-        ShapeError: not C, H, W.
+    Raises ShapeError: not C, H, W.
     """
     check_shape("image", image, "C H W")
     pixels = image.astype(np.float64) / 255
-    channels = np.stack(
-        [
-            pixels.mean(axis=(1, 2)),
-            pixels.std(axis=(1, 2)),
-            (image == 0).mean(axis=(1, 2)),
-            (image == 255).mean(axis=(1, 2)),
-        ],
-        axis=1,
-    )
-    return np.array([*channels.ravel(), _sharpness(pixels), _blocks(pixels), _blocks(pixels.transpose(0, 2, 1))])
+    shares = (pixels.mean, pixels.std, (image == 0).mean, (image == 255).mean)
+    channels = np.stack([share(axis=(1, 2)) for share in shares], axis=1)
+    inner = pixels[:, 1:-1, 1:-1]
+    sharpness = 0.0  # of an image too small to have a Laplacian
+    if inner.size:
+        around = pixels[:, :-2, 1:-1] + pixels[:, 2:, 1:-1] + pixels[:, 1:-1, :-2] + pixels[:, 1:-1, 2:]
+        sharpness = math.log(_FLOOR + float(np.abs(around - 4 * inner).mean()))
+    return np.array([*channels.ravel(), sharpness, _blocks(pixels), _blocks(pixels.transpose(0, 2, 1))])
 
 
 def summary(data: bytes, image: npt.NDArray[np.uint8]) -> npt.NDArray[np.float64]:
     """The `file_features` of an encoded image, then the `pixel_features` of its pixels (C, H, W). Raises as both."""
     return np.concatenate([file_features(data), pixel_features(image)])
-
-
-def _sharpness(pixels: npt.NDArray[np.float64]) -> float:
-    """Logarithm of the mean absolute Laplacian; 0 for an image too small to have one."""
-    inner = pixels[:, 1:-1, 1:-1]
-    if not inner.size:
-        return 0.0
-    around = pixels[:, :-2, 1:-1] + pixels[:, 2:, 1:-1] + pixels[:, 1:-1, :-2] + pixels[:, 1:-1, 2:]
-    return math.log(_FLOOR + float(np.abs(around - 4 * inner).mean()))
 
 
 def _blocks(pixels: npt.NDArray[np.float64]) -> float:
@@ -135,11 +100,7 @@ def _blocks(pixels: npt.NDArray[np.float64]) -> float:
 
 
 def shrunken(image: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
-    """An image (C, H, W) as at most 32 x 32 block means per channel, in one row (P,).
-
-    Raises:
-        ShapeError: not C, H, W.
-    """
+    """An image (C, H, W) as at most 32 x 32 block means per channel, in one row (P,). Raises ShapeError: it is none."""
     channels, height, width = check_shape("image", image, "C H W")
     step_h, step_w = -(-height // LARGEST), -(-width // LARGEST)
     rows, columns = height // step_h, width // step_w

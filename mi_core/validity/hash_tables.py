@@ -57,9 +57,7 @@ class DistinctHashes:
 def distinct_hashes(hashes: Hashes) -> DistinctHashes:
     """The distinct ones of N hashes, from `mi_core.validity.near_duplicates.perceptual_hash`.
 
-    Raises:
-        ShapeError: hashes are not (N,).
-        ConfigError: hashes are not uint64.
+    Raises ShapeError or ConfigError: hashes are not (N,) uint64.
 
     Example:
         >>> distinct = distinct_hashes(np.array([7, 2, 7, 0, 7], dtype=np.uint64))
@@ -93,9 +91,7 @@ class NearTable:
 
         Parts are equal ranges of the first agreeing bits, so their sizes are as uneven as hashes are.
 
-        Raises:
-            ShapeError: hashes are not (N,).
-            ConfigError: hashes are not uint64, or parts are not within [1, 65536].
+        Raises as `distinct_hashes`, and ConfigError: parts are not within [1, 65536].
 
         Example:
             >>> table = near_tables(1000, 1)[1]
@@ -150,8 +146,7 @@ def near_tables(count: int, distance: int) -> list[NearTable]:
         count: hashes in all, about; the pairs are the same whatever it is.
         distance: 0 to 8 bits.
 
-    Raises:
-        ConfigError: count is below 0, or distance is not within [0, 8].
+    Raises ConfigError where one is out of range.
 
     Example:
         >>> len(near_tables(1000, 3)), len(near_tables(1_000_000, 3)), len(near_tables(400_000_000, 4))

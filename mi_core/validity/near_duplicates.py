@@ -49,13 +49,9 @@ def perceptual_hash(images: npt.NDArray[np.uint8]) -> Hashes:
     Args:
         images: (N, C, H, W), C is 1 or 3.
 
-    Returns:
-        (N,) uint64.
-
     Raises:
         ShapeError: images are not (N, C, H, W), C is neither 1 nor 3, or H or W is 0.
         ConfigError: images are not uint8.
-
     Example:
         >>> images = np.random.default_rng(0).integers(0, 256, (2, 3, 32, 32), dtype=np.uint8)
         >>> [int(word).bit_count() for word in perceptual_hash(images)]
@@ -64,7 +60,17 @@ def perceptual_hash(images: npt.NDArray[np.uint8]) -> Hashes:
     _check_images(images)
     hashes = np.empty(len(images), dtype=np.uint64)
     for chunk in _chunks(images):
-        hashes[chunk] = _signs(_low_frequencies(images[chunk]))
+        count, _, height, width = images[chunk].shape
+        across = _grey(images[chunk]).reshape(-1, width).astype(np.float64) @ _basis(width).T
+        across = np.rint(across * 2.0 ** (7 - _FRACTION)).reshape(count, height, _LOW)
+        # coefficient (u, v) at 8 u + v, in integers of 2^-39 grey levels
+        coefficients = (_basis(height) @ across).reshape(count, _LOW * _LOW)
+        ordered = np.sort(coefficients[:, 1:], axis=1)
+        below, median, above = ordered[:, 15], ordered[:, 31], ordered[:, 47]
+        bits = coefficients > median[:, None]
+        bits[:, 0] = False
+        bits[np.minimum(above - median, median - below) < _FLAT * 2.0**39] = False
+        hashes[chunk] = np.packbits(bits, axis=1, bitorder="little").view("<u8")[:, 0].astype(np.uint64)
     return hashes
 
 
@@ -78,8 +84,7 @@ def marks(image: npt.NDArray[np.uint8], side: int) -> tuple[int, bytes]:
         image: its pixels, resized or not; C is 1 or 3.
         side: the shorter side in pixels before it was resized.
 
-    Raises:
-        ShapeError, ConfigError: as `perceptual_hash`.
+    Raises as `perceptual_hash`.
     """
     if side < LEAST_SIDE:
         return 0, bytes(_LOW * _LOW)
@@ -117,12 +122,9 @@ def near_pairs(hashes: Hashes, *, distance: int = 3) -> Pairs:
         hashes: (N,) uint64 from `perceptual_hash`.
         distance: 0 to 8 bits.
 
-    Returns:
-        (P, 2) rows i < j, in the order of i, then j.
+    Returns (P, 2) rows i < j, in the order of i, then j.
 
-    Raises:
-        ShapeError: hashes are not (N,).
-        ConfigError: hashes are not uint64, or distance is not within [0, 8].
+    Raises as `distinct_hashes` and `near_tables`.
 
     Example:
         >>> near_pairs(np.array([7, 2**40, 7, 15, 0, 0], dtype=np.uint64), distance=1).tolist()
@@ -140,12 +142,8 @@ def clusters(count: int, pairs: Pairs) -> npt.NDArray[np.int64]:
         count: N, at least 0.
         pairs: (P, 2) rows.
 
-    Returns:
-        (N,) from 0, numbered by first row; a row in no pair is a group of its own.
-
-    Raises:
-        ShapeError: pairs are not (P, 2).
-        ConfigError: count is below 0, or a row is not within [0, count - 1].
+    Returns (N,) from 0, numbered by first row; a row in no pair is a group of its own.
+    Raises ShapeError: pairs are not (P, 2); ConfigError: count is below 0, or a row is not within [0, count - 1].
 
     Example:
         >>> clusters(5, np.array([[1, 4], [2, 4]])).tolist()
@@ -167,14 +165,7 @@ def clusters(count: int, pairs: Pairs) -> npt.NDArray[np.int64]:
 def descriptors(images: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
     """The descriptors that `confirmed` compares: the area means of 8 x 8 cells of the grey image, 64 bytes an image.
 
-    Args:
-        images: (N, C, H, W), C is 1 or 3.
-
-    Returns:
-        (N, 64) grey levels, row by row.
-
-    Raises:
-        ShapeError, ConfigError: as `perceptual_hash`.
+    Takes and raises what `perceptual_hash` does; (N, 64) grey levels, row by row.
 
     Example:
         >>> descriptors(np.full((1, 3, 10, 9), 200, dtype=np.uint8))[0, :3].tolist()
@@ -205,13 +196,9 @@ def confirmed(pairs: Pairs, levels: npt.NDArray[np.uint8], *, least: float = 0.9
         levels: (N, 64) from `descriptors`.
         least: -1 to 1.
 
-    Returns:
-        (Q, 2) those of ``pairs`` that are kept, in their order.
-
-    Raises:
-        ShapeError: pairs are not (P, 2), or the descriptors not (N, 64).
-        ConfigError: pairs are not integers, a row is not within [0, N - 1], the descriptors are not uint8, or least is
-            not within [-1, 1].
+    Returns (Q, 2) those of ``pairs`` that are kept, in their order.
+    Raises ShapeError: pairs are not (P, 2), or the descriptors not (N, 64); ConfigError: pairs are not integers, a row
+    is not within [0, N - 1], the descriptors are not uint8, or least is not within [-1, 1].
 
     Example:
         >>> ramp = np.arange(64, dtype=np.uint8)
@@ -239,8 +226,7 @@ def first_copies(pairs: Pairs, levels: npt.NDArray[np.uint8], *, least: float = 
     Args:
         pairs: (P, 2) rows with close hashes; levels, least: as `confirmed`.
 
-    Raises:
-        ShapeError, ConfigError: as `confirmed`.
+    Raises as `confirmed`.
 
     Example:
         >>> ramp = np.arange(64, dtype=np.uint8)
@@ -298,21 +284,3 @@ def _basis(size: int) -> _Float64:
     cosines = np.cos(np.pi * (2 * cells + 1) * frequencies / (2 * _SIDE)) * np.sqrt(2 / _SIDE)
     cosines[0] /= np.sqrt(2)
     return np.asarray(np.rint(cosines @ _areas(_SIDE, size) * 2.0**_FRACTION), dtype=np.float64)
-
-
-def _low_frequencies(images: npt.NDArray[np.uint8]) -> _Float64:
-    """(N, 64): coefficient (u, v) at 8 u + v, in integers of 2^-39 grey levels."""
-    count, _, height, width = images.shape
-    across = _grey(images).reshape(-1, width).astype(np.float64) @ _basis(width).T
-    across = np.rint(across * 2.0 ** (7 - _FRACTION)).reshape(count, height, _LOW)
-    return np.asarray((_basis(height) @ across).reshape(count, _LOW * _LOW), dtype=np.float64)
-
-
-def _signs(coefficients: _Float64) -> Hashes:
-    """The hashes (N,) of coefficients (N, 64)."""
-    ordered = np.sort(coefficients[:, 1:], axis=1)
-    below, median, above = ordered[:, 15], ordered[:, 31], ordered[:, 47]
-    bits = coefficients > median[:, None]
-    bits[:, 0] = False
-    bits[np.minimum(above - median, median - below) < _FLAT * 2.0**39] = False
-    return np.packbits(bits, axis=1, bitorder="little").view("<u8")[:, 0].astype(np.uint64)

@@ -44,8 +44,7 @@ _STEPS = 40  # of a bisection
 class Guesses:
     """How an attacker did: m canaries, r of them guessed, v guessed right.
 
-    Raises:
-        ConfigError: unless 0 <= v <= r <= m and m is at least 1.
+    Raises ConfigError: unless 0 <= v <= r <= m and m is at least 1.
     """
 
     canaries: int
@@ -81,8 +80,7 @@ class Bound:
 def grid_of(canaries: int) -> tuple[int, ...]:
     """The even numbers of guesses that `GRID` stands for, ascending; at least one.
 
-    Raises:
-        ConfigError: there are fewer than 2 canaries.
+    Raises ConfigError: there are fewer than 2 canaries.
 
     Example:
         >>> grid_of(1000)
@@ -103,16 +101,11 @@ def guess(
         count: r, from 0 to m: ceil(r / 2) are guessed in, floor(r / 2) out.
         ties: (m,) numbers that order canaries of equal scores; they must not depend on the coins.
 
-    Raises:
-        ShapeError: the arrays are not of one length.
-        ConfigError: there are fewer canaries than guesses.
-        NumericError: a score is not finite.
+    Raises ShapeError, NumericError: the arrays are not of one length, or a score is not finite; ConfigError: there are
+    fewer canaries than guesses.
     """
-    (m,) = check_shape("scores", scores, "m")
-    check_shape("inside", inside, "m", m=m)
-    check_shape("ties", ties, "m", m=m)
+    m = _checked(scores, inside, ties)
     check_range(f"guesses of {m} canaries", count, 0, m)
-    check_finite("scores", scores)
     order = np.lexsort((ties, scores))
     called_in, called_out = order[m - (count + 1) // 2 :], order[: count // 2]
     return Guesses(m, count, int(inside[called_in].sum() + (~inside[called_out]).sum()))
@@ -127,8 +120,7 @@ def p_value(found: Guesses, epsilon: float, delta: float = 0.0) -> float:
     t + m delta max_w (P[W >= v] - t P[W >= w])+ / (w P[W = w]), w from 1 to v, where W is binomial with r guesses that
     are right with probability 1 / (1 + e^-epsilon) each. Every t gives a bound, and the best one is the chance.
 
-    Raises:
-        ConfigError: epsilon is negative, or delta not within [0, 1].
+    Raises ConfigError: epsilon is negative, or delta not within [0, 1].
     """
     from scipy.stats import binom  # slow to load, and most processes do without
 
@@ -160,8 +152,7 @@ def epsilon_bound(found: Guesses, delta: float = 0.0, confidence: float = 0.95) 
 
     With probability ``confidence`` over the coins and the mechanism it is below every epsilon that holds.
 
-    Raises:
-        ConfigError: delta or confidence is out of range.
+    Raises ConfigError: delta or confidence is out of range.
 
     Example:
         >>> round(epsilon_bound(Guesses(1000, 100, 75), 1e-4), 3)
@@ -174,8 +165,7 @@ def epsilon_bound(found: Guesses, delta: float = 0.0, confidence: float = 0.95) 
 def gaussian_p_value(found: Guesses, mu: float) -> float:
     """The largest chance of so many right guesses that a mu-Gaussian private mechanism allows, rounded up.
 
-    Raises:
-        ConfigError: mu is negative.
+    Raises ConfigError: mu is negative.
     """
     check_range("mu", mu, 0)
     return tradeoff_p_value(found, lambda mass: float(ndtr(ndtri(mass) - mu)))
@@ -184,8 +174,7 @@ def gaussian_p_value(found: Guesses, mu: float) -> float:
 def mu_bound(found: Guesses, confidence: float = 0.95) -> float:
     """The largest mu of Gaussian differential privacy that the guesses refute, rounded down; 0: none.
 
-    Raises:
-        ConfigError: confidence is out of range.
+    Raises ConfigError: confidence is out of range.
     """
     level = _level(confidence)
     return _largest(lambda mu: not _possible(found, lambda mass: float(ndtr(ndtri(mass) - mu)), level))
@@ -196,8 +185,7 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
 
     Dong, Roth, Su, "Gaussian differential privacy" (JRSS B 2022), corollary 2.13; as `guarantee` of Gaussian noise.
 
-    Raises:
-        ConfigError: mu is negative, or delta not within (0, 1).
+    Raises ConfigError: mu is negative, or delta not within (0, 1).
     """
     check_range("mu", mu, 0)
     return guarantee("gaussian", 1.0, mu, delta=delta).epsilon if mu else 0.0
@@ -208,8 +196,7 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
 
     An epsilon below 1e-9, as of overwhelming noise, is read as 1e-9.
 
-    Raises:
-        ConfigError: epsilon is negative, or delta not within (0, 1).
+    Raises ConfigError: epsilon is negative, or delta not within (0, 1).
     """
     check_range("epsilon", epsilon, 0)
     return 1 / calibrated("gaussian", max(epsilon, 1e-9), 1.0, delta=delta).scale
@@ -229,21 +216,13 @@ def log_wealth(
     and it ever reaches 1 / p with a chance of at most p (Ville, 1939), however many canaries there are in the end.
 
     Args:
-        scores: (m,), higher: more likely in.
-        inside: (m,), how the coins fell.
-        ties: (m,) numbers that order the bets; they must not depend on the coins.
+        scores, inside, ties: (m,) as `guess`; the ties order the bets.
         epsilon: that is promised, 0 or above.
 
-    Raises:
-        ShapeError: the arrays are not of one length.
-        ConfigError: epsilon is negative.
-        NumericError: a score is not finite.
+    Raises as `guess`.
     """
-    (m,) = check_shape("scores", scores, "m")
-    check_shape("inside", inside, "m", m=m)
-    check_shape("ties", ties, "m", m=m)
+    m = _checked(scores, inside, ties)
     check_range("epsilon", epsilon, 0)
-    check_finite("scores", scores)
     normal = ndtri(mean_ranks(scores) / (m + 1))
     order = np.argsort(ties, kind="stable")
     size, right = np.abs(normal)[order], ((normal > 0) == inside)[order]
@@ -271,8 +250,7 @@ def any_time_p_value(log_wealth: FloatArray, canaries: int, epsilon: float, delt
         log_wealth: (m,) of `log_wealth`; of several runs one after the other; m is ``canaries``.
         epsilon, delta: of the promise that the gambler bet against.
 
-    Raises:
-        ConfigError: epsilon is negative, or delta out of range.
+    Raises ConfigError: epsilon is negative, or delta out of range.
     """
     check_range("epsilon", epsilon, 0)
     check_range("delta", delta, 0, 1)
@@ -294,10 +272,7 @@ def tradeoff_p_value(found: Guesses, inverse: Callable[[float], float]) -> float
     possible, impossible = 0.0, 1.0
     for _ in range(_STEPS):
         middle = (possible + impossible) / 2
-        if _possible(found, inverse, middle):
-            possible = middle
-        else:
-            impossible = middle
+        possible, impossible = (middle, impossible) if _possible(found, inverse, middle) else (possible, middle)
     return impossible
 
 
@@ -334,24 +309,20 @@ def best_bound(
         confidence: in (0, 1).
         gaussian: the mechanism promises Gaussian differential privacy.
 
-    Raises:
-        ConfigError: there are no guesses, or a number is out of range.
+    Raises ConfigError: there are no guesses, or a number is out of range.
     """
     each = 1 - corrected_level(several, confidence)
-    if gaussian:
-        mus = [mu_bound(found, each) for found in several]
-        best = int(np.argmax(mus))
-        return Bound(several[best], gaussian_epsilon(mus[best], delta), mus[best])
-    bounds = [epsilon_bound(found, delta, each) for found in several]
+    bounds = [mu_bound(found, each) if gaussian else epsilon_bound(found, delta, each) for found in several]
     best = int(np.argmax(bounds))
+    if gaussian:
+        return Bound(several[best], gaussian_epsilon(bounds[best], delta), bounds[best])
     return Bound(several[best], bounds[best])
 
 
 def corrected_level(several: Sequence[Guesses], confidence: float) -> float:
     """The p-value at which each of several numbers of guesses is judged.
 
-    Raises:
-        ConfigError: there are no guesses, or confidence is out of range.
+    Raises ConfigError: there are no guesses, or confidence is out of range.
     """
     if not several:
         raise ConfigError("no number of guesses is given; give at least one")
@@ -363,27 +334,24 @@ def corrected_p_value(
 ) -> float:
     """The p-value of a promise under several numbers of guesses: the smallest times their number, at most 1.
 
-    Args:
-        several, gaussian: as in `best_bound`.
-        epsilon: that is promised, 0 or above.
-        delta: as in `best_bound`.
-
-    Raises:
-        ConfigError: as `best_bound`.
+    Takes and raises what `best_bound` does; epsilon is promised, 0 or above.
     """
     corrected_level(several, 0.5)
-    if gaussian:
-        mu = gaussian_mu(epsilon, delta)
-        values = [gaussian_p_value(found, mu) for found in several]
-    else:
-        values = [p_value(found, epsilon, delta) for found in several]
+    mu = gaussian_mu(epsilon, delta) if gaussian else 0.0
+    values = [gaussian_p_value(found, mu) if gaussian else p_value(found, epsilon, delta) for found in several]
     return min(1.0, len(several) * min(values))
 
 
+def _checked(scores: FloatArray, inside: BoolArray, ties: npt.NDArray[np.uint64] | npt.NDArray[np.int64]) -> int:
+    (m,) = check_shape("scores", scores, "m")
+    check_shape("inside", inside, "m", m=m)
+    check_shape("ties", ties, "m", m=m)
+    check_finite("scores", scores)
+    return m
+
+
 def _level(confidence: float) -> float:
-    if not 0 < confidence < 1:
-        raise ConfigError(f"confidence = {confidence}, allowed: (0, 1)")
-    return 1 - confidence
+    return 1 - check_range("confidence", confidence, 0, 1, open_low=True, open_high=True)
 
 
 def _largest(refuted: Callable[[float], bool]) -> float:

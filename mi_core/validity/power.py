@@ -13,7 +13,6 @@ scores have it, changes little: the robustness decides, and it looks at each int
 from __future__ import annotations
 
 import math
-from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -46,11 +45,9 @@ def verdict_power(n_candidate: int, n_control: int, auc: float, *, by: str = CHO
         by: `verdict.LOT` or `verdict.CHOICE`.
         factor: least robustness, at least 1; by choice.
 
-    Returns:
-        in [0, 1]; by choice in steps of 1 / 4000.
+    Returns in [0, 1]; by choice in steps of 1 / 4000.
 
-    Raises:
-        ConfigError: a number is out of range, or no such way.
+    Raises ConfigError: a number is out of range, or no such way.
 
     Example:
         >>> round(verdict_power(500, 500, 0.7), 1), verdict_power(500, 500, 0.51)
@@ -60,11 +57,11 @@ def verdict_power(n_candidate: int, n_control: int, auc: float, *, by: str = CHO
     check_range("n_control", n_control, 1)
     check_range("auc", auc, 0.5, 1)
     check_range("factor", factor, 1)
-    at_half, error = (_standard_error(value, n_candidate, n_control) for value in (0.5, auc))
+    at_half, error = (float(_standard_errors(np.array(value), n_candidate, n_control)) for value in (0.5, auc))
     if check_choice("by", by, (LOT, CHOICE)) == LOT:
         beyond = auc - 0.5 - float(ndtri(1 - LEVEL)) * at_half
         return float(ndtr(beyond / error)) if error else float(beyond > 0)
-    normal = _normal()
+    normal = np.random.default_rng(0).standard_normal((1 + len(CHECKS), _DRAWS))  # always the same
     pairs = min(n_candidate, n_control)
     attack = np.clip(auc + error * normal[0], 1e-9, 1 - 1e-9)
     errors = _standard_errors(attack, n_candidate, n_control)
@@ -96,8 +93,7 @@ def detectable_auc(
     Returns:
         in (.5, 1], to .0005, or None where not even an AUC of 1 would do.
 
-    Raises:
-        ConfigError: as `verdict_power`, or share or power is out of range.
+    Raises ConfigError: as `verdict_power`, or share or power is out of range.
 
     Example:
         >>> round(detectable_auc(500, 500), 2), detectable_auc(500, 500, share=0.01)
@@ -128,11 +124,9 @@ def needed_images(auc: float, *, by: str = CHOICE, factor: float = FACTOR) -> in
         auc: of all candidates, in (.5, 1].
         by, factor: as `verdict_power`.
 
-    Returns:
-        two digits that count, rounded up; None where more than 10 ** 9 would be needed.
+    Returns two digits that count, rounded up; None where more than 10 ** 9 would be needed.
 
-    Raises:
-        ConfigError: as `verdict_power`.
+    Raises as `verdict_power`.
 
     Example:
         >>> needed_images(0.51), needed_images(0.51, by="lot")
@@ -158,11 +152,7 @@ def needed_images(auc: float, *, by: str = CHOICE, factor: float = FACTOR) -> in
 def fpr_floor(n_control: int) -> float:
     """The smallest false-positive rate that M controls support, 10 / M, at most 1: that of `Estimate.supported`.
 
-    Args:
-        n_control: M, at least 1; of grouped samples what their groups are worth, rounded down.
-
-    Raises:
-        ConfigError: n_control is below 1.
+    Of grouped samples M is what their groups are worth, rounded down. Raises ConfigError: it is below 1.
 
     Example:
         >>> fpr_floor(1000), fpr_floor(5)
@@ -173,19 +163,9 @@ def fpr_floor(n_control: int) -> float:
     return floor if n_control >= _NEGATIVES / floor or floor == 1 else math.nextafter(floor, 1.0)  # 10 / (10 / 49) > 49
 
 
-def _standard_error(auc: float, n_candidate: int, n_control: int) -> float:
-    """Hanley and McNeil's, of equation 1."""
-    return float(_standard_errors(np.array([auc]), n_candidate, n_control)[0])
-
-
 def _standard_errors(auc: _Float64, n_candidate: int, n_control: int) -> _Float64:
+    """Hanley and McNeil's, of equation 1."""
     q1, q2 = auc / (2 - auc), 2 * auc**2 / (1 + auc)
     sums = auc * (1 - auc) + (n_candidate - 1) * (q1 - auc**2) + (n_control - 1) * (q2 - auc**2)
     errors: _Float64 = np.sqrt(np.maximum(sums, 0.0) / (n_candidate * n_control))
     return errors
-
-
-@cache
-def _normal() -> _Float64:
-    """Standard normal numbers of the attack and of each check, always the same."""
-    return np.random.default_rng(0).standard_normal((1 + len(CHECKS), _DRAWS))

@@ -46,12 +46,8 @@ class Calibration:
     def fit(cls, scores: FloatArray, beside: FloatArray) -> Calibration:
         """The line of least squares through images that surely were not used.
 
-        Args:
-            scores: (N,) on the target.
-            beside: (N,) on the references; where all are equal the slope is 0.
-
-        Raises:
-            ShapeError: the numbers of images differ.
+        Takes scores (N,) on the target, and beside (N,) on the references; where all are equal the slope is 0. Raises
+        ShapeError: the numbers of images differ.
         """
         check_shape("beside", beside, "N", N=len(scores))
         centre = float(beside.mean())
@@ -79,8 +75,7 @@ def mean_of_unseen(
         seen: (N,) which images each was trained on; every image is unseen by one at least.
         scales: of each encoder's scores.
 
-    Raises:
-        ShapeError: the encoders have scores of different numbers of images.
+    Raises ShapeError: the encoders have scores of different numbers of images.
 
     Example:
         >>> nothing, first = np.array([False, False]), np.array([True, False])

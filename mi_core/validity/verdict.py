@@ -95,10 +95,7 @@ class Robustness:
 
 
 def effect_size(auc: float) -> float:
-    """The distance of two normal groups of equal spread, in standard deviations, that an AUC stands for.
-
-    Args:
-        auc: in [0, 1]; 0 and 1 stand for infinite distances.
+    """The distance of two normal groups of equal spread, in standard deviations, that an AUC in [0, 1] stands for.
 
     Example:
         >>> round(effect_size(0.76), 2), effect_size(0.5)
@@ -185,14 +182,13 @@ class Validity:
             return Judgement("undecided", "after-looking")
         if not self.works:
             return Judgement("undecided", "encoder-broken")
-        found = self._by_lot() if self.by == LOT else self._by_choice()
+        if self.by == LOT:
+            leak = self.p_value is not None and self.p_value <= LEVEL
+            found = Judgement("leak", "by-lot") if leak else Judgement("no-evidence", "nothing-found")
+        else:
+            found = self._by_choice()
         beyond = found.verdict == "no-evidence" and self.other_p is not None and self.other_p <= LEVEL
         return Judgement("undecided", "another-attack") if beyond else found
-
-    def _by_lot(self) -> Judgement:
-        if self.p_value is not None and self.p_value <= LEVEL:
-            return Judgement("leak", "by-lot")
-        return Judgement("no-evidence", "nothing-found")
 
     def _by_choice(self) -> Judgement:
         robustness = self.robustness
@@ -265,8 +261,7 @@ def judge(
         groups: (N,) numbers of what the samples belong to; without them all are independent.
         settled: the other fields of `Validity`, from ``semantic_auc`` on.
 
-    Raises:
-        ShapeError, ConfigError, NumericError: as `mi_core.metrics.delong.auc`.
+    Raises as `mi_core.metrics.delong.auc`.
     """
 
     def alone(own: FloatArray | None) -> Estimate | None:
@@ -295,8 +290,7 @@ def judge_pooled(runs: Sequence[Validity], *, overlap: float = 0.0) -> Validity:
         runs: at least one; all of one kind, with the same checks and factor.
         overlap: as `mi_core.metrics.pooled.pool`.
 
-    Raises:
-        ShapeError: no run.
+    Raises ShapeError: no run.
     """
     found: dict[str, Any] = {}
     for field in fields(Validity):
@@ -319,11 +313,7 @@ def holm(p_values: Sequence[float], *, family: int = 0) -> list[float]:
         p_values: each in [0, 1], at least one, however dependent.
         family: how many there are in all, of which some are not known any more; they count as if they were larger.
 
-    Returns:
-        in [0, 1]; the order of size is kept.
-
-    Raises:
-        ConfigError: no p-value, or one outside [0, 1].
+    Returns them in [0, 1]; the order of size is kept. Raises ConfigError: no p-value, or one outside [0, 1].
 
     Example:
         >>> holm([0.01, 0.5, 0.02])
@@ -347,14 +337,7 @@ def cauchy_combination(p_values: Sequence[float]) -> float:
     p-values under other dependence. A p-value of 0 is read as the smallest normal float and one of 1 as the largest
     float below 1, which is what rounding made of them: one 0 outweighs everything, one 1 everything above 1e-16.
 
-    Args:
-        p_values: each in [0, 1], at least one.
-
-    Returns:
-        in (0, 1).
-
-    Raises:
-        ConfigError: no p-value, or one outside [0, 1].
+    Takes p-values in [0, 1], returns one in (0, 1). Raises as `holm`.
 
     Example:
         >>> round(cauchy_combination([0.01, 0.01, 0.01]), 6)

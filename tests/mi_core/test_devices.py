@@ -39,7 +39,7 @@ from mi_core.features.part_energy import PartEnergies
 from mi_core.features.patch_similarity import CenterSimilarity
 from mi_core.features.sequential import SequentialSimilarity, StoppingRule
 from mi_core.objectives import OBJECTIVES
-from mi_core.objectives.text import CaptionEncoder, TextTransformer, byte_tokens
+from mi_core.objectives.clip import CaptionEncoder, TextTransformer, byte_tokens
 from mi_core.querying.extractor import Extractor
 from mi_core.querying.plan import QueryPlan
 from mi_core.training.data import ResidentImages

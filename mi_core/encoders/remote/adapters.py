@@ -166,9 +166,8 @@ def embeddings(
         images: N.
         widths: D by output, where it is known; otherwise the first row has it.
 
-    Raises:
-        ShapeError: it is no JSON, not of the adapter's shape, or lacks images or an output.
-        AnswerError: a row is not numeric, not finite or of another width; it has the row's number.
+    Raises ShapeError: it is no JSON, not of the adapter's shape, or lacks images or an output; AnswerError: a row is
+    not numeric, not finite or of another width; it has the row's number.
     """
     answered = adapter.rows(_json(body, images))
     if "" in answered:

@@ -68,8 +68,7 @@ class Client:
         identity: of what is served, part of the cache's keys.
         widths: D by output where it is known; otherwise the first answer fixes it.
 
-    Raises:
-        ConfigError: httpx (the api extra) is missing, or the key cannot be sent in a header.
+    Raises ConfigError: httpx (the api extra) is missing, or the key cannot be sent in a header.
     """
 
     def __init__(
@@ -108,10 +107,9 @@ class Client:
             cached: take answers from the cache where it has them, keep new ones there, and send equal images once;
                 otherwise, and without a cache, all images are sent and nothing is kept.
 
-        Raises:
-            ConfigError: a request was refused by the server or the account, or failed as often as it may.
-            ShapeError: an answer is not of the adapter's shape, is too long, or lacks images or an output.
-            AnswerError: a row of an answer is not numeric, not finite or of another width.
+        Raises ConfigError: a request was refused by the server or the account, or failed as often as it may;
+        ShapeError: an answer is not of the adapter's shape, is too long, or lacks images or an output; AnswerError: a
+        row of an answer is not numeric, not finite or of another width.
         """
         keys = [hashlib.sha256(self.identity.encode() + image).digest() for image in images]
         outputs = self.parameters.outputs
@@ -165,16 +163,12 @@ class Client:
                 raise ShapeError(f"{error}: {self._beginning(answer)}; check url, adapter and outputs") from None
             except AnswerError as error:
                 raise AnswerError(error.message, rows[error.row]) from None
-            self._check_widths(matrices, rows[0])
+            with self._lock:  # the first answer fixes the widths, also of answers that come at the same time
+                for output, matrix in matrices.items():
+                    width = self.widths.setdefault(output, matrix.shape[1])
+                    if width != matrix.shape[1]:
+                        raise AnswerError(f"{output} has {matrix.shape[1]} numbers instead of {width}", rows[0])
         return [{output: matrix[place] for output, matrix in matrices.items()} for place in range(len(images))]
-
-    def _check_widths(self, matrices: Embeddings, row: int) -> None:
-        """The first answer fixes the widths, also of answers that come at the same time."""
-        with self._lock:
-            for output, matrix in matrices.items():
-                width = self.widths.setdefault(output, matrix.shape[1])
-                if width != matrix.shape[1]:
-                    raise AnswerError(f"{output} has {matrix.shape[1]} numbers instead of {width}", row)
 
     @contextmanager
     def _naming_the_encoder(self) -> Iterator[None]:
@@ -282,19 +276,15 @@ def retry_after(header: str | None, now: datetime) -> float:
         >>> retry_after("7", datetime.now(UTC)), retry_after("soon", datetime.now(UTC))
         (7.0, 0.0)
     """
-    if header is None:
-        return 0.0
     try:
-        seconds = float(header)
+        seconds = float(header or 0)
     except ValueError:
         try:
-            when = parsedate_to_datetime(header)
+            when = parsedate_to_datetime(header or "")
             seconds = (when.replace(tzinfo=when.tzinfo or UTC) - now).total_seconds()
         except (OverflowError, TypeError, ValueError):
             return 0.0
-    if math.isnan(seconds):
-        return 0.0
-    return min(MOST_RETRY_AFTER_SECONDS, max(0.0, seconds))
+    return 0.0 if math.isnan(seconds) else min(MOST_RETRY_AFTER_SECONDS, max(0.0, seconds))
 
 
 HIDDEN = "***"

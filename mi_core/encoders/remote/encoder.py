@@ -54,9 +54,7 @@ def png_bytes(images: torch.Tensor) -> list[bytes]:
     Args:
         images: (N, C, H, W) float in [0, 1], of 1 or 3 channels; rounded to the nearest of 256 values.
 
-    Raises:
-        ShapeError: another number of axes.
-        KeyError: another number of channels.
+    Raises ShapeError: another number of axes; KeyError: another number of channels.
     """
     (count, channels, height, width) = check_shape("images", images, "N C H W")
     rounded = (images.detach().float() * 255).round_().clamp_(0, 255).to(torch.uint8)

@@ -53,8 +53,7 @@ class Exchange:
         query: of the address.
         connections: at once, at most.
 
-    Raises:
-        ConfigError: httpx (the api extra) is missing.
+    Raises ConfigError: httpx (the api extra) is missing.
     """
 
     def __init__(self, headers: Mapping[str, str], query: Mapping[str, str], connections: int) -> None:
@@ -93,10 +92,8 @@ class Exchange:
             seconds: for all of it: connecting, sending, waiting, reading.
             most_bytes: of the answer, unpacked.
 
-        Raises:
-            TimeoutError: the answer is not whole in time.
-            BrokenError: the connection failed, or was closed in the midst of the answer.
-            ShapeError: the answer is longer, or is not compressed as it says.
+        Raises TimeoutError: the answer is not whole in time; BrokenError: the connection failed, or was closed in the
+        midst of the answer; ShapeError: the answer is longer, or is not compressed as it says.
         """
         work = asyncio.run_coroutine_threadsafe(self._send(request, seconds, most_bytes), self._loop)
         return work.result()

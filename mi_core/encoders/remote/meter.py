@@ -28,8 +28,7 @@ class Limits:
         price_per_request, price_per_image: in any currency.
         max_spend: in the same currency; None: no cap.
 
-    Raises:
-        ConfigError: a value out of range, or a cap without a price.
+    Raises ConfigError: a value out of range, or a cap without a price.
     """
 
     requests_per_second: float | None = None

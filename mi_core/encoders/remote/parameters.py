@@ -43,8 +43,7 @@ class EndpointParameters:
         api_key_header: header that carries it; ``Authorization`` carries it as ``Bearer KEY``.
         cache: keep answers in the run folder, where it is on a disk, and never pay for the same image twice.
 
-    Raises:
-        ConfigError: a value that cannot be; a secret in the address.
+    Raises ConfigError: a value that cannot be; a secret in the address.
     """
 
     url: str
@@ -165,8 +164,7 @@ def secrets_of(parameters: EndpointParameters, place: str, key: str | None = Non
         place: of the parameters, for errors.
         key: in place of the one that ``api_key_env`` names.
 
-    Raises:
-        ConfigError: an environment variable that should hold one is not set on this machine.
+    Raises ConfigError: an environment variable that should hold one is not set on this machine.
     """
     if key is None and parameters.api_key_env is not None:
         key = _secret(f"{place}.api_key_env", parameters.api_key_env)

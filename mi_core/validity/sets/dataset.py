@@ -3,8 +3,8 @@
 One sample alone says little; many together can say much (Maini, Yaghini and Papernot, "Dataset inference", ICLR 2021).
 The candidates' mean score is compared with the controls' by Welch's t (Biometrika, 1947), once against Student's
 distribution and once against random relabelling, which is exact where candidates and controls are exchangeable,
-if the score was not fitted on them (`mi_core.attacks.regression`), and
-stays valid for large samples whose variances differ, because the statistic is studentised (Janssen, "Studentized
+if the score was not fitted on them (`mi_core.attacks.combined`), and stays valid
+for large samples whose variances differ, because the statistic is studentised (Janssen, "Studentized
 permutation tests for non-i.i.d. hypotheses and the generalized Behrens-Fisher problem", Statistics and Probability
 Letters, 1997). Its p-value counts the data among the relabellings and is never 0 (Phipson and Smyth, 2010). Both tests
 are one-sided: candidates that score lower than the controls are no evidence, however small the reversed p-value.
@@ -150,11 +150,9 @@ def dataset_test(
         groups: (N,) integers, equal within a group; all of a group are candidates or all are controls.
         permutations: relabellings asked for, at least 1.
 
-    Raises:
-        ShapeError: shapes differ, a group holds candidates and controls, or a side has fewer than 2 units.
-        ConfigError: candidate is not boolean, groups are not integers, or permutations is below 1.
-        NumericError: a score is NaN or infinite, or neither side's scores vary: t is then undefined, and a constant
-            score is no evidence.
+    Raises ShapeError: shapes differ, a group holds candidates and controls, or a side has fewer than 2 units;
+    ConfigError: candidate is not boolean, groups are not integers, or permutations is below 1; NumericError: a score is
+    NaN or infinite, or neither side's scores vary: t is then undefined, and a constant score is no evidence.
 
     Example:
         >>> scores = np.random.default_rng(0).standard_normal(200)
@@ -165,15 +163,10 @@ def dataset_test(
     """
     check_range("permutations", permutations, 1)
     values, labels, ids = check_candidates(scores, candidate, groups)
-    scale = float(np.abs(values).max()) or 1.0
-    scaled = values / scale
+    scaled = values / (float(np.abs(values).max()) or 1.0)
     scaled -= scaled.mean()
     inside, outside = (_side(scaled[rows], None if ids is None else ids[rows]) for rows in (labels, ~labels))
-    return _tested(inside, outside, grouped=ids is not None, permutations=permutations, seed=seed)
-
-
-def _tested(inside: _Side, outside: _Side, *, grouped: bool, permutations: int, seed: int) -> DatasetTest:
-    """Candidates against controls, with scores of at most 1."""
+    grouped = ids is not None
     for name, side in (("candidates", inside), ("controls", outside)):
         if side.units < 2:
             kind = "groups" if grouped else "samples"
@@ -206,10 +199,8 @@ def check_candidates(
 ) -> tuple[_Float64, BoolArray, _Int64 | None]:
     """The scores as float64, the mask and the groups numbered from 0, all (N,).
 
-    Raises:
-        ShapeError: shapes differ, a side is empty, or a group holds candidates and controls.
-        ConfigError: candidate is not boolean, or groups are not integers.
-        NumericError: a score is NaN or infinite.
+    Raises ShapeError, NumericError: shapes differ, a side is empty, a group is on both, or a score is not finite;
+    ConfigError: candidate is not boolean, or groups are not integers.
     """
     values, labels = checked_scores(scores, candidate, "candidate")
     if labels.all() or not labels.any():
@@ -227,11 +218,11 @@ def check_candidates(
 def _side(values: _Float64, ids: _Int64 | None) -> _Side:
     mean = float(values.mean())
     centred = values - mean
+    parts = (np.ones(len(values)), centred, centred**2)
     if ids is None:
-        return _Side(mean, np.ones(len(values)), centred, centred**2)
+        return _Side(mean, *parts)
     _, unit = np.unique(ids, return_inverse=True)
-    size, total, square = (np.bincount(unit, part) for part in (np.ones(len(values)), centred, centred**2))
-    return _Side(mean, size.astype(np.float64), total.astype(np.float64), square.astype(np.float64))
+    return _Side(mean, *(np.bincount(unit, part).astype(np.float64) for part in parts))
 
 
 def _welch(variance_a: float, variance_b: float, units_a: float, units_b: float) -> tuple[float, float]:
@@ -308,10 +299,9 @@ def _needed(effect: Estimate, inside: _Side, outside: _Side) -> Needed:
     deviation = math.sqrt((inside.square.sum() + outside.square.sum()) / (samples - 2))
     spreads = (inside.variance * inside.units, outside.variance * outside.units)
     ratio = outside.units / inside.units
-    value, low, high = (
-        _candidates_needed(size * deviation, *spreads, ratio) for size in (effect.value, effect.high, effect.low)
+    return Needed(
+        *(_candidates_needed(size * deviation, *spreads, ratio) for size in (effect.value, effect.high, effect.low))
     )
-    return Needed(value, low, high)
 
 
 def _candidates_needed(gap: float, spread_a: float, spread_b: float, ratio: float) -> int | None:

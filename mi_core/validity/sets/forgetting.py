@@ -41,7 +41,7 @@ from mi_core.checks import check_range
 from mi_core.metrics.delong import auc, auc_contrasts
 from mi_core.metrics.pooled import pool
 from mi_core.records import Estimate
-from mi_core.validity.sets.kept import Scored, Tail, tail
+from mi_core.validity.sets.kept import Scored, Tail, lowest_below, tail
 
 TOLERANCE = 0.25  # share of what the attack knew before that may be left
 KEPT = 0.05  # share of the images that may be kept in full
@@ -114,14 +114,10 @@ class Forgetting:
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> Forgetting:
         """Read the output of `as_json`."""
-        tails = {name: Tail.from_json(own) for name, own in entry["tails"].items()}
         plain = {name: entry[name] for name in ("left_at_most", "tolerance", "kept")}
-        values: dict[str, Any] = {
-            field.name: Estimate.from_json(entry[field.name])
-            for field in fields(cls)
-            if field.name not in (*plain, "tails")
-        }
-        return cls(**values, **plain, tails=tails)
+        names = [field.name for field in fields(cls) if field.name not in (*plain, "tails")]
+        estimates: dict[str, Any] = {name: Estimate.from_json(entry[name]) for name in names}
+        return cls(**estimates, **plain, tails={name: Tail.from_json(own) for name, own in entry["tails"].items()})
 
     def as_json(self) -> dict[str, Any]:
         """Verdict, what decided, estimates and bounds as JSON values."""
@@ -151,10 +147,7 @@ def forgetting(
         tolerance: share of what the attack knew before that may be left, in (0, 1].
         kept: share of the images that may be kept in full, in (0, 1].
 
-    Raises:
-        ConfigError: tolerance or kept is out of range, or ``member`` is not boolean.
-        ShapeError: no seed, scores of different lengths, or fewer than 2 samples of a kind.
-        NumericError: a score is NaN or infinite.
+    Raises as `tail`, and ConfigError: tolerance or kept is out of range.
     """
     for share, value in (("tolerance", tolerance), ("kept", kept)):
         check_range(share, value, 0, 1, open_low=True)
@@ -170,11 +163,7 @@ def forgetting(
         pool(of_seeds, overlap=overlap) for of_seeds in zip(*paired, strict=True)
     )
     before, after, unseen, blind = (pool(of_seeds, overlap=overlap) for of_seeds in zip(*alone, strict=True))
-    most = None
-    for share, bound in zip(shares[::-1].tolist(), beyond[::-1], strict=True):
-        if bound.high >= 0:
-            break
-        most = share
+    most = lowest_below(shares, beyond)
     every = {name: seeds, **others}
     tails = {one: tail(own, overlap=overlap, attacks=len(every)) for one, own in every.items()}
     return Forgetting(before, after, unseen, blind, known, left, removed, left_blind, most, tolerance, kept, tails)

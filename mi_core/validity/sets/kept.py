@@ -113,10 +113,8 @@ def tail(seeds: Sequence[Scored], *, overlap: float = 0.0, attacks: int = 1) -> 
         attacks: how many are looked at. All signs of kept images together are false in at most 2.5 % (Bonferroni): each
             attack takes its part, one half of it ``least`` and one half ``excess``.
 
-    Raises:
-        ConfigError: attacks or overlap is out of range, or ``member`` is not boolean.
-        ShapeError: no seed, scores of different lengths, or fewer than 2 samples of a kind.
-        NumericError: a score is NaN or infinite.
+    Raises ConfigError: attacks or overlap is out of range, or ``member`` is not boolean; ShapeError, NumericError: no
+    seed, scores of different lengths or not finite, or fewer than 2 samples of a kind.
     """
     check_range("attacks", attacks, 1)
     level = _LEVEL / attacks / 2
@@ -129,17 +127,24 @@ def tail(seeds: Sequence[Scored], *, overlap: float = 0.0, attacks: int = 1) -> 
         found.append(weight_contrasts(scores, [*wanted, *((row, _LEVEL) for row in beyond)], one.member, one.groups))
         after.append(placements(one.after, one.member)[0])
         unseen.append(placements(one.unseen, one.member)[0])
-        worth += _worth(one.member, one.groups)
+        sides = (one.member, ~one.member)
+        counts = [float(s.sum()) if one.groups is None else effective_size(np.asarray(one.groups)[s]) for s in sides]
+        worth += 1 / sum(1 / count for count in counts)  # as how many images count whose ranks are among its controls
     excess, excess_blind, *kept = (pool(of_seeds, overlap=overlap) for of_seeds in zip(*found, strict=True))
     worth /= 1 + (len(seeds) - 1) * overlap
     least, above = least_share_above(np.concatenate(after), np.concatenate(unseen), PERCENTILES, worth, level)
+    percentile = None if least.threshold is None else PERCENTILES[int(least.threshold)]
+    return Tail(above, least.low, percentile, excess, excess_blind, lowest_below(shares, kept))
+
+
+def lowest_below(shares: _Float64, bounds: Sequence[Estimate]) -> float | None:
+    """The lowest of ascending shares from which on all intervals lie below 0; None where that of the last does not."""
     most = None
-    for share, bound in zip(shares[::-1].tolist(), kept[::-1], strict=True):
+    for share, bound in zip(shares[::-1].tolist(), bounds[::-1], strict=True):
         if bound.high >= 0:
             break
         most = share
-    percentile = None if least.threshold is None else PERCENTILES[int(least.threshold)]
-    return Tail(above, least.low, percentile, excess, excess_blind, most)
+    return most
 
 
 def weight_contrasts(
@@ -158,8 +163,7 @@ def weight_contrasts(
         member: (N,) bool.
         groups: (N,) integers, equal for samples that depend on each other; without them all are independent.
 
-    Raises:
-        ShapeError, ConfigError, NumericError: as `mi_core.metrics.delong.auc`, for any of them.
+    Raises as `mi_core.metrics.delong.auc`, for any of them.
 
     Example:
         >>> member = np.arange(40) % 2 == 0
@@ -208,11 +212,3 @@ def _weighed(scores: _Float64, member: BoolArray) -> tuple[float, _Float64]:
     influence[member] = (weights - weights.mean()) / len(images)
     influence[~member] = (moved - moved.mean()) / count
     return float(weights.mean()), influence
-
-
-def _worth(member: BoolArray, groups: npt.NDArray[np.int64] | None) -> float:
-    """As how many images a seed's count whose ranks are among its controls."""
-    sides = [
-        float(side.sum()) if groups is None else effective_size(np.asarray(groups)[side]) for side in (member, ~member)
-    ]
-    return 1 / sum(1 / side for side in sides)

@@ -63,8 +63,7 @@ def share_used(
         candidates, controls, members: (called members, n) of three independent samples at one threshold that was
             fixed elsewhere. For dependent samples pass effective numbers, `effective_size` and the rate times it.
 
-    Raises:
-        ConfigError: an n is below 1, or called is not within [0, n].
+    Raises ConfigError: an n is below 1, or called is not within [0, n].
 
     Example:
         >>> estimate = share_used((300, 1000), (50, 1000), (550, 1000))
@@ -103,12 +102,7 @@ def effective_size(groups: npt.NDArray[np.int64]) -> float:
 
     Kish ("Survey sampling", 1965, section 5.4): N ** 2 / sum of squared group sizes; equal groups: their number.
 
-    Args:
-        groups: (N,) integers, at least one.
-
-    Raises:
-        ShapeError: groups are empty or not (N,).
-        ConfigError: groups are not integers.
+    Raises ShapeError or ConfigError: groups are empty, not (N,), or not integers.
 
     Example:
         >>> effective_size(np.array([4, 4, 4, 7, 7, 7]))
@@ -139,8 +133,7 @@ def least_share(scores: FloatArray, candidate: BoolArray, *, groups: npt.NDArray
         candidate: (N,) bool, False = control.
         groups: (N,) integers, equal within a group; all of a group are candidates or all are controls.
 
-    Raises:
-        ShapeError, ConfigError, NumericError: as `mi_core.validity.sets.dataset.check_candidates`.
+    Raises as `mi_core.validity.sets.dataset.check_candidates`.
 
     Example:
         >>> bound = least_share(np.arange(400.0) + 400 * (np.arange(400) % 2), np.arange(400) % 2 == 1)
@@ -152,7 +145,11 @@ def least_share(scores: FloatArray, candidate: BoolArray, *, groups: npt.NDArray
     worth_in, worth_out = float(len(inside)), float(len(outside))
     if ids is not None:
         worth_in, worth_out = effective_size(ids[labels]), effective_size(ids[~labels])
-    ranks = _ranks(len(outside), worth_out)
+    # from the largest down: 0, 1, 2, 4, ... controls above, up to a half, and 5, 6, 7 eighths
+    above = [0.0] + [2.0**power for power in range(max(0, math.floor(math.log2(max(worth_out / 2, 1))) + 1))]
+    above += [worth_out * eighths / 8 for eighths in (5, 6, 7)]
+    ranks = len(outside) - np.round(np.array(above) * len(outside) / worth_out).astype(np.int64)
+    ranks = np.unique(ranks[ranks >= 1])[::-1]
     thresholds = outside[ranks - 1]
     return _least(
         thresholds, ranks, np.searchsorted(inside, thresholds, "right"), len(inside), len(outside), worth_in, worth_out
@@ -172,13 +169,10 @@ def least_share_above(
         worth: as how many independent samples each side counts, at least 1.
         level: the chance of a bound that is too high, in (0, 1).
 
-    Returns:
-        the bound, with the position in ``percentiles`` at which it was found as its threshold; and for each percentile
-        the share of ``after`` above it.
+    Returns the bound, with the position in ``percentiles`` at which it was found as its threshold; and for each
+    percentile the share of ``after`` above it.
 
-    Raises:
-        ShapeError: a side is empty.
-        ConfigError: level or a percentile is out of range, or worth below 1.
+    Raises ShapeError or ConfigError: a side is empty, level or a percentile is out of range, or worth below 1.
     """
     inside, outside = np.sort(np.asarray(after)), np.sort(np.asarray(unseen))
     if not len(inside) or not len(outside):
@@ -209,31 +203,16 @@ def _least(
     level, low, threshold = error / len(ranks), 0.0, None
     for index in np.argsort(of_candidates / of_controls + 3 * slack):  # the likely best first; the result is the same
         rank, called = of_controls[index] * worth_out, of_candidates[index] * worth_in
-        if 1 - of_candidates[index] / of_controls[index] <= low:
+        f0 = betaincinv(rank, worth_out + 1 - rank, EDGES)
+        best_left = 1 - of_candidates[index] / of_controls[index]
+        if best_left <= low or called >= worth_in or share_p_value(low, called, worth_in, f0) > level:
             continue
-        bound = _refuted(low, called, worth_in, betaincinv(rank, worth_out + 1 - rank, EDGES), level)
-        if bound is not None:
-            low, threshold = bound, float(thresholds[index])
+        high, threshold = 1.0, float(thresholds[index])
+        while high - low > 1e-4:
+            middle = (low + high) / 2
+            refuted = share_p_value(middle, called, worth_in, f0) <= level
+            low, high = (middle, high) if refuted else (low, middle)
     return LeastShare(low, threshold, n_inside + n_outside)
-
-
-def _ranks(n: int, worth: float) -> npt.NDArray[np.int64]:
-    """Ranks (K,) of the controls used as thresholds, from the largest down."""
-    above = [0.0] + [2.0**power for power in range(max(0, math.floor(math.log2(max(worth / 2, 1))) + 1))]
-    above += [worth * eighths / 8 for eighths in (5, 6, 7)]
-    ranks = n - np.round(np.array(above) * n / worth).astype(np.int64)
-    return np.unique(ranks[ranks >= 1])[::-1]
-
-
-def _refuted(low: float, called: float, n: float, f0: _Float64, level: float) -> float | None:
-    """The largest share above ``low`` whose p-value is at most ``level``; None if there is none."""
-    if called >= n or share_p_value(low, called, n, f0) > level:
-        return None
-    high = 1.0
-    while high - low > 1e-4:
-        middle = (low + high) / 2
-        low, high = (middle, high) if share_p_value(middle, called, n, f0) <= level else (low, middle)
-    return low
 
 
 def share_p_value(share: float, called: float, n: float, f0: _Float64) -> float:

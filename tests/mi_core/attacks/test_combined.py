@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from mi_core.attacks import regression
+from mi_core.attacks import combined
 from mi_core.attacks.base import NotApplicable
 from mi_core.attacks.combined import Combined, CombinedParameters
 from mi_core.checks import ConfigError, ShapeError
@@ -128,7 +128,7 @@ def test_a_sample_is_scored_by_earlier_folds_alone(monkeypatch: pytest.MonkeyPat
     before = attack.score(features)
     order = np.argsort(features.ids)
     fixed = stratified_folds(member[order], None, 1, "x")
-    monkeypatch.setattr(regression, "stratified_folds", lambda *_: fixed)
+    monkeypatch.setattr(combined, "stratified_folds", lambda *_: fixed)
     folds = [order[rows] for rows in fixed]
     labels = member.copy()
     labels[folds[-1]] = ~labels[folds[-1]]

@@ -11,9 +11,17 @@ import torch.nn.functional as F
 
 from mi_core.checks import ConfigError, ShapeError
 from mi_core.encoders import build_backbone
-from mi_core.objectives.clip import CLIP, CLIPParameters, image_text_info_nce
+from mi_core.objectives.clip import (
+    CLIP,
+    END,
+    PAD,
+    CLIPParameters,
+    TextTransformer,
+    byte_tokens,
+    frozen_text_embeddings,
+    image_text_info_nce,
+)
 from mi_core.objectives.supervised import Supervised, SupervisedParameters
-from mi_core.objectives.text import END, PAD, TextTransformer, byte_tokens, frozen_text_embeddings
 from tests.raising import refused
 
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mi_core.checks import ConfigError, NumericError, ShapeError
-from mi_core.validity.conformal import benjamini_hochberg, conformal_p_values, least_flags, needed_controls, q_values
+from mi_core.validity.conformal import conformal_p_values, flagged_at, least_flags, needed_controls, q_values
 from tests.raising import refused
 
 SCORES = st.lists(st.integers(-3, 3), min_size=1, max_size=20)
@@ -39,7 +39,7 @@ def test_flags_equal_the_step_up_procedure(numerators: list[int], fdr: float) ->
     ordered = sorted(exact)
     passed = [k for k in range(1, len(exact) + 1) if ordered[k - 1] <= rate * k / len(exact)]
     bound = ordered[max(passed) - 1] if passed else Fraction(-1)
-    flagged = benjamini_hochberg(np.array(numerators) / 40, fdr)
+    flagged = flagged_at(q_values(np.array(numerators) / 40), fdr)
     assert flagged.tolist() == [p <= bound for p in exact]
 
 
@@ -47,9 +47,9 @@ def test_q_values_are_the_smallest_rates_that_flag() -> None:
     p = np.random.default_rng(0).integers(1, 60, 40) / 60
     q = q_values(p)
     for rate in (0.2, 0.5, 0.9):
-        np.testing.assert_array_equal(benjamini_hochberg(p, rate), q <= rate)
-    assert all(benjamini_hochberg(p, value)[row] for row, value in enumerate(q))
-    assert not any(benjamini_hochberg(p, 0.999 * value)[row] for row, value in enumerate(q))
+        np.testing.assert_array_equal(flagged_at(q_values(p), rate), q <= rate)
+    assert all(flagged_at(q_values(p), value)[row] for row, value in enumerate(q))
+    assert not any(flagged_at(q_values(p), 0.999 * value)[row] for row, value in enumerate(q))
 
 
 def test_one_control_of_each_group_makes_a_new_group_exchangeable() -> None:
@@ -93,7 +93,7 @@ def test_the_fewest_flags_are_those_of_the_procedure(fdr: float) -> None:
             assert least == math.ceil(Fraction(n) / (Fraction(str(fdr)) * (m + 1)))
             for top in {min(least, n), max(min(least, n) - 1, 0)}:
                 scores = np.where(np.arange(n) < top, m + 1.0, -1.0)
-                flagged = benjamini_hochberg(conformal_p_values(scores, np.arange(float(m))), fdr)
+                flagged = flagged_at(q_values(conformal_p_values(scores, np.arange(float(m)))), fdr)
                 assert flagged[:top].any() == (top >= least or (fdr == 1 and top > 0))  # at rate 1 all are flagged
 
 
@@ -120,8 +120,8 @@ def test_bad_input() -> None:
     refused(ShapeError, "p_values are empty", q_values, some[:0])
     refused(NumericError, "p_values", q_values, np.array([0.5, np.nan]))
     refused(ConfigError, "largest p-value = 3.0", q_values, some)
-    refused(ConfigError, "smallest p-value = -0.1", benjamini_hochberg, np.array([-0.1, 0.5]), 0.1)
-    refused(ConfigError, "fdr = 0.0", benjamini_hochberg, np.array([0.1]), 0.0)
+    refused(ConfigError, "smallest p-value = -0.1", q_values, np.array([-0.1, 0.5]))
+    refused(ConfigError, "fdr = 0.0", flagged_at, np.array([0.1]), 0.0)
     for call, message in (
         (lambda: least_flags(0, 10, 0.1), "n_control = 0"),
         (lambda: least_flags(10, 0, 0.1), "n_candidate = 0"),

@@ -14,7 +14,7 @@ from mi_core.metrics.delong import auc
 from mi_core.metrics.membership import tpr_at_fpr
 from mi_core.validity.power import (
     SHARES,
-    _standard_error,
+    _standard_errors,
     detectable_auc,
     fpr_floor,
     needed_images,
@@ -38,13 +38,13 @@ def test_the_standard_error_is_that_of_exponential_scores(truth: float, n_candid
     # of exponentials of means r and 1, the first is larger with probability r / (1 + r)
     drawn = drawn_aucs(n_candidate, n_control, truth / (1 - truth), seed=3)
     assert np.mean(drawn) == pytest.approx(truth, abs=0.015)
-    assert np.std(drawn) == pytest.approx(_standard_error(truth, n_candidate, n_control), rel=0.05)
+    assert np.std(drawn) == pytest.approx(_standard_errors(np.array(truth), n_candidate, n_control), rel=0.05)
 
 
 def test_the_standard_error_at_a_half_is_that_of_ranks() -> None:
     for n_candidate, n_control in ((1, 1), (5, 12), (300, 40)):
         expected = math.sqrt((n_candidate + n_control + 1) / (12 * n_candidate * n_control))
-        assert _standard_error(0.5, n_candidate, n_control) == pytest.approx(expected)
+        assert _standard_errors(np.array(0.5), n_candidate, n_control) == pytest.approx(expected)
 
 
 def drawn_verdicts(n_candidate: int, n_control: int, truth: float, draws: int, seed: int) -> float:

@@ -14,7 +14,7 @@ from jsonschema import Draft202012Validator
 from PIL import Image
 
 from mi_core.report.contents import schema
-from mi_core.validity.conformal import benjamini_hochberg, conformal_p_values
+from mi_core.validity.conformal import conformal_p_values, flagged_at, q_values
 from mi_core.validity.sets.dataset import dataset_test
 from mi_core.validity.verdict import Validity
 from pipelines.audit.run import with_nonce
@@ -68,7 +68,7 @@ def test_single_candidates_are_answered_from_the_primary_attack(finished_run: Pa
     of_id = dict(zip(inside, p_values, strict=True))
     assert table["p_value"] == pytest.approx([of_id[name] for name in table["id"]])
     assert table["p_value"] == sorted(table["p_value"])
-    assert sum(table["flagged"]) == samples["flagged"] == benjamini_hochberg(p_values, 0.05).sum()
+    assert sum(table["flagged"]) == samples["flagged"] == flagged_at(q_values(p_values), 0.05).sum()
     with (finished_run / "seed-0" / "validity" / "flagged.csv").open() as lines:
         flagged = [line["id"] for line in csv.DictReader(lines)]
     assert set(flagged) == {name for name, one in zip(table["id"], table["flagged"], strict=True) if one}

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mi_core.validity.conformal import benjamini_hochberg, conformal_p_values, least_flags
+from mi_core.validity.conformal import conformal_p_values, flagged_at, least_flags, q_values
 from mi_core.validity.power import detectable_auc, verdict_power
 from pipelines.config.run_config import RunConfig
 from pipelines.plan.load import parse
@@ -50,7 +50,7 @@ def test_known_controls_are_not_counted_and_the_numbers_are_those_of_the_rule() 
     everyone = np.linspace(0, 1, 500)  # controls; as many candidates as were named score above all of them
     for flagged in (together, together - 1):
         scores = np.concatenate([np.full(flagged, 2.0), np.full(500 - flagged, -1.0)])
-        chosen = benjamini_hochberg(conformal_p_values(scores, everyone), 0.05)
+        chosen = flagged_at(q_values(conformal_p_values(scores, everyone)), 0.05)
         assert int(chosen.sum()) == (flagged if flagged == together else 0)
 
 
