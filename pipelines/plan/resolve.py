@@ -171,10 +171,11 @@ class _Resolver:
         known = (name, epoch, output, measure, role.name, samples.count, without, sent, id(how.stopping))
         if known not in self.queries:
             bank = Samples(self._roles([ANCHOR_ROLE]), self.seed, measure.bank) if measure.bank else None
-            if sent is None or sent[0] is None:
-                views = None
+            made, number = sent or (None, 0)
+            if isinstance(made, str):
+                views = Views(crafter=self.encoder(made))
             else:
-                views = Views(crafter=self.encoder(sent[0])) if isinstance(sent[0], str) else Views(*sent)
+                views = None if made is None else Views(made, number)
             self.queries[known] = Query(
                 self.encoder(name),
                 epoch,
