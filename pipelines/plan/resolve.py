@@ -172,10 +172,9 @@ class _Resolver:
         if known not in self.queries:
             bank = Samples(self._roles([ANCHOR_ROLE]), self.seed, measure.bank) if measure.bank else None
             made, number = sent or (None, 0)
+            views = None if made is None or isinstance(made, str) else Views(made, number)
             if isinstance(made, str):
                 views = Views(crafter=self.encoder(made))
-            else:
-                views = None if made is None else Views(made, number)
             self.queries[known] = Query(
                 self.encoder(name),
                 epoch,
