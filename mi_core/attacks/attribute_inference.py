@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -70,17 +71,11 @@ class AttributeInferenceParameters(HiddenParameters):
 
 @dataclass(frozen=True)
 class Inferred:
-    """The N samples of an inference, and the ones told right.
+    """The N samples of an inference, and the ones told right."""
 
-    Args:
-        right: (N,) bool.
-        guessed: (N,) bool, of guessing the value that is most frequent in the auxiliary data.
-        known_right: (M,) bool, of the auxiliary data, which the attacker learned from.
-    """
-
-    right: npt.NDArray[np.bool_]
-    guessed: npt.NDArray[np.bool_]
-    known_right: npt.NDArray[np.bool_]
+    right: npt.NDArray[np.bool_]  # (N,) bool
+    guessed: npt.NDArray[np.bool_]  # (N,) bool, of guessing the value that is most frequent in the auxiliary data
+    known_right: npt.NDArray[np.bool_]  # (M,) bool, of the auxiliary data, which the attacker learned from
 
     @property
     def accuracy(self) -> Estimate:
@@ -138,14 +133,9 @@ def infer(
     if chosen.variant == LINEAR:
         told = _linear(auxiliary, known_values, (attacked, auxiliary), seed)
     else:
-        network = mlp.fit(
-            lambda: chosen.network(width, classes),
-            auxiliary,
-            np.asarray(known_values, dtype=np.int64),
-            chosen.training(),
-            seed=seed,
-            loss=F.cross_entropy,
-        )
+        targets = np.asarray(known_values, dtype=np.int64)
+        made, training = partial(chosen.network, width, classes), chosen.training()
+        network = mlp.fit(made, auxiliary, targets, training, seed=seed, loss=F.cross_entropy)
         told = [mlp.predict(network, part).argmax(axis=1) for part in (attacked, auxiliary)]
     majority = np.bincount(known_values, minlength=classes).argmax()
     return Inferred(told[0] == values, majority == values, told[1] == known_values)

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +30,7 @@ from mi_core.attacks.threshold import ConformalAttack, ConformalParameters, conf
 from mi_core.checks import NumericError, check_range
 from mi_core.features.caption_similarity import CaptionEmbedding, CaptionSimilarity
 from mi_core.features.embedding import Embedding
-from mi_core.records import Features
+from mi_core.records import Features, FloatArray
 
 _AT_ONCE = 4096  # pairs that are compared with the bank together
 
@@ -121,10 +120,10 @@ class PairLoss(ConformalAttack):
 
 
 def bank_losses(
-    images: npt.NDArray[np.floating[Any]],
-    texts: npt.NDArray[np.floating[Any]],
-    bank: npt.NDArray[np.floating[Any]],
-    bank_texts: npt.NDArray[np.floating[Any]],
+    images: FloatArray,
+    texts: FloatArray,
+    bank: FloatArray,
+    bank_texts: FloatArray,
     temperature: float,
     own: npt.NDArray[np.intp],
 ) -> Scores:

@@ -139,21 +139,13 @@ class LiRA(ShadowsAttack):
 
 @dataclass(frozen=True)
 class _Side:
-    """Statistics of the shadows on one side for n samples.
+    """Statistics of the shadows on one side for n samples."""
 
-    Args:
-        location: (n,) of a sample's values; meaningless where ``count`` is 0.
-        deviation: (n,) of a sample's values.
-        count: (n,) shadows.
-        pooled: deviation within samples.
-        degrees: of freedom of ``pooled``.
-    """
-
-    location: Scores
-    deviation: Scores
-    count: npt.NDArray[np.intp]
-    pooled: float
-    degrees: int
+    location: Scores  # (n,) of a sample's values; meaningless where ``count`` is 0
+    deviation: Scores  # (n,) of a sample's values
+    count: npt.NDArray[np.intp]  # (n,) shadows
+    pooled: float  # deviation within samples
+    degrees: int  # of freedom of ``pooled``
 
     def state(self, side: str) -> State:
         """The two numbers of each Gaussian, as arrays by name."""

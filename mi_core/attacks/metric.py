@@ -214,11 +214,7 @@ class MetricModifiedEntropy(_Metric):
 def best_balanced_threshold(values: Scores, member: npt.NDArray[np.bool_]) -> float:
     """Of all observed values the one with the best mean of true-positive and true-negative rate for ``>=``.
 
-    Of equally good ones the lowest is taken.
-
-    Args:
-        values: (N,) higher = more likely a member.
-        member: (N,) bool, both kinds present.
+    Of equally good ones the lowest is taken; both kinds of member (N,) are present.
 
     Example:
         >>> best_balanced_threshold(np.array([0.1, 0.4, 0.3, 0.9]), np.array([False, False, True, True]))

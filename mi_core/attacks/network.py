@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -70,8 +71,7 @@ class NetworkAttack(Attack):
         return mlp.layers(width, self.parameters.hidden, self.parameters.hidden, 1)
 
     def _training(self) -> mlp.Training:
-        training: mlp.Training = self.parameters.training()
-        return training
+        return self.parameters.training()  # type: ignore[no-any-return]
 
     def _augment(self) -> mlp.Augment | None:
         return None
@@ -79,14 +79,8 @@ class NetworkAttack(Attack):
     def _fit(self, features: Features, member: npt.NDArray[np.bool_]) -> State:
         inputs = self._inputs(features)
         scale = mlp.standardisation(inputs, axis=self.axis)
-        network = mlp.fit(
-            lambda: self._network(inputs.shape[1]),
-            mlp.standardised(inputs, scale),
-            member,
-            self._training(),
-            seed=self.seed,
-            augment=self._augment(),
-        )
+        made, standard = partial(self._network, inputs.shape[1]), mlp.standardised(inputs, scale)
+        network = mlp.fit(made, standard, member, self._training(), seed=self.seed, augment=self._augment())
         return scale | mlp.weights(network) | {"threshold": np.array(0.0)}
 
     def _score(self, features: Features, state: State) -> Scores:

@@ -11,6 +11,7 @@ squared distances, and 5,000 epochs of full-batch SGD at 0.1 (30,000 without the
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -100,19 +101,11 @@ class SDMI(Attack):
     def _fit(self, features: Features, member: npt.NDArray[np.bool_]) -> State:
         embeddings, distances = features[Embedding()], self._distances(features)
         low, spread = distances.min(axis=0), np.ptp(distances, axis=0)
-        state: State = {
-            **mlp.standardisation(embeddings),
-            "low": low,
-            "spread": np.where(spread > 0, spread, 1.0),
-            "threshold": np.array(0.0),
-        }
-        network = mlp.fit(
-            lambda: self._network(embeddings, distances),
-            inputs_of(embeddings, distances, state),
-            member,
-            self.parameters.training(),
-            seed=self.seed,
-        )
+        spread = np.where(spread > 0, spread, 1.0)
+        scale = mlp.standardisation(embeddings)
+        state: State = {**scale, "low": low, "spread": spread, "threshold": np.array(0.0)}
+        made, inputs = partial(self._network, embeddings, distances), inputs_of(embeddings, distances, state)
+        network = mlp.fit(made, inputs, member, self.parameters.training(), seed=self.seed)
         return state | mlp.weights(network)
 
     def _score(self, features: Features, state: State) -> Scores:

@@ -44,19 +44,12 @@ def join_shadows(by_shadow: Mapping[str, Features]) -> Features:
 
 @dataclass(frozen=True)
 class Rows:
-    """Whose the rows of several shadows are.
+    """Whose the rows of several shadows are."""
 
-    Args:
-        names: (n,) samples, ascending.
-        sample: (N,) the sample of each row, as its place in ``names``.
-        shadow: (N,) the shadow of each row, as its place in ``shadows``.
-        shadows: (K,) names of the shadows, ascending.
-    """
-
-    names: npt.NDArray[np.str_]
-    sample: Places
-    shadow: Places
-    shadows: npt.NDArray[np.str_]
+    names: npt.NDArray[np.str_]  # (n,) samples, ascending
+    sample: Places  # (N,) the sample of each row, as its place in ``names``
+    shadow: Places  # (N,) the shadow of each row, as its place in ``shadows``
+    shadows: npt.NDArray[np.str_]  # (K,) names of the shadows, ascending
 
     @classmethod
     def from_ids(cls, ids: npt.NDArray[np.str_]) -> Rows:

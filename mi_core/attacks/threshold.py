@@ -63,10 +63,6 @@ def best_threshold(scores: Scores, member: npt.NDArray[np.bool_]) -> float:
     Candidates are the midpoints between neighbouring scores, the lowest score, and just above the highest. Of equally
     good ones the lowest is taken.
 
-    Args:
-        scores: (N,) higher = more likely a member.
-        member: (N,) bool.
-
     Example:
         >>> best_threshold(np.array([0.1, 0.4, 0.3, 0.9]), np.array([False, False, True, True]))
         0.2

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -108,14 +109,9 @@ class AttriGuard(Defense):
         mean, deviation = representation.mean(dim=0), torch.where(variance > 0, variance.sqrt(), 1.0)
         inputs = ((representation - mean) / deviation).numpy()
         values = members.attributes.cpu().numpy()
-        network = mlp.fit(
-            lambda: Adversary(inputs.shape[1], len(shares)),
-            inputs,
-            values,
-            self.parameters.training(),
-            seed=self.seed,
-            loss=F.cross_entropy,
-        )
+        training: mlp.Training = self.parameters.training()
+        made = partial(Adversary, inputs.shape[1], len(shares))
+        network = mlp.fit(made, inputs, values, training, seed=self.seed, loss=F.cross_entropy)
         inferred = mlp.predict(network, inputs).argmax(axis=1)
         return {
             **mlp.weights(network),
@@ -159,12 +155,8 @@ class _Guard(nn.Module):
     def _change_to_drawn(self, given: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:
         values = len(self.shares)
         targets = torch.arange(values, device=given.device).repeat(len(given))
-        changes = smallest_changes(
-            self.adversary,
-            ((given - self.mean) / self.deviation).repeat_interleave(values, dim=0),
-            targets,
-            self.settings,
-        ).unflatten(0, (-1, values))
+        points = ((given - self.mean) / self.deviation).repeat_interleave(values, dim=0)
+        changes = smallest_changes(self.adversary, points, targets, self.settings).unflatten(0, (-1, values))
         sizes = changes.abs().amax(dim=2)
         choices = value_distribution(self.shares, sizes, self.settings.budget).cumsum(dim=1)
         value = (drawn[:, None] >= choices[:, :-1]).sum(dim=1)

@@ -114,19 +114,13 @@ class Defense(ABC):
         """
 
     def _check_needs(self, encoder: Encoder, members: ProviderData, outside: ProviderData | None) -> None:
-        there = {
-            "logits": "logits" in encoder.heads,
-            "labels": members.labels is not None,
-            "attributes": members.attributes is not None,
-            "outside": outside is not None and len(outside.images) > 0,
+        known = {  # in the order of their names
+            "attributes": (members.attributes is not None, "an attribute of the training images to hide"),
+            "labels": (members.labels is not None, "classes of the training images"),
+            "logits": ("logits" in encoder.heads, "a classifier: an encoder with the output logits"),
+            "outside": (outside and len(outside.images), "images that the encoder was not trained on"),
         }
-        remedies = {
-            "logits": "a classifier: an encoder with the output logits",
-            "labels": "classes of the training images",
-            "attributes": "an attribute of the training images to hide",
-            "outside": "images that the encoder was not trained on",
-        }
-        missing = [remedies[need] for need in sorted(self.needs & there.keys()) if not there[need]]
+        missing = [remedy for need, (there, remedy) in known.items() if need in self.needs and not there]
         if missing:
             raise ConfigError(f"the defense {self.name} needs {', and '.join(missing)}")
 
@@ -146,9 +140,7 @@ class PreparedDefense(Defense):
     ) -> State:
         """The part of the fit that is the same whatever the settings in `late` and the seed are.
 
-        Args:
-            encoder, members, outside: as for `fit`.
-            spread: for work in many independent pieces.
+        ``spread`` is for work in many independent pieces; the others are as for `fit`.
 
         Raises ConfigError, NumericError: as `fit`.
         """
@@ -225,10 +217,7 @@ def check_plain(encoder: Encoder) -> None:
 def query_streams(seed: int, purpose: str, images: torch.Tensor) -> torch.Tensor:
     """Streams of random numbers (B,) int64, a pure function of seed, purpose and image; see `mi_core.streams`.
 
-    Args:
-        seed: of the defense.
-        purpose: name of the defense.
-        images: (B, C, H, W) in [0, 1], of which the nearest 8-bit values count.
+    The purpose is the name of the defense; of images (B, C, H, W) in [0, 1] the nearest 8-bit values count.
     """
     pixels = (images.detach().float() * 255).round().clamp(0, 255).to(torch.uint8).cpu().numpy()
     shape = "x".join(str(side) for side in pixels.shape[1:])

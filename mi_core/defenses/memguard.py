@@ -98,14 +98,9 @@ class MemGuard(Defense):
         member = np.arange(len(logits)) < len(groups[0])
         balance = torch.tensor(len(groups[1]) / len(groups[0]))
         inputs = _sorted_posterior(logits).numpy()
-        network = mlp.fit(
-            lambda: mlp.layers(logits.shape[1], *HIDDEN, 1),
-            inputs,
-            member,
-            self.parameters.training(),
-            seed=self.seed,
-            loss=partial(F.binary_cross_entropy_with_logits, pos_weight=balance),
-        )
+        made, training = partial(mlp.layers, logits.shape[1], *HIDDEN, 1), self.parameters.training()
+        loss = partial(F.binary_cross_entropy_with_logits, pos_weight=balance)
+        network = mlp.fit(made, inputs, member, training, seed=self.seed, loss=loss)
         right = (mlp.predict(network, inputs) > 0) == member
         accuracy = (right[member].mean() + right[~member].mean()) / 2
         some = logits[:: -(-len(logits) // _JUDGED)].float()

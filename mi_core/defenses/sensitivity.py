@@ -55,15 +55,10 @@ class HeadTraining:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two adjacent data sets drawn from N samples.
+    """Two adjacent data sets drawn from N samples."""
 
-    Args:
-        left_out: the sample that the first one lacks.
-        other: the sample that the second one lacks; None: it has all.
-    """
-
-    left_out: int
-    other: int | None
+    left_out: int  # the sample that the first one lacks
+    other: int | None  # the sample that the second one lacks; None: it has all
 
     def rows(self, count: int) -> npt.NDArray[np.int64]:
         """The samples of both data sets (2, n), entry by entry, which differ in one entry; -1: nobody is there."""

@@ -26,32 +26,24 @@ from mi_core.plugins import plugged_in
 
 @dataclass(frozen=True)
 class Architecture:
-    """A row of `ENCODERS`.
+    """A row of `ENCODERS`."""
 
-    Args:
-        summary: one line for people.
-        build: makes the backbone with fresh weights; it has the attribute ``width``, D.
-        patches: whether a name ends in a patch size, as ``vit-s/16`` does.
-    """
-
-    summary: str
-    build: Callable[[ImageShape], nn.Module]
-    patches: bool = False
+    summary: str  # one line for people
+    build: Callable[[ImageShape], nn.Module]  # makes the backbone with fresh weights; it has the attribute ``width``, D
+    patches: bool = False  # whether a name ends in a patch size, as ``vit-s/16`` does
 
 
 def _vit(
-    width: int, layers: int, heads: int, *, registers: int = 0, class_token: bool = True
-) -> Callable[[ImageShape], nn.Module]:
+    summary: str, width: int, layers: int, heads: int, *, registers: int = 0, class_token: bool = True
+) -> Architecture:
     how: dict[str, Any] = {"width": width, "layers": layers, "heads": heads, "registers": registers}
-    return partial(vision_transformer, **how, class_token=class_token)
+    return Architecture(summary, partial(vision_transformer, **how, class_token=class_token), patches=True)
 
 
-_MOCO_S = Architecture("ViT-S as in MoCo v3: 12 layers, 12 heads, D = 384.", _vit(384, 12, 12), patches=True)
-_DEIT_S = Architecture(
-    "ViT-S as in DeiT, timm, DINO and DINOv2: 12 layers, 6 heads, D = 384.", _vit(384, 12, 6), patches=True
-)
-_VIT_B = Architecture("ViT-B: 12 layers, 12 heads, D = 768.", _vit(768, 12, 12), patches=True)
-_VIT_L = Architecture("ViT-L: 24 layers, 16 heads, D = 1024.", _vit(1024, 24, 16), patches=True)
+_MOCO_S = _vit("ViT-S as in MoCo v3: 12 layers, 12 heads, D = 384.", 384, 12, 12)
+_DEIT_S = _vit("ViT-S as in DeiT, timm, DINO and DINOv2: 12 layers, 6 heads, D = 384.", 384, 12, 6)
+_VIT_B = _vit("ViT-B: 12 layers, 12 heads, D = 768.", 768, 12, 12)
+_VIT_L = _vit("ViT-L: 24 layers, 16 heads, D = 1024.", 1024, 24, 16)
 ENCODERS: dict[str, Architecture] = {
     "conv4": Architecture("The backbone of the quickstart (97,392 parameters for one channel), D = 128.", Conv4),
     "keras-conv4": Architecture(
@@ -84,48 +76,28 @@ ENCODERS: dict[str, Architecture] = {
     "mobilenetv2-imagenet": Architecture(
         "MobileNetV2 with the ImageNet stem, D = 1280.", partial(mobilenetv2, cifar_stem=False)
     ),
-    "vit-tiny": Architecture("A ViT for CPUs: 4 layers, 4 heads, D = 128.", _vit(128, 4, 4), patches=True),
+    "vit-tiny": _vit("A ViT for CPUs: 4 layers, 4 heads, D = 128.", 128, 4, 4),
     "vit-s": _MOCO_S,
     "moco-vit-s": _MOCO_S,
     "vit-b": _VIT_B,
     "vit-l": _VIT_L,
-    "vit-h": Architecture("ViT-H: 32 layers, 16 heads, D = 1280.", _vit(1280, 32, 16), patches=True),
-    "vit-tiny-gap": Architecture(
-        "vit-tiny without class token, as I-JEPA's are: the mean of its patches, D = 128.",
-        _vit(128, 4, 4, class_token=False),
-        patches=True,
+    "vit-h": _vit("ViT-H: 32 layers, 16 heads, D = 1280.", 1280, 32, 16),
+    "vit-tiny-gap": _vit(
+        "vit-tiny without class token, as I-JEPA's are: the mean of its patches, D = 128.", 128, 4, 4, class_token=False
     ),
-    "vit-b-gap": Architecture(
-        "ViT-B without class token: the mean of its patches, D = 768.",
-        _vit(768, 12, 12, class_token=False),
-        patches=True,
+    "vit-b-gap": _vit("ViT-B without class token: the mean of its patches, D = 768.", 768, 12, 12, class_token=False),
+    "vit-l-gap": _vit("ViT-L without class token: the mean of its patches, D = 1024.", 1024, 24, 16, class_token=False),
+    "vit-h-gap": _vit(
+        "ViT-H without class token, I-JEPA's: the mean of its patches, D = 1280.", 1280, 32, 16, class_token=False
     ),
-    "vit-l-gap": Architecture(
-        "ViT-L without class token: the mean of its patches, D = 1024.",
-        _vit(1024, 24, 16, class_token=False),
-        patches=True,
-    ),
-    "vit-h-gap": Architecture(
-        "ViT-H without class token, I-JEPA's: the mean of its patches, D = 1280.",
-        _vit(1280, 32, 16, class_token=False),
-        patches=True,
-    ),
-    "deit-tiny": Architecture(
-        "DeiT-Ti, which timm calls ViT-Ti: 12 layers, 3 heads, D = 192.", _vit(192, 12, 3), patches=True
-    ),
+    "deit-tiny": _vit("DeiT-Ti, which timm calls ViT-Ti: 12 layers, 3 heads, D = 192.", 192, 12, 3),
     "deit-s": _DEIT_S,
     "dinov2-s": _DEIT_S,
     "dinov2-b": _VIT_B,
     "dinov2-l": _VIT_L,
-    "dinov2-s-reg": Architecture(
-        "DINOv2's ViT-S with 4 registers: 12 layers, 6 heads, D = 384.", _vit(384, 12, 6, registers=4), patches=True
-    ),
-    "dinov2-b-reg": Architecture(
-        "DINOv2's ViT-B with 4 registers: 12 layers, 12 heads, D = 768.", _vit(768, 12, 12, registers=4), patches=True
-    ),
-    "dinov2-l-reg": Architecture(
-        "DINOv2's ViT-L with 4 registers: 24 layers, 16 heads, D = 1024.", _vit(1024, 24, 16, registers=4), patches=True
-    ),
+    "dinov2-s-reg": _vit("DINOv2's ViT-S with 4 registers: 12 layers, 6 heads, D = 384.", 384, 12, 6, registers=4),
+    "dinov2-b-reg": _vit("DINOv2's ViT-B with 4 registers: 12 layers, 12 heads, D = 768.", 768, 12, 12, registers=4),
+    "dinov2-l-reg": _vit("DINOv2's ViT-L with 4 registers: 24 layers, 16 heads, D = 1024.", 1024, 24, 16, registers=4),
     "clip-vit-b": Architecture(
         "CLIP's ViT-B with patches of 32 or 16 pixels, D = 768; needs the clip extra.", clip_vit_b, patches=True
     ),

@@ -119,19 +119,13 @@ class OpenCLIPText(TextTower):
 
 @dataclass(frozen=True)
 class SplitTower:
-    """An open_clip model in parts.
+    """An open_clip model in parts."""
 
-    Args:
-        backbone: the image tower before its projection.
-        projection: to the space shared with texts; an identity where the tower has no width of its own before it.
-        projection_key: where the projection's weights stand among the tower's; empty: nowhere.
-        text: texts to embeddings; None where open_clip would have to download files for it.
-    """
-
-    backbone: CLIPBackbone
+    backbone: CLIPBackbone  # the image tower before its projection
+    # to the space shared with texts; an identity where the tower has no width of its own before it
     projection: nn.Module
-    projection_key: str
-    text: OpenCLIPText | None
+    projection_key: str  # where the projection's weights stand among the tower's; empty: nowhere
+    text: OpenCLIPText | None  # texts to embeddings; None where open_clip would have to download files for it
 
     @property
     def notes(self) -> list[str]:

@@ -22,18 +22,8 @@ __all__ = ["MEASURES", "Measure", "as_json", "queries_per_image"]
 MEASURES: dict[str, type[Measure]] = {
     measure.kind: measure
     for measure in (
-        PairwiseSimilarity,
-        ViewEmbeddings,
-        SequentialSimilarity,
-        LpNorm,
-        Embedding,
-        CenterSimilarity,
-        PartEnergies,
-        CaptionSimilarity,
-        CaptionEmbedding,
-        BoundaryDistance,
-        AdversarialLogits,
-        NeighbourDensity,
+        *(PairwiseSimilarity, ViewEmbeddings, SequentialSimilarity, LpNorm, Embedding, CenterSimilarity),
+        *(PartEnergies, CaptionSimilarity, CaptionEmbedding, BoundaryDistance, AdversarialLogits, NeighbourDensity),
     )
 }
 MEASURES |= plugged_in("measures", MEASURES, Measure, key="kind")

@@ -76,19 +76,15 @@ _HALVINGS = 30  # of a step: below 1e-9 of it nothing is gained
 
 @dataclass(frozen=True)
 class Boundary:
-    """The result of the search for N images.
+    """The result of the search for N images."""
 
-    Args:
-        images: (N, C, H, W) the nearest image of another class; the given one where it is misclassified already, or
-            where none was found.
-        distance: (N,) float32 2-norm of the change, pixels in [0, 1]: 0 where the image is misclassified, the diagonal
-            sqrt(C H W) of all images where nothing of another class was found.
-        queries: (N,) int64 predictions asked for.
-    """
-
+    # (N, C, H, W) the nearest image of another class; the given one where it is misclassified already, or where none
+    # was found
     images: torch.Tensor
+    # (N,) float32 2-norm of the change, pixels in [0, 1]: 0 where the image is misclassified, the diagonal sqrt(C H W)
+    # of all images where nothing of another class was found
     distance: torch.Tensor
-    queries: torch.Tensor
+    queries: torch.Tensor  # (N,) int64 predictions asked for
 
 
 class _Search:

@@ -202,36 +202,22 @@ def _word(name: str, value: Any) -> str:
 
 @dataclass(frozen=True)
 class Batch:
-    """Images that encoders are asked about together.
+    """Images that encoders are asked about together."""
 
-    Args:
-        images: (N, C, S, S) uint8.
-        streams: (N,) int64, of their views.
-        ids: N names, for errors.
-        captions: N texts; None: there are none.
-        labels: (N,) int64 classes; None: there are none.
-    """
-
-    images: torch.Tensor
-    streams: torch.Tensor
-    ids: list[str]
-    captions: Sequence[str] | None
-    labels: torch.Tensor | None
+    images: torch.Tensor  # (N, C, S, S) uint8
+    streams: torch.Tensor  # (N,) int64, of their views
+    ids: list[str]  # N names, for errors
+    captions: Sequence[str] | None  # N texts; None: there are none
+    labels: torch.Tensor | None  # (N,) int64 classes; None: there are none
 
 
 @dataclass(frozen=True)
 class Views:
-    """How views are drawn.
+    """How views are drawn."""
 
-    Args:
-        recipe: of one view.
-        number: V, those of a measure that shares them.
-        size: side of the views; None: that of the images.
-    """
-
-    recipe: Augmentation
-    number: int
-    size: int | None
+    recipe: Augmentation  # of one view
+    number: int  # V, those of a measure that shares them
+    size: int | None  # side of the views; None: that of the images
 
     def draw(
         self, images: torch.Tensor, streams: torch.Tensor, number: int | None = None, first: int = 0

@@ -6,11 +6,8 @@ distribution, the softmax of raw dot products over the positions, is compared wi
 divergence: the uniform one, and one shaped like a random Gaussian bump. Both sets of divergences are sorted.
 
 The bump of a part is drawn from the image's own stream, so asking again gives the same feature (the released script
-draws anew at each call). Members and non-members go through the same global view; in the released script they do not.
-
-The views of PartCrop (Zhu et al., CCS 2024): one global view of an image, and small crops of that view.
-
-Members and non-members get the same; in the released script members are cropped and non-members resized.
+draws anew at each call). Members and non-members go through the same global view; in the released script members
+are cropped and non-members resized.
 """
 
 from __future__ import annotations

@@ -27,15 +27,11 @@ _LEAST_DISTANCE = 1e-4  # below it rounding of float32 embeddings shows in the l
 class StoppingRule:
     """After k views an image with ``low[k - 2] < statistic < high[k - 2]`` is asked for another one.
 
-    Args:
-        low: V - 2 bounds, for k = 2 ... V - 1.
-        high: the upper ones.
-
     Raises ShapeError: not as many bounds below as above.
     """
 
-    low: tuple[float, ...]
-    high: tuple[float, ...]
+    low: tuple[float, ...]  # V - 2 bounds, for k = 2 ... V - 1
+    high: tuple[float, ...]  # the upper ones
 
     def __post_init__(self) -> None:
         if len(self.low) != len(self.high):

@@ -163,10 +163,8 @@ def auc_difference(
     """AUC of ``scores_a`` minus AUC of ``scores_b`` on the same samples, in [-1, 1], with its paired interval.
 
     Args:
-        scores_a: (N,) higher = more likely a member.
-        scores_b: (N,) of the same samples in the same order.
-        member: (N,) bool.
-        groups: (N,) integers, equal for samples that depend on each other; without them all are independent.
+        scores_a, scores_b: (N,) of the same samples in the same order.
+        member, groups: as `auc`.
 
     Raises ShapeError, ConfigError, NumericError: as `auc`, for either.
 
@@ -190,8 +188,7 @@ def auc_contrasts(
     Args:
         scores: S arrays (N,), higher = more likely a member.
         weights: one row of S numbers for each sum.
-        member: (N,) bool.
-        groups: (N,) integers, equal for samples that depend on each other; without them all are independent.
+        member, groups: as `auc`.
 
     Raises ShapeError, ConfigError, NumericError: as `auc`, for any of them.
 
@@ -251,15 +248,7 @@ def _auc(v10: _Float64, v01: _Float64, tail: float = TAIL) -> Estimate:
 
 
 def _clustered_auc(value: float, influence: _Float64, sizes: GroupSizes, tail: float = TAIL) -> Estimate:
-    """An AUC with its interval by groups.
-
-    Args:
-        value: in [0, 1].
-        influence: (2, G) of the members and of the non-members of each group on it: their placements about the mean,
-            summed, over M or K.
-        sizes: of the G groups.
-        tail: as `auc`.
-    """
+    """An AUC with its interval by groups, from their `_influence` (2, G)."""
     variance = sizes.covariance(influence[:1], influence[1:])[0, 0]
     error = math.sqrt(variance) if variance > 1e-28 else 0.0  # the sums of a group may cancel but for rounding
     pairs = min(*sizes.with_class, sizes.number // 2)

@@ -68,13 +68,10 @@ def rate(successes: int, n: int) -> Estimate:
 class GroupSizes:
     """G groups of dependent samples, by how many members and non-members each holds.
 
-    Args:
-        counts: (2, G) members and non-members of each group.
-
     Raises ShapeError: counts are not (2, G), or a class has fewer than 2 groups.
     """
 
-    counts: npt.NDArray[np.float64]
+    counts: npt.NDArray[np.float64]  # (2, G) members and non-members of each group
 
     def __post_init__(self) -> None:
         check_shape("counts", self.counts, "C G", C=2)
@@ -146,25 +143,15 @@ class GroupSizes:
 
 @dataclass(frozen=True)
 class Groups:
-    """The groups of N samples, each with members, non-members or both.
+    """The groups of N samples, each with members, non-members or both."""
 
-    Args:
-        codes: (N,) position of each sample's group, 0 to G - 1.
-        member: (N,) bool.
-        sizes: members and non-members of each group.
-    """
-
-    codes: npt.NDArray[np.intp]
-    member: BoolArray
-    sizes: GroupSizes
+    codes: npt.NDArray[np.intp]  # (N,) position of each sample's group, 0 to G - 1
+    member: BoolArray  # (N,) bool
+    sizes: GroupSizes  # members and non-members of each group
 
     @classmethod
     def from_codes(cls, groups: npt.NDArray[np.integer[Any]], member: BoolArray) -> Groups:
-        """The groups under any integers.
-
-        Args:
-            groups: (N,) integers, equal for samples of one group.
-            member: (N,) bool.
+        """The groups under any integers (N,), equal for samples of one group.
 
         Raises ShapeError: groups are not (N,), or as `GroupSizes`; ConfigError: groups are no integers.
         """

@@ -118,12 +118,9 @@ def tpr_at_fpr(
     and of both. Neither is narrower than the interval of a rate at the observed threshold (which covers about 50 %).
 
     Args:
-        scores: (N,) higher = more likely a member.
-        member: (N,) bool.
+        scores, member, groups: as `mi_core.metrics.delong.auc`.
         fpr: in (0, 1].
-        seed: of the draws.
-        resamples: number of draws.
-        groups: (N,) integers, equal for samples that depend on each other; without them all are independent.
+        seed, resamples: of the draws, and their number.
 
     Returns the rate, with ``false_positives`` and, for fewer than 10 / fpr non-members, ``supported`` False. With
     groups their effective number counts instead (`mi_core.metrics.intervals.worth_of`); with fewer the bootstrap covers
@@ -312,11 +309,9 @@ def by_class(
     """Results by class, ascending; classes with fewer than 5 members or non-members (groups of them) are left out.
 
     Args:
-        scores: (N,) higher = more likely a member.
-        member: (N,) bool.
+        scores, member, groups: as `mi_core.metrics.delong.auc`.
         classes: (N,) any integers; below 0: no class.
         threshold: a score at or above it is called a member.
-        groups: (N,) integers, equal for samples that depend on each other; without them all are independent.
 
     Raises ShapeError: classes are not (N,); otherwise as `mi_core.metrics.delong.auc`.
 

@@ -47,24 +47,15 @@ _MOST = 1e6  # degrees of freedom beyond which Student's distribution is the nor
 
 @dataclass(frozen=True)
 class Memorisation:
-    """The memorisation of N images.
+    """The memorisation of N images."""
 
-    Args:
-        value: (N,) memorisation, in the unit of the alignment; about 0: none.
-        low, high: (N,) the 95 % interval.
-        p_value: (N,) in (0, 1), one-sided, for "at most 0".
-        mean: over the images; its n is N.
-        pairs: P.
-        degrees: of freedom of each image's interval, P - 1 and those lent by the other images.
-    """
-
-    value: _Float64
-    low: _Float64
+    value: _Float64  # (N,) memorisation, in the unit of the alignment; about 0: none
+    low: _Float64  # low, high: (N,) the 95 % interval
     high: _Float64
-    p_value: _Float64
-    mean: Estimate
-    pairs: int
-    degrees: float
+    p_value: _Float64  # (N,) in (0, 1), one-sided, for "at most 0"
+    mean: Estimate  # over the images; its n is N
+    pairs: int  # P
+    degrees: float  # of freedom of each image's interval, P - 1 and those lent by the other images
 
 
 def memorisation(alignment: FloatArray, inside: BoolArray) -> Memorisation:

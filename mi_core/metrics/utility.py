@@ -70,8 +70,7 @@ def linear_probe(
     """Accuracy of multinomial logistic regression (L2, C = 1) on standardised embeddings, by L-BFGS on the device.
 
     Args:
-        bank: (M, D) embeddings; bank_labels: (M,) integers, at least two classes.
-        test: (N, D); test_labels: (N,).
+        bank, bank_labels, test, test_labels: as `knn_accuracy`, of at least two classes.
         device: where it is fitted.
 
     Raises ShapeError: the shapes do not fit, there is nothing to test, or the bank has one class; NumericError: an

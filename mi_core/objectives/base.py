@@ -198,11 +198,7 @@ def momentum_update(followers: nn.Module, leaders: nn.Module, momentum: float) -
 
 
 def rising(momentum: float, progress: float) -> float:
-    """Momentum that rises to 1 over the training by half a cosine: 1 - (1 - m) (1 + cos(pi progress)) / 2.
-
-    Args:
-        momentum: m, of the first step.
-        progress: share of all steps that are done, in [0, 1].
+    """Momentum that rises from m to 1 by half a cosine: 1 - (1 - m) (1 + cos(pi progress)) / 2, progress in [0, 1].
 
     Example:
         >>> rising(0.9, 0.0), round(rising(0.9, 0.5), 3), rising(0.9, 1.0)

@@ -294,12 +294,7 @@ def frozen_text_width(architecture: str) -> int:
 
 @torch.no_grad()
 def frozen_text_embeddings(architecture: str, weights: str, captions: Sequence[str]) -> torch.Tensor:
-    """Embeddings (N, E) float32 of captions by an open_clip text tower and its tokenizer.
-
-    Args:
-        architecture: a model name of open_clip, for example ViT-B-32.
-        weights: path of its weights file.
-        captions: N texts.
+    """Embeddings (N, E) float32 of captions by an open_clip text tower, such as ViT-B-32, with a weights file.
 
     Raises ConfigError: open_clip is not installed, or it cannot load the weights.
     """

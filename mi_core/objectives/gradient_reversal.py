@@ -35,11 +35,7 @@ def reverse(values: torch.Tensor, factor: float) -> torch.Tensor:
     adversary (ContrastiveLeaks, CCS 2021, section 5.1): minimising the adversary's loss behind it trains the adversary
     to tell the attribute and what stands before it to hide the attribute.
 
-    Args:
-        values: any shape.
-        factor: lambda, at least 0.
-
-    Raises ConfigError: the factor is out of range.
+    The values may have any shape. Raises ConfigError: the factor, lambda, is below 0.
 
     Example:
         >>> given = torch.ones(2, requires_grad=True)
@@ -81,11 +77,7 @@ class Adversary(nn.Module):
 
 
 def attribute_shares(values: torch.Tensor, count: int) -> torch.Tensor:
-    """Share (K,) float64 of each value of an attribute among N images.
-
-    Args:
-        values: (N,) int64, from 0 on.
-        count: N.
+    """Share (K,) float64 of each value of an attribute (N,) int64, from 0 on, among ``count`` = N images.
 
     Raises ConfigError: a value below the largest is not there, or there are fewer than two; ShapeError: there are more
     or fewer values than images.

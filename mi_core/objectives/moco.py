@@ -71,11 +71,6 @@ def share_of_own_keys(queue: int, batch_size: int, images: int) -> float:
     q = ``queue`` / ``batch_size`` steps. An image seen at step u of one epoch and at step t of the next, both uniform,
     finds its key if S - u + t <= q: q (q + 1) / (2 S ** 2) for q <= S.
 
-    Args:
-        queue: K, at most ``images``.
-        batch_size: images of a step.
-        images: trained on.
-
     Example:
         >>> [round(share_of_own_keys(queue, 125, 500), 3) for queue in (500, 250)]
         [0.625, 0.188]

@@ -282,9 +282,7 @@ def _wait(device: torch.device) -> None:
 def seconds_each(trial: Callable[[int], float], most: int) -> float:
     """Seconds of a query, from calls that grow until one takes long enough.
 
-    Args:
-        trial: seconds that a call with so many queries takes.
-        most: queries of a call.
+    ``trial`` tells the seconds of a call with so many queries, of ``most`` at most.
 
     Example:
         >>> round(seconds_each(lambda size: 0.1 + size / 1000, 640), 6)

@@ -20,16 +20,11 @@ from mi_core.runtime import tf32
 
 @dataclass
 class Forward:
-    """Asks encoders on one device.
+    """Asks encoders on one device."""
 
-    Args:
-        device: where the encoders are.
-        precision: one of `mi_core.querying.precision.PRECISIONS`.
-        checks: that wait for the features of the batch at work, on CUDA.
-    """
-
-    device: torch.device
-    precision: str
+    device: torch.device  # where the encoders are
+    precision: str  # one of `mi_core.querying.precision.PRECISIONS`
+    # that wait for the features of the batch at work, on CUDA
     checks: list[tuple[str, torch.Tensor, list[str]]] = field(default_factory=list)
     _widths: dict[tuple[str, str], int] = field(default_factory=dict)
 
@@ -99,17 +94,11 @@ class Forward:
 
 @dataclass
 class BankAnswers:
-    """The answers of encoders for a bank, further images that every image is compared with; each is asked once.
+    """The answers of encoders for a bank, further images that every image is compared with; each is asked once."""
 
-    Args:
-        bank: (A, C, S, S) uint8; None: there is none.
-        forward: asks an encoder.
-        at_once: images that go to an encoder in one call, at most.
-    """
-
-    bank: torch.Tensor | None
-    forward: Forward
-    at_once: int
+    bank: torch.Tensor | None  # (A, C, S, S) uint8; None: there is none
+    forward: Forward  # asks an encoder
+    at_once: int  # images that go to an encoder in one call, at most
     _known: dict[tuple[str, tuple[str, ...]], dict[str, torch.Tensor]] = field(default_factory=dict)
 
     def images(self, name: str, encoder: Encoder, outputs: tuple[str, ...], count: int) -> Mapping[str, torch.Tensor]:

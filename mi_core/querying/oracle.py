@@ -18,24 +18,15 @@ from mi_core.querying.plan import QueryPlan
 
 @dataclass(frozen=True)
 class EncoderOracle:
-    """One encoder and a batch of N images.
+    """One encoder and a batch of N images."""
 
-    Args:
-        name, encoder: that is asked.
-        batch: the images.
-        plan: of the encoder.
-        views: how views are drawn.
-        beside: the classifier that adversarial images are crafted on; None: there is none.
-        banked: what encoders answer for the bank, and how they are asked.
-    """
-
-    name: str
+    name: str  # name, encoder: that is asked
     encoder: Encoder
-    batch: Batch
-    plan: QueryPlan
-    views: Views
-    beside: Encoder | None
-    banked: BankAnswers
+    batch: Batch  # the images
+    plan: QueryPlan  # of the encoder
+    views: Views  # how views are drawn
+    beside: Encoder | None  # the classifier that adversarial images are crafted on; None: there is none
+    banked: BankAnswers  # what encoders answer for the bank, and how they are asked
 
     @property
     def outputs(self) -> tuple[str, ...]:

@@ -219,13 +219,8 @@ def _look(
         room = recipe is HARD or all(entry["mean"]["value"] < _ROOM for entry in compared.values())
         better = room and all(entry["p"] <= level / _WAYS for entry in compared.values())
         ways.append({"encoder": mean_of(own_ranks)[0].as_json(), "baselines": compared, "better": better})
-    return {
-        "encoder": matched[_OWN_NAME].as_json(),
-        "reference": matched[name].as_json(),
-        "reference_name": name,
-        "works": any(way["better"] for way in ways),
-        "ranking": ways,
-    }
+    told = {"encoder": matched[_OWN_NAME].as_json(), "reference": matched[name].as_json(), "reference_name": name}
+    return {**told, "works": any(way["better"] for way in ways), "ranking": ways}
 
 
 def _quicker(encoder: Encoder, device: torch.device | str) -> Encoder:
@@ -282,17 +277,11 @@ def _seen(shown: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Agreement:
-    """Agreement of the answers to the same images decoded in two ways.
+    """Agreement of the answers to the same images decoded in two ways."""
 
-    Args:
-        cosine: mean over the images.
-        centred: the same after the mean embedding of all is taken away, which shows what tells images apart.
-        images: how many.
-    """
-
-    cosine: float
-    centred: float
-    images: int
+    cosine: float  # mean over the images
+    centred: float  # the same after the mean embedding of all is taken away, which shows what tells images apart
+    images: int  # how many
 
 
 @torch.inference_mode()
@@ -301,10 +290,7 @@ def agreement(
 ) -> Agreement:
     """Compare the embeddings of the same images decoded in two ways, on the encoder's last output but logits.
 
-    Args:
-        encoder: on ``device``.
-        first, second: (N, C, H, W) uint8, N at least 2; the sizes of the two may differ.
-        device: where the encoder is.
+    Both are (N, C, H, W) uint8, N at least 2; their sizes may differ. The encoder is on ``device``.
 
     Raises ShapeError: they differ in number.
     """

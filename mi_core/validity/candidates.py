@@ -109,23 +109,14 @@ _Float64 = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class CandidateAnswers:
-    """Answers for N candidates, in their order.
+    """Answers for N candidates, in their order."""
 
-    Args:
-        score: (N,) of the attack, without what reference encoders explain where there are any.
-        p_value: (N,) for "not trained on".
-        q_value: (N,) the false-discovery rate at which the candidate is flagged.
-        flagged: (N,) bool at ``fdr``, the expected share of wrongly flagged ones among the flagged.
-        posterior: (N,) probability that it was trained on.
-        controls: how many, or how many groups of them.
-    """
-
-    score: _Float64
-    p_value: _Float64
-    q_value: _Float64
-    flagged: BoolArray
-    posterior: _Float64
-    controls: int
+    score: _Float64  # (N,) of the attack, without what reference encoders explain where there are any
+    p_value: _Float64  # (N,) for "not trained on"
+    q_value: _Float64  # (N,) the false-discovery rate at which the candidate is flagged
+    flagged: BoolArray  # (N,) bool at ``fdr``, the expected share of wrongly flagged ones among the flagged
+    posterior: _Float64  # (N,) probability that it was trained on
+    controls: int  # how many, or how many groups of them
     fdr: float
 
     @property
@@ -160,15 +151,9 @@ def answers_of(
     of_controls = None if groups is None else groups[~candidate]
     p_values = conformal_p_values(inside, outside, groups=of_controls, seed=seed)
     q = q_values(p_values)
-    return CandidateAnswers(
-        inside,
-        p_values,
-        q,
-        flagged_at(q, fdr),
-        posterior(inside, outside, share, seed=seed),
-        len(outside if of_controls is None else np.unique(of_controls)),
-        fdr,
-    )
+    probable = posterior(inside, outside, share, seed=seed)
+    controls = len(outside if of_controls is None else np.unique(of_controls))
+    return CandidateAnswers(inside, p_values, q, flagged_at(q, fdr), probable, controls, fdr)
 
 
 def flags_as_json(candidates: int, controls: int, flagged: int, fdr: float) -> dict[str, Any]:

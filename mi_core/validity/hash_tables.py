@@ -41,16 +41,11 @@ _SORTING = 3  # what a word costs a table besides its comparisons, in comparison
 
 @dataclass(frozen=True)
 class DistinctHashes:
-    """The distinct hashes, without the 0 of flat images.
+    """The distinct hashes, without the 0 of flat images."""
 
-    Args:
-        words: (W,) ascending.
-        first: (W,) the first row of each.
-        copies: (P, 2) rows i < j of one hash, each row with the next: 10,000 copies are 9,999 pairs, not 50 million.
-    """
-
-    words: Hashes
-    first: npt.NDArray[np.int64]
+    words: Hashes  # (W,) ascending
+    first: npt.NDArray[np.int64]  # (W,) the first row of each
+    # (P, 2) rows i < j of one hash, each row with the next: 10,000 copies are 9,999 pairs, not 50 million
     copies: Pairs
 
 
@@ -76,15 +71,10 @@ def distinct_hashes(hashes: Hashes) -> DistinctHashes:
 
 @dataclass(frozen=True)
 class NearTable:
-    """One table: the pairs that agree in some blocks and that no table before has.
+    """One table: the pairs that agree in some blocks and that no table before has."""
 
-    Args:
-        agreeing: the blocks that agree, in the order of their bits.
-        free: the blocks that may differ, in as many bits as there are such blocks, in that order.
-    """
-
-    agreeing: Blocks
-    free: Blocks
+    agreeing: Blocks  # the blocks that agree, in the order of their bits
+    free: Blocks  # the blocks that may differ, in as many bits as there are such blocks, in that order
 
     def part_of(self, hashes: Hashes, parts: int) -> npt.NDArray[np.int64]:
         """The part (N,), from 0 to ``parts`` - 1, of every hash (N,): equal where all agreeing blocks are.

@@ -63,18 +63,12 @@ class Guesses:
 
 @dataclass(frozen=True)
 class Bound:
-    """The bound that guesses show.
+    """The bound that guesses show."""
 
-    Args:
-        guesses: those that show most.
-        epsilon: the mechanism is not (epsilon', delta)-private for any epsilon' below, at the confidence; 0: it
-            shows nothing.
-        mu: the same of Gaussian differential privacy; None: not asked.
-    """
-
-    guesses: Guesses
+    guesses: Guesses  # those that show most
+    # the mechanism is not (epsilon', delta)-private for any epsilon' below, at the confidence; 0: it shows nothing
     epsilon: float
-    mu: float | None = None
+    mu: float | None = None  # the same of Gaussian differential privacy; None: not asked
 
 
 def grid_of(canaries: int) -> tuple[int, ...]:

@@ -32,15 +32,10 @@ class Scale:
 
 @dataclass(frozen=True)
 class Calibration:
-    """The line by which the score on the target follows that on the references.
+    """The line by which the score on the target follows that on the references."""
 
-    Args:
-        slope: change of the score for a change of 1 on the references.
-        centre: mean on the references.
-    """
-
-    slope: float
-    centre: float
+    slope: float  # change of the score for a change of 1 on the references
+    centre: float  # mean on the references
 
     @classmethod
     def fit(cls, scores: FloatArray, beside: FloatArray) -> Calibration:

@@ -78,20 +78,14 @@ class Judgement(NamedTuple):
 
 @dataclass(frozen=True)
 class Robustness:
-    """How many times as strong as the largest check the attack is, in effect sizes.
+    """How many times as strong as the largest check the attack is, in effect sizes."""
 
-    Args:
-        at_least: lower bound of the attack over upper bound of the check: what the rule looks at. Below 0 where the
-            attack may be below guessing.
-        check: whose upper bound that is: one of `CHECKS`, or `RESOLUTION`.
-        value: of both estimates; None: no check is above guessing.
-        at_most: upper bound of the attack over lower bound of the largest check; None likewise.
-    """
-
+    # lower bound of the attack over upper bound of the check: what the rule looks at. Below 0 where the attack may be
+    # below guessing
     at_least: float
-    check: str
-    value: float | None = None
-    at_most: float | None = None
+    check: str  # whose upper bound that is: one of `CHECKS`, or `RESOLUTION`
+    value: float | None = None  # of both estimates; None: no check is above guessing
+    at_most: float | None = None  # upper bound of the attack over lower bound of the largest check; None likewise
 
 
 def effect_size(auc: float) -> float:
@@ -106,39 +100,23 @@ def effect_size(auc: float) -> float:
 
 @dataclass(frozen=True)
 class Validity:
-    """The grounds of a verdict: AUCs and paired differences with their 95 % intervals, and how the groups came about.
+    """The grounds of a verdict: AUCs and paired differences with 95 % intervals, and how the groups came about."""
 
-    Args:
-        attack_auc: of the attack on the target.
-        blind_auc: of the blind classifier; None: it was not asked. Likewise the next ones.
-        semantic_auc: of a classifier on embeddings of a reference encoder.
-        control_auc: of the attack on the reference encoders.
-        delta_auc: attack minus blind classifier.
-        delta_control_auc: target minus references.
-        by: `LOT` or `CHOICE`.
-        p_value: of the randomisation test; by lot.
-        trained: whether one of the references is a trained encoder.
-        factor: the least robustness of a leak, at least 1.
-        works: whether the target does what encoders are for.
-        registered: whether images, attack and rule were fixed before the target was queried; None: nothing recorded it.
-        other_attack: the strongest other planned attack, if it finds something where this one does not.
-        other_p: its p-value, corrected for all attacks on the target.
-    """
-
-    attack_auc: Estimate
-    blind_auc: Estimate | None = None
-    control_auc: Estimate | None = None
-    delta_auc: Estimate | None = None
-    delta_control_auc: Estimate | None = None
-    semantic_auc: Estimate | None = None
-    by: str = CHOICE
-    p_value: float | None = None
-    trained: bool = False
-    factor: float = FACTOR
-    works: bool = True
+    attack_auc: Estimate  # of the attack on the target
+    blind_auc: Estimate | None = None  # of the blind classifier; None: it was not asked. Likewise the next ones
+    control_auc: Estimate | None = None  # of the attack on the reference encoders
+    delta_auc: Estimate | None = None  # attack minus blind classifier
+    delta_control_auc: Estimate | None = None  # target minus references
+    semantic_auc: Estimate | None = None  # of a classifier on embeddings of a reference encoder
+    by: str = CHOICE  # `LOT` or `CHOICE`
+    p_value: float | None = None  # of the randomisation test; by lot
+    trained: bool = False  # whether one of the references is a trained encoder
+    factor: float = FACTOR  # the least robustness of a leak, at least 1
+    works: bool = True  # whether the target does what encoders are for
+    # whether images, attack and rule were fixed before the target was queried; None: nothing recorded it
     registered: bool | None = None
-    other_attack: str | None = None
-    other_p: float | None = None
+    other_attack: str | None = None  # the strongest other planned attack, if it finds something where this one does not
+    other_p: float | None = None  # its p-value, corrected for all attacks on the target
 
     def __post_init__(self) -> None:
         check_choice("by", self.by, (LOT, CHOICE))

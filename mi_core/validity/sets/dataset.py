@@ -57,32 +57,21 @@ class Needed:
 
 @dataclass(frozen=True)
 class DatasetTest:
-    """Candidates against controls.
+    """Candidates against controls."""
 
-    Args:
-        candidates, controls: numbers of samples.
-        candidate_groups, control_groups: numbers of groups; None without groups.
-        statistic, df: Welch's t of candidates minus controls and its degrees of freedom.
-        welch_p: of candidates scoring higher, by Student's distribution.
-        reversed_p: of candidates scoring lower; small means a result in the wrong direction.
-        permutation_p: of candidates scoring higher, by relabelling; None above `MOST_RELABELLED` units.
-        permutations: how many relabellings were drawn; None as above.
-        effect: Hedges' g; None where the scores differ by one unit alone, so that its error cannot be told.
-        needed: None where ``effect`` is.
-    """
-
-    candidates: int
+    candidates: int  # candidates, controls: numbers of samples
     controls: int
-    candidate_groups: int | None
+    candidate_groups: int | None  # candidate_groups, control_groups: numbers of groups; None without groups
     control_groups: int | None
-    statistic: float
+    statistic: float  # statistic, df: Welch's t of candidates minus controls and its degrees of freedom
     df: float
-    welch_p: float
-    reversed_p: float
-    permutation_p: float | None
-    permutations: int | None
+    welch_p: float  # of candidates scoring higher, by Student's distribution
+    reversed_p: float  # of candidates scoring lower; small means a result in the wrong direction
+    permutation_p: float | None  # of candidates scoring higher, by relabelling; None above `MOST_RELABELLED` units
+    permutations: int | None  # how many relabellings were drawn; None as above
+    # Hedges' g; None where the scores differ by one unit alone, so that its error cannot be told
     effect: Estimate | None
-    needed: Needed | None
+    needed: Needed | None  # None where ``effect`` is
 
     @property
     def direction(self) -> str:

@@ -50,33 +50,23 @@ _STEPS = 100  # of the share that is left
 
 @dataclass(frozen=True)
 class Forgetting:
-    """The result on whether images were forgotten, and the AUCs and differences that it rests on.
+    """The result on whether images were forgotten, and the AUCs and differences that it rests on."""
 
-    Args:
-        before_auc, after_auc, unseen_auc, blind_auc: of the attack on three encoders, and of the blind classifier.
-        known: before minus unseen.
-        left: after minus unseen.
-        removed: before minus after.
-        left_blind: after minus blind.
-        left_at_most: upper bound of the share of ``known`` that is left, in steps of .01, at 97.5 % confidence; None:
-            all of it may be left, or more.
-        tolerance: the share from which on images do not count as forgotten.
-        kept: the share of the images that may be kept in full where they count as forgotten.
-        tails: what the upper tail says, by attack; the chosen one first.
-    """
-
+    # before_auc, after_auc, unseen_auc, blind_auc: of the attack on three encoders, and of the blind classifier
     before_auc: Estimate
     after_auc: Estimate
     unseen_auc: Estimate
     blind_auc: Estimate
-    known: Estimate
-    left: Estimate
-    removed: Estimate
-    left_blind: Estimate
+    known: Estimate  # before minus unseen
+    left: Estimate  # after minus unseen
+    removed: Estimate  # before minus after
+    left_blind: Estimate  # after minus blind
+    # upper bound of the share of ``known`` that is left, in steps of .01, at 97.5 % confidence; None: all of it may be
+    # left, or more
     left_at_most: float | None
-    tolerance: float
-    kept: float
-    tails: Mapping[str, Tail]
+    tolerance: float  # the share from which on images do not count as forgotten
+    kept: float  # the share of the images that may be kept in full where they count as forgotten
+    tails: Mapping[str, Tail]  # what the upper tail says, by attack; the chosen one first
 
     @property
     def chosen(self) -> str:

@@ -45,43 +45,26 @@ _Float64 = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Scored:
-    """Scores of one seed: (N,) each, of the same samples in the same order, higher = more likely a member.
+    """Scores of one seed: (N,) each, of the same samples in the same order, higher = more likely a member."""
 
-    Args:
-        before, after: of the attack on the encoder before and after.
-        unseen: of the attack on an encoder that never saw the images.
-        blind: of the blind classifier.
-        member: whether a sample is one of the images to be forgotten; else it is a control.
-        groups: numbers of what the samples belong to; None: all are independent.
-    """
-
-    before: FloatArray
+    before: FloatArray  # before, after: of the attack on the encoder before and after
     after: FloatArray
-    unseen: FloatArray
-    blind: FloatArray
-    member: BoolArray
-    groups: npt.NDArray[np.int64] | None = None
+    unseen: FloatArray  # of the attack on an encoder that never saw the images
+    blind: FloatArray  # of the blind classifier
+    member: BoolArray  # whether a sample is one of the images to be forgotten; else it is a control
+    groups: npt.NDArray[np.int64] | None = None  # numbers of what the samples belong to; None: all are independent
 
 
 @dataclass(frozen=True)
 class Tail:
-    """The evidence of the upper tail of one attack's scores that images are kept in full.
+    """The evidence of the upper tail of one attack's scores that images are kept in full."""
 
-    Args:
-        above: share of the images that are after above each of `PERCENTILES`.
-        least: at least this share is kept, in [0, 1].
-        percentile: of `PERCENTILES`, at which ``least`` was found; None where it is 0.
-        excess: mean weight after minus unseen.
-        excess_blind: mean weight after minus that of the blind classifier.
-        kept_at_most: at most this share is kept, in steps of .005, at 97.5 % confidence; None: all may be.
-    """
-
-    above: tuple[float, ...]
-    least: float
-    percentile: float | None
-    excess: Estimate
-    excess_blind: Estimate
-    kept_at_most: float | None
+    above: tuple[float, ...]  # share of the images that are after above each of `PERCENTILES`
+    least: float  # at least this share is kept, in [0, 1]
+    percentile: float | None  # of `PERCENTILES`, at which ``least`` was found; None where it is 0
+    excess: Estimate  # mean weight after minus unseen
+    excess_blind: Estimate  # mean weight after minus that of the blind classifier
+    kept_at_most: float | None  # at most this share is kept, in steps of .005, at 97.5 % confidence; None: all may be
 
     @property
     def sign(self) -> str:
@@ -160,8 +143,7 @@ def weight_contrasts(
     Args:
         scores: S arrays (N,), higher = more likely a member.
         wanted: S numbers for each sum, and the chance at which its interval may miss on either side, in (0, 1/2).
-        member: (N,) bool.
-        groups: (N,) integers, equal for samples that depend on each other; without them all are independent.
+        member, groups: as `mi_core.metrics.delong.auc`.
 
     Raises as `mi_core.metrics.delong.auc`, for any of them.
 

@@ -34,16 +34,11 @@ class LeastShare:
     """With 95 % confidence at least the share ``low`` of the candidates was used.
 
     There is no point estimate: the largest of many noisy ratios would be too high.
-
-    Args:
-        low: in [0, 1].
-        threshold: the score at which the bound was found; None where ``low`` is 0.
-        n: number of samples, candidates and controls.
     """
 
-    low: float
-    threshold: float | None
-    n: int
+    low: float  # in [0, 1]
+    threshold: float | None  # the score at which the bound was found; None where ``low`` is 0
+    n: int  # number of samples, candidates and controls
 
 
 def share_used(
