@@ -248,10 +248,7 @@ class EncoderMISet(_Network):
 def clouds(similarities: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     """Each set of E similarities as points (0, 0, s), standardised over all 3 E coordinates of the set.
 
-    Args:
-        similarities: (N, E).
-
-    Returns (N, E, 3) float32; a set without spread stays at 0.
+    Takes (N, E), returns (N, E, 3) float32; a set without spread stays at 0.
 
     Example:
         >>> found = clouds(np.array([[0.5, 0.5]], dtype=np.float32))

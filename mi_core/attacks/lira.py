@@ -158,8 +158,6 @@ def _few(inside: _Side, outside: _Side, values: Scores, member: npt.NDArray[np.b
     With a shadow on either side it is read off their differences, as if all shifts were equal. With one shadow in all
     it is the deviation between samples. Both are at least as large as the noise, so that too few are called members.
     They are the same for all samples, so that the ranking does not depend on them.
-
-    Raises NumericError: there are fewer than 2 samples to tell it from.
     """
     both = (inside.count > 0) & (outside.count > 0)
     residuals = [(inside.location - outside.location)[both]] if both.any() else [values[member], values[~member]]

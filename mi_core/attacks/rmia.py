@@ -211,10 +211,7 @@ def _offline(outside: Scores, a: float) -> Scores:
 
 
 def _best_a(seen: _Seen, rows: Rows, shift: float) -> float:
-    """The a with the best mean AUC, each shadow attacked by means of the others that did not see a sample.
-
-    Raises NumericError: a sample has fewer than 2 such shadows.
-    """
+    """The a with the best mean AUC, each shadow attacked by means of the others that did not see a sample."""
     total, count = seen.total(~seen.inside, shift, 0.0)
     if count.min() < 2:
         raise NumericError(

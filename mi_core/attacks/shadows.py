@@ -30,8 +30,7 @@ def shadow_row(sample: str, shadow: str) -> str:
 def join_shadows(by_shadow: Mapping[str, Features]) -> Features:
     """The rows of several shadows, under the ids of `shadow_row`, with those of the population where all have one.
 
-    Args:
-        by_shadow: features by the name of the shadow, of the same measures.
+    Features are given by the name of the shadow, and are of the same measures.
     """
     values = {
         need: np.concatenate([own.values[need] for own in by_shadow.values()])

@@ -251,11 +251,9 @@ def random_dp_gamma(pairs: int) -> float:
     m + 1 with probability at most 1 / (m + 1).
     It counts only for a scale that was chosen without the private data, as a fixed one is.
 
-    Args:
-        pairs: m, at least 1, drawn independently.
+    There are m pairs, at least 1, drawn independently.
 
     Returns in (0, 1]; 1 where so few pairs say nothing.
-
     Raises ConfigError: there is no pair.
 
     Example:

@@ -51,10 +51,8 @@ class CaptionEmbedding(Measure):
 def caption_similarity(images: torch.Tensor, texts: torch.Tensor) -> torch.Tensor:
     """Cosine of each image's embedding with that of its own caption.
 
-    Args:
-        images, texts: (N, D) of any length; row i of both is one pair.
-
-    Returns (N,) in [-1, 1]; with an embedding of length 0 it is 0.
+    Takes (N, D) of any length, row i of both being one pair; returns (N,) in [-1, 1]; with an embedding of length 0
+    it is 0.
     Raises ShapeError: the shapes differ.
 
     Example:

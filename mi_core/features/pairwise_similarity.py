@@ -58,7 +58,6 @@ def pairwise_similarity(views: torch.Tensor, metric: str = "cosine") -> torch.Te
 
     Returns (N, V (V - 1) / 2): pairs (0, 1), (0, 2), ..., (V - 2, V - 1). Cosine and correlation lie in [-1, 1]; with
     an embedding of length 0 (or no spread) they are 0.
-
     Raises ShapeError: views is not (N, V, D); ConfigError: one view only, or an unknown metric.
 
     Example:

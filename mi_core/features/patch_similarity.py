@@ -92,10 +92,8 @@ def patches(images: torch.Tensor, grid: tuple[int, int], *, size: int | None = N
 def center_similarity(embeddings: torch.Tensor) -> torch.Tensor:
     """Cosine of the middle patch with each of the others.
 
-    Args:
-        embeddings: (N, P, D) of the patches in order, P odd.
-
-    Returns (N, P - 1) in [-1, 1]; with an embedding of length 0 it is 0.
+    Takes (N, P, D) of the patches in order, P odd; returns (N, P - 1) in [-1, 1]; with an embedding of length 0 it
+    is 0.
     Raises ShapeError: embeddings is not (N, P, D).
 
     Example:

@@ -107,13 +107,7 @@ def log_similarity(cosines: torch.Tensor) -> torch.Tensor:
 
 
 def by_views(cosines: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
-    """The statistic after 2, 3, ..., V views.
-
-    Args:
-        cosines: (N, V (V - 1) / 2), as `pairwise_similarity` orders them.
-
-    Returns (N, V - 1) float64.
-    """
+    """The statistic (N, V - 1) after 2, ..., V views, from cosines (N, V (V - 1) / 2) as of `pairwise_similarity`."""
     views = round((1 + np.sqrt(1 + 8 * cosines.shape[1])) / 2)
     logs = log_similarity(torch.tensor(cosines, dtype=torch.float32)).numpy()
     means = [logs[:, pairs_within(views, first)].mean(axis=1) for first in range(FIRST, views + 1)]

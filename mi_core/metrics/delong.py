@@ -138,10 +138,7 @@ def design_effect(scores: FloatArray, member: BoolArray, groups: _Integers) -> f
     independent, and 1 where an AUC has no variance. Intervals by groups widen further where groups are few: they take
     Student's quantile, and a variance that is rather too large.
 
-    Args:
-        scores, member, groups: as `auc`.
-
-    Raises ShapeError, ConfigError, NumericError: as `auc`.
+    Takes and raises what `auc` does.
 
     Example:
         >>> scores, member = np.repeat([3.0, 1.0, 2.0, 0.0], 10), np.arange(40) < 20

@@ -125,7 +125,6 @@ def tpr_at_fpr(
     Returns the rate, with ``false_positives`` and, for fewer than 10 / fpr non-members, ``supported`` False. With
     groups their effective number counts instead (`mi_core.metrics.intervals.worth_of`); with fewer the bootstrap covers
     too little (92.9 % with 500 samples of each class in groups of 1 to 10, 94.8 % with 8,000).
-
     Raises ShapeError, NumericError: as `mi_core.metrics.delong.split_scores` and
     `mi_core.metrics.intervals.Groups.from_codes`; ConfigError: as there, or fpr is not within (0, 1], or resamples are
     below 1.
@@ -175,9 +174,6 @@ def published_tpr(precision: float) -> float | None:
 
     Every cell of its table 2 equals 0.1 p / (1 - p) within rounding: the rate is read off the ROC curve of hard
     decisions by linear interpolation, so a guess gives 0.1. `tpr_at_fpr` is the rate of the scores themselves.
-
-    Args:
-        precision: of the decisions, in [0, 1].
 
     Returns percent, or None for a precision of 1, where the interpolation has no end.
 

@@ -20,10 +20,7 @@ Array = npt.NDArray[np.float64]
 def pareto_front(costs: Array) -> npt.NDArray[np.bool_]:
     """A mask of the trials that no other beats: none is at most as costly in everything and less costly in something.
 
-    Args:
-        costs: (T, K), less is better.
-
-    Returns (T,) bool; trials of equal costs are in it together.
+    Takes costs (T, K), less is better; returns (T,) bool; trials of equal costs are in it together.
     Raises ShapeError: another shape; NumericError: a cost is not a number.
 
     Example:

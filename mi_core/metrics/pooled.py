@@ -79,10 +79,7 @@ def difference(first: Estimate, second: Estimate) -> Estimate:
     same samples are in both, errors that they share are counted twice, and the interval is too wide; errors that go
     opposite ways make it too narrow. A paired interval (`mi_core.metrics.delong.auc_difference`) takes the scores.
 
-    Args:
-        first, second: with their 95 % intervals.
-
-    Returns the difference; n is the smaller one.
+    Both have 95 % intervals; n of the difference is the smaller one.
 
     Example:
         >>> change = difference(Estimate(0.6, 0.5, 0.7, 100), Estimate(0.9, 0.8, 0.95, 100))

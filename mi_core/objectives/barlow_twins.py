@@ -20,13 +20,9 @@ _LEAST = 1e-5  # added to variances, as by the batch norm of the released code
 def barlow_twins_loss(first: torch.Tensor, second: torch.Tensor, redundancy: float) -> torch.Tensor:
     """Equation 1 of Barlow Twins, over the batches of all workers.
 
-    Args:
-        first, second: (B, D) projections of the two views; B is equal on all workers.
-        redundancy: lambda, the weight of what different coordinates share.
-
+    Takes (B, D) projections of the two views, B equal on all workers, and lambda (`BarlowTwinsParameters`).
     Returns a scalar, float32, the same on all workers. The mean over workers of its gradient is that of one worker with
     the whole batch.
-
     Raises ShapeError: the views differ in shape; ConfigError: redundancy is below 0.
 
     Example:

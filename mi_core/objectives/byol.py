@@ -20,11 +20,7 @@ from mi_core.objectives.base import MomentumObjective, rising, width_of
 def byol_loss(predictions: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """Equation 2 of BYOL: the mean of 2 - 2 cos over B predictions.
 
-    Args:
-        predictions, targets: (B, D) of any length; gradients flow to the predictions only.
-
-    Returns a scalar, float32, in [0, 4].
-
+    Takes (B, D) of any length; gradients flow to the predictions only. Returns a scalar, float32, in [0, 4].
     Raises ShapeError: the shapes differ.
 
     Example:

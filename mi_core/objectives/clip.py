@@ -33,12 +33,9 @@ _MOST_SCALE = math.log(100.0)  # section 2.5: the logits are never scaled by mor
 def image_text_info_nce(images: torch.Tensor, texts: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     """The symmetric loss of figure 3 of CLIP: mean of the cross-entropies over images and over texts.
 
-    Args:
-        images, texts: (B, D) embeddings of any length; row i of both is one pair; B is equal on all workers.
-        scale: factor of the cosines, above 0.
-
+    Takes (B, D) embeddings of any length, row i of both being one pair, B equal on all workers, and the factor of the
+    cosines, above 0.
     Returns a scalar, float32: the mean over this worker's pairs, against the pairs of all workers.
-
     Raises ShapeError: the shapes differ.
 
     Example:
@@ -153,7 +150,6 @@ def sigmoid_loss(images: torch.Tensor, texts: torch.Tensor, scale: torch.Tensor,
         bias: added to them; strongly negative at first, since most pairs do not belong together.
 
     Returns a scalar, float32: the mean over this worker's images, with the captions of all workers.
-
     Raises ShapeError: the shapes differ.
 
     Example:

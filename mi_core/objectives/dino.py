@@ -25,13 +25,9 @@ def dino_loss(
 ) -> torch.Tensor:
     """Cross-entropy of the student's distribution under the teacher's, equation 2 of DINO: the mean over B images.
 
-    Args:
-        student, teacher: (B, K) scores; gradients flow to the student only.
-        centre: (K,) taken from the teacher's scores.
-        temperature, teacher_temperature: by which scores are divided, above 0.
-
+    Takes scores (B, K) of both, the centre (K,) that is taken from the teacher's, and the temperatures by which scores
+    are divided, above 0; gradients flow to the student only.
     Returns a scalar, float32.
-
     Raises ShapeError: the shapes do not fit.
 
     Example:

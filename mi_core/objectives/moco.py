@@ -24,11 +24,8 @@ from mi_core.runtime import upload
 def queue_info_nce(queries: torch.Tensor, keys: torch.Tensor, queue: torch.Tensor, temperature: float) -> torch.Tensor:
     """InfoNCE of queries against their keys and a queue: equation 1 of MoCo, the mean over B queries.
 
-    Args:
-        queries, keys: (B, D) of length 1; gradients flow to the queries.
-        queue: (K, D) of length 1, the negatives.
-        temperature: tau > 0.
-
+    Takes queries and keys (B, D) and the queue (K, D), the negatives, of length 1, and tau > 0; gradients flow to the
+    queries.
     Returns a scalar, float32.
     Raises ShapeError: the shapes do not fit; ConfigError: the temperature is not above 0.
 
@@ -49,10 +46,7 @@ def queue_info_nce(queries: torch.Tensor, keys: torch.Tensor, queue: torch.Tenso
 def in_batch_info_nce(queries: torch.Tensor, keys: torch.Tensor, temperature: float) -> torch.Tensor:
     """InfoNCE with the keys of all workers as negatives, times 2 tau: ``ctr`` of MoCo v3's algorithm 1.
 
-    Args:
-        queries, keys: (B, D) of any length; gradients flow to the queries only.
-        temperature: tau > 0.
-
+    Takes queries and keys (B, D) of any length, and tau > 0; gradients flow to the queries only.
     Returns a scalar, float32: the mean over this worker's queries.
     Raises ShapeError: the shapes do not fit; ConfigError: the temperature is not above 0.
     """

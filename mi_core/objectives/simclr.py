@@ -20,13 +20,9 @@ from mi_core.objectives.base import Objective, gather, own_rows, similarities, w
 def nt_xent(first: torch.Tensor, second: torch.Tensor, temperature: float) -> torch.Tensor:
     """NT-Xent of two views per image: the mean over this worker's 2B views.
 
-    Args:
-        first, second: (B, D) projections of the two views, of any length; B is equal on all workers.
-        temperature: tau > 0.
-
+    Takes (B, D) projections of the two views, of any length, B equal on all workers, and tau > 0.
     Returns a scalar, float32. Under a process group the negatives come from all workers, and the mean over workers of
     this value and of its gradient equals the single-process one on the whole batch.
-
     Raises ShapeError: the views differ in shape; ConfigError: the temperature is not above 0.
 
     Example:

@@ -24,10 +24,7 @@ def vicreg_loss(
 ) -> torch.Tensor:
     """The three terms of VICReg, variance and covariance over the batches of all workers.
 
-    Args:
-        first, second: (B, D) projections of the two views; B is equal on all workers, and above 1 in all.
-        invariance, variance, covariance: lambda, mu and nu, the weights of the terms.
-
+    Takes (B, D) projections of the two views, B equal on all workers and above 1 in all, and the weights of the terms.
     Returns:
         A scalar, float32. The mean over workers of it and of its gradient is that of one worker with the whole batch.
 

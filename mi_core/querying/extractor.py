@@ -225,7 +225,6 @@ def best_batch(start: int, most: int, trial: Callable[[int], float]) -> int:
 
     Returns the largest number that paid. Where memory ended the search it is half of what fitted, since encoders that
     are loaded later need room too, but not below a ``start`` that fitted.
-
     Raises torch.OutOfMemoryError: not even one query fits.
 
     Example:

@@ -42,8 +42,7 @@ def tried_precision(encoders: Iterable[Tried]) -> str:
     ViT-B, on an EPYC with AVX512-BF16), so no clock decides: the same audit on the same machine has the same precision.
     Each encoder is asked for images of noise in both, and no answer may turn by more than a cosine of .999.
 
-    Args:
-        encoders: in evaluation mode. One behind an API or a defense is not tried.
+    They are in evaluation mode. One behind an API or a defense is not tried.
     """
     plain = [one for one in encoders if type(one.encoder) is Encoder] if has_bfloat16() else []
     return "bfloat16" if plain and all(map(_is_alike, plain)) else "float32"

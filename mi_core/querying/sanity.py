@@ -96,10 +96,8 @@ def ranks(similar: torch.Tensor) -> torch.Tensor:
 
     Ties count half. An encoder that tells nothing apart has .5.
 
-    Args:
-        similar: (P, N, N), of `similarities`.
-
-    Returns (N,) float64 in [0, 1]: one per image, the mean over the P pairs of views.
+    Takes (P, N, N) of `similarities`; returns (N,) float64 in [0, 1]: one per image, the mean over the P pairs of
+    views.
     Raises ShapeError: not (P, N, N).
 
     Example:
@@ -113,13 +111,10 @@ def ranks(similar: torch.Tensor) -> torch.Tensor:
 
 
 def mean_of(values: torch.Tensor) -> tuple[Estimate, float]:
-    """The mean of N values with Student's 95 % interval, and the one-sided p-value of a mean of at most 0.
+    """The mean of N >= 2 values (N,) with Student's 95 % interval, and the one-sided p-value of a mean of at most 0.
 
     The p-value is at most .025 where the interval lies above 0. N is at least 64 in practice, so the values need not be
     normal.
-
-    Args:
-        values: (N,) float64, N at least 2.
 
     Raises ShapeError: not (N,); ConfigError: fewer than 2 values.
 
@@ -172,7 +167,6 @@ def view_consistency(
     ``ranking``, two entries, for hard views and for the audit's: the mean rank of ``encoder``, ``better`` or not, and
     under ``baselines`` by name their ``mean``, the ``gain`` of the encoder and ``p``. Estimates are as
     `records.Estimate.as_json` writes them.
-
     Raises ShapeError, ConfigError: as `similarities`.
     """
     networks: dict[str, Encoder | None] = {_OWN_NAME: _quicker(encoder, device), RAW_PIXELS: None}

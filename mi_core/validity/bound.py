@@ -59,7 +59,6 @@ def outcome(limits: Iterable[tuple[float, float]], bound: float) -> str:
 
     Returns ``met``: every upper limit is at or below the bound; ``not met``: the lower limit of an attack is above it;
     ``cannot tell``: neither.
-
     Raises ShapeError: there is no attack; ConfigError: the bound is out of range.
 
     Example:

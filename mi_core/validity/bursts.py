@@ -33,7 +33,6 @@ def find_bursts(embeddings: _Float32, side: BoolArray) -> npt.NDArray[np.int64] 
 
     Returns (N,) a number for each burst or single image; None: no more images are joined than chance joins, or fewer
     than 3 are left of a side: then the sides lie apart as wholes, which the classifier on these embeddings tells.
-
     Raises ShapeError, NumericError: the shapes do not fit, or an embedding is not finite.
     """
     count, _ = check_shape("embeddings", embeddings, "N D")

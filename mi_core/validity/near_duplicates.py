@@ -123,7 +123,6 @@ def near_pairs(hashes: Hashes, *, distance: int = 3) -> Pairs:
         distance: 0 to 8 bits.
 
     Returns (P, 2) rows i < j, in the order of i, then j.
-
     Raises as `distinct_hashes` and `near_tables`.
 
     Example:
@@ -223,8 +222,7 @@ def confirmed(pairs: Pairs, levels: npt.NDArray[np.uint8], *, least: float = 0.9
 def first_copies(pairs: Pairs, levels: npt.NDArray[np.uint8], *, least: float = 0.92) -> npt.NDArray[np.int64]:
     """For each of N images, the row of the first image that it is a near-copy of; its own row where there is none.
 
-    Args:
-        pairs: (P, 2) rows with close hashes; levels, least: as `confirmed`.
+    The pairs (P, 2) are rows with close hashes; levels and least are as in `confirmed`.
 
     Raises as `confirmed`.
 

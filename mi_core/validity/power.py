@@ -46,7 +46,6 @@ def verdict_power(n_candidate: int, n_control: int, auc: float, *, by: str = CHO
         factor: least robustness, at least 1; by choice.
 
     Returns in [0, 1]; by choice in steps of 1 / 4000.
-
     Raises ConfigError: a number is out of range, or no such way.
 
     Example:
@@ -120,12 +119,8 @@ def power_as_json(n_candidate: int, n_control: int, *, by: str, factor: float) -
 def needed_images(auc: float, *, by: str = CHOICE, factor: float = FACTOR) -> int | None:
     """How many candidates, and as many controls, it takes to say ``leak`` of an AUC with the chance `POWER`.
 
-    Args:
-        auc: of all candidates, in (.5, 1].
-        by, factor: as `verdict_power`.
-
+    The AUC is of all candidates, in (.5, 1]; the rest is as in `verdict_power`.
     Returns two digits that count, rounded up; None where more than 10 ** 9 would be needed.
-
     Raises as `verdict_power`.
 
     Example:

@@ -51,8 +51,7 @@ def png_bytes(images: torch.Tensor) -> list[bytes]:
 
     The pixels are stored, not compressed, which takes a twentieth of the time.
 
-    Args:
-        images: (N, C, H, W) float in [0, 1], of 1 or 3 channels; rounded to the nearest of 256 values.
+    Images are (N, C, H, W) float in [0, 1], of 1 or 3 channels, and rounded to the nearest of 256 values.
 
     Raises ShapeError: another number of axes; KeyError: another number of channels.
     """

@@ -166,7 +166,6 @@ def least_share_above(
 
     Returns the bound, with the position in ``percentiles`` at which it was found as its threshold; and for each
     percentile the share of ``after`` above it.
-
     Raises ShapeError or ConfigError: a side is empty, level or a percentile is out of range, or worth below 1.
     """
     inside, outside = np.sort(np.asarray(after)), np.sort(np.asarray(unseen))

@@ -68,16 +68,16 @@ def test_no_gradient_flows_into_the_teacher() -> None:
 
 def test_the_teacher_has_all_heads_and_follows() -> None:
     made = network(momentum=0.5)
-    backbone, heads = made.momentum_parts()
-    assert list(heads) == ["projection", "prototypes"]
+    assert made.copied == ("projection", "prototypes")
+    followers = [made.key_backbone, made.key_projection, made.key_prototypes]
     before = made.key_prototypes.weight_v.clone()
     with torch.no_grad():
         made.prototypes.weight_v.add_(1.0)
     made.after_step(0.5)  # momentum .75
-    torch.testing.assert_close(heads["prototypes"].weight_v, before + 0.25)
+    torch.testing.assert_close(made.key_prototypes.weight_v, before + 0.25)
     made.restart()
     torch.testing.assert_close(made.key_prototypes.weight_v, made.prototypes.weight_v)
-    assert not any(weight.requires_grad for part in (backbone, *heads.values()) for weight in part.parameters())
+    assert not any(weight.requires_grad for part in followers for weight in part.parameters())
 
 
 def test_prototypes_are_cosines_and_those_of_weight_norm() -> None:
