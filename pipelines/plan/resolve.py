@@ -174,7 +174,7 @@ class _Resolver:
             if sent is None or sent[0] is None:
                 views = None
             else:
-                views = Views(crafter=self.encoder(sent[0])) if isinstance(sent[0], str) else Views(*sent)
+                views = Views(crafter=self.encoder(sent[0])) if isinstance(sent[0], str) else Views(sent[0], sent[1])
             self.queries[known] = Query(
                 self.encoder(name),
                 epoch,
