@@ -31,6 +31,7 @@ def head_weights(state: State) -> State:
         ConfigError: two weights would get one name, as those of ``layer1.0`` and ``layer2.0``.
 
     Example:
+        >>> import torch
         >>> sorted(head_weights({"net.2.weight": torch.ones(1), "net.2.bias": torch.ones(1)}))
         ['2.bias', '2.weight']
     """
@@ -51,6 +52,7 @@ def gaps(state: State) -> list[int]:
     """Places in a head whose layer has no weights: the first of every row of missing numbers.
 
     Example:
+        >>> import torch
         >>> gaps({"0.weight": torch.ones(3, 2), "3.weight": torch.ones(1, 3)})
         [1]
     """
@@ -70,6 +72,7 @@ def head_module(state: State, activation: str = "relu") -> nn.Sequential:
         ConfigError: a layer is neither linear nor a batch norm, or there is no such activation.
 
     Example:
+        >>> import torch
         >>> head_module({"0.weight": torch.ones(3, 2), "2.weight": torch.ones(1, 3), "2.bias": torch.ones(1)}, "gelu")
         Sequential(
           (0): Linear(in_features=2, out_features=3, bias=False)
