@@ -93,11 +93,11 @@ LIGHT = (
 )
 # The size of the house. A figure may only be lowered: what comes in is paid for by what goes.
 BUDGET = {  # allowed, and how far below it a count may lie before the budget is lowered
-    "product lines": (71_259, 300),
-    "lines of code": (44_790, 300),
-    "files": (539, 5),
-    "test lines": (60_920, 500),
-    "words": (68_615, 500),
+    "product lines": (64_400, 300),
+    "lines of code": (41_060, 300),
+    "files": (387, 5),
+    "test lines": (55_490, 500),
+    "words": (36_470, 500),
 }
 PAGES = ("docs", "configs", "cluster", "pipelines")
 
