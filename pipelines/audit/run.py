@@ -54,7 +54,6 @@ from pipelines.run.heartbeat import heartbeat
 from pipelines.run.machine import watched
 from pipelines.run.points import Run, points, runs_of
 from pipelines.run.ray_session import HELPER_MEMORY, TASK_MEMORY, borne, check_connected, mapped, ray_cluster
-from pipelines.run.registration import code_digest
 from pipelines.tune import run as tune
 
 STAGE_RUNS: dict[str, Callable[[Sequence[Run], Sequence[Planned]], None]] = {
@@ -361,7 +360,7 @@ def _state(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
     files = {path.removeprefix(folder.path): stamp for path, stamp in stamps.items()}
     return {
         "config_sha256": digest(config.model_dump(mode="json", by_alias=True)),
-        "tool": code_digest(),
+        "tool": registration.code_digest(),
         "versions": versions(),
         "files_sha256": digest(
             {name: stamp for name, stamp in files.items() if name not in _BESIDE and "/." not in name}

@@ -153,7 +153,7 @@ def test_a_run_that_changed_is_not_finished(
     elif change == "setting":
         config["resources"] = config.get("resources", {}) | {"encoder_actors": 1, "object_store_mb": 99}
     else:
-        monkeypatch.setattr("pipelines.run.folder.code_digest", dict)
+        monkeypatch.setattr("pipelines.run.registration.code_digest", dict)
     place = RunFolder(str(folder))
     assert not is_finished(with_settled_precision(parse(config, "small.yaml"), place), place)
 
