@@ -282,7 +282,7 @@ def test_open_does_not_show_an_old_report(
     monkeypatch.setattr(sys, "argv", ["encoder-audit", "report", str(tmp_path), "--open"])
     with pytest.raises(SystemExit):
         cli.main()
-    ((config, *_, last, _, _, _, _, show),) = ran
+    ((config, _, last, show),) = ran
     assert (config, last, show) == (str(tmp_path), "report", True)
 
 
