@@ -14,7 +14,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-from pipelines.cli import catalogue
+from pipelines.cli import listing
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = ("mi_core", "pipelines/config")
@@ -155,13 +155,13 @@ def _entries(folder: str) -> list[Any]:
 def _methods(kind: str) -> str:
     """A page of all attacks or defenses."""
     parts = [f"# {kind.capitalize()}s"]
-    methods = catalogue.methods(kind)
-    for name, facts in catalogue.facts()[kind].items():
+    methods = listing.methods(kind)
+    for name, facts in listing.facts()[kind].items():
         method = methods[name]
         told = "\n".join(f"- **{fact}**: {value}" for fact, value in facts.items() if fact != "settings")
         more = f"[Documentation][{_full_name(method)}], [parameters][{_full_name(method.Parameters)}]. In a config:"
         summary = str(method.__doc__).splitlines()[0]
-        parts += [f"## {name}", summary, told, more, f"```yaml\n{catalogue.example(kind, name)}\n```"]
+        parts += [f"## {name}", summary, told, more, f"```yaml\n{listing.in_config(kind, name)}\n```"]
     return "\n\n".join(parts)
 
 
@@ -172,7 +172,7 @@ def _full_name(method: type[Any]) -> str:
 def _encoders() -> str:
     """A page of all encoders."""
     parts = ["# Encoders"]
-    for heading, entries in catalogue.facts().items():
+    for heading, entries in listing.facts().items():
         if heading not in ("attack", "defense"):
             parts += [f"## {heading}", "\n".join(f"- **{name}**: {told['']}" for name, told in entries.items())]
     return "\n\n".join(parts)
