@@ -156,7 +156,7 @@ def _methods(kind: str) -> str:
     """A page of all attacks or defenses."""
     parts = [f"# {kind.capitalize()}s"]
     methods = listing.methods(kind)
-    for name, facts in listing.facts()[kind].items():
+    for name, facts in listing.facts_in(kind).items():
         method = methods[name]
         told = "\n".join(f"- **{fact}**: {value}" for fact, value in facts.items() if fact != "settings")
         more = f"[Documentation][{_full_name(method)}], [parameters][{_full_name(method.Parameters)}]. In a config:"

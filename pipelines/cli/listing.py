@@ -32,6 +32,11 @@ _TABLES = {  # by command: heading of the table, and of its second column
         "endpoint's adapter": "what is sent and answered",
     },
 }
+_DOCUMENTED = {  # tables whose entries are told by the first lines of their docstrings
+    "framework": ("mi_core.objectives", "OBJECTIVES"),
+    "from elsewhere": ("mi_core.adoption.builders", "LOADERS"),
+    "endpoint's adapter": ("mi_core.encoders.remote.adapters", "ADAPTERS"),
+}
 _HELP = "One of them: prints its documentation."
 AttackName = Annotated[str | None, typer.Argument(help=_HELP, metavar="[NAME]", autocompletion=attacks)]
 DefenseName = Annotated[str | None, typer.Argument(help=_HELP, metavar="[NAME]", autocompletion=defenses)]
@@ -59,12 +64,11 @@ def _print(command: str, name: str | None) -> None:
     if name is not None:
         output.print(Markdown(page(command.removesuffix("s"), name)))
         return
-    told = facts()
     for heading, column in _TABLES[command].items():
         table = Table(box=box.SIMPLE_HEAD)
         table.add_column(heading, no_wrap=True)
         table.add_column(column)
-        for entry, lines in told[heading].items():
+        for entry, lines in facts_in(heading).items():
             table.add_row(entry, "\n".join(f"{fact}: {value}" if fact else value for fact, value in lines.items()))
             if len(lines) > 1:
                 table.add_section()
@@ -86,15 +90,18 @@ Facts = dict[str, str]
 
 def facts() -> dict[str, dict[str, Facts]]:
     """The facts of every entry by name, by the heading of its table."""
-    backbones = _table("mi_core.encoders", "ENCODERS")
-    elsewhere = _table("mi_core.adoption.builders", "LOADERS")
-    return {
-        **{kind: {name: _facts_of(kind, one) for name, one in methods(kind).items()} for kind in ("attack", "defense")},
-        "backbone": {name: {"": architecture.summary} for name, architecture in backbones.items()},
-        "framework": _first_lines(_table("mi_core.objectives", "OBJECTIVES")),
-        "from elsewhere": _first_lines({f"{name}:...": load for name, load in elsewhere.items()}),
-        "endpoint's adapter": _first_lines(_table("mi_core.encoders.remote.adapters", "ADAPTERS")),
-    }
+    return {heading: facts_in(heading) for table in _TABLES.values() for heading in table}
+
+
+def facts_in(heading: str) -> dict[str, Facts]:
+    """The facts of the entries of one table by name; the others are not imported."""
+    if heading in ("attack", "defense"):
+        return {name: _facts_of(heading, method) for name, method in methods(heading).items()}
+    if heading == "backbone":
+        return {name: {"": one.summary} for name, one in _table("mi_core.encoders", "ENCODERS").items()}
+    suffix = ":..." if heading == "from elsewhere" else ""
+    entries = _table(*_DOCUMENTED[heading]).items()
+    return {f"{name}{suffix}": {"": str(entry.__doc__).splitlines()[0]} for name, entry in entries}
 
 
 def methods(kind: str) -> Mapping[str, type[Any]]:
@@ -138,7 +145,7 @@ def page(kind: str, name: str) -> str:
     """
     there = methods(kind)
     method = there[check_choice(kind, name, there)]
-    told = "\n".join(f"- {fact}: {value}" for fact, value in facts()[kind][name].items())
+    told = "\n".join(f"- {fact}: {value}" for fact, value in _facts_of(kind, method).items())
     parts = [import_module(method.__module__), method, *method.Parameters.__mro__[:-1]]
     documented = [inspect.cleandoc(part.__doc__) for part in parts if part.__doc__]
     texts = [re.sub(r"\n    (?=\S)", "\n- ", text).replace("``", "`") for text in documented]
@@ -161,7 +168,3 @@ def _facts_of(kind: str, method: type[Any]) -> Facts:
             "settings": ", ".join(f"{name} = {value}" for name, value in asdict(method.Parameters()).items()),
         }
     return {fact: value for fact, value in {**told, "source": method.source}.items() if value}
-
-
-def _first_lines(table: Mapping[str, Any]) -> dict[str, Facts]:
-    return {name: {"": str(entry.__doc__).splitlines()[0]} for name, entry in table.items()}
