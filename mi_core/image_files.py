@@ -355,10 +355,10 @@ class Samples(NamedTuple):
 
 def samples_of(image: Image.Image) -> Samples:
     """The samples of an image that Pillow opened."""
-    return _told(image.tag_v2) if isinstance(image, TiffImagePlugin.TiffImageFile) else Samples()
+    return _samples_in(image.tag_v2) if isinstance(image, TiffImagePlugin.TiffImageFile) else Samples()
 
 
-def _told(tags: Mapping[int, Any]) -> Samples:
+def _samples_in(tags: Mapping[int, Any]) -> Samples:
     bits = tags.get(258, (1,))
     return Samples(bits[0], tags.get(339, (1,))[0], tags.get(277, len(bits)), tags.get(262, 0), tags.get(284) == 2)
 
@@ -381,6 +381,6 @@ def tiff_in_words(data: bytes) -> str:
         stream = io.BytesIO(data)
         stream.seek(tags.next)
         tags.load(stream)
-        return _told(tags).words() if len(tags) else ""
+        return _samples_in(tags).words() if len(tags) else ""
     except Exception:  # noqa: BLE001 - damaged tags fail in any way
         return ""

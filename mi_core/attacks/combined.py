@@ -136,11 +136,11 @@ class Combined(Attack):
         standard = _standard(numbers, self._scale(numbers))
         folds = stratified_folds(side, groups, self.seed, f"{self.name} on audited samples")
         scores = np.empty(len(side))
-        scores[folds[0]] = _of_unit_spread(standard[:, 0])[folds[0]]
+        scores[folds[0]] = _scale_to_unit_spread(standard[:, 0])[folds[0]]
         for number, here in enumerate(folds[1:], start=1):
             known = np.concatenate(folds[:number])
             weight, _ = self._regression(standard[known], side[known])
-            scores[here] = _of_unit_spread(standard @ weight)[here]
+            scores[here] = _scale_to_unit_spread(standard @ weight)[here]
         return {"names": features.ids, "scores": scores, "threshold": np.array(0.0)}
 
     def _regression(self, standard: Scores, member: npt.NDArray[np.bool_]) -> tuple[Scores, Scores]:
@@ -232,6 +232,6 @@ def _standard(numbers: Scores, scale: Scores) -> Scores:
     return np.asarray((numbers - scale[0]) / scale[1], dtype=np.float64)
 
 
-def _of_unit_spread(scores: Scores) -> Scores:
+def _scale_to_unit_spread(scores: Scores) -> Scores:
     """Scores of all audited samples by one regression, in their own standard deviations."""
     return np.asarray((scores - scores.mean()) / max(scores.std(), _LEAST), dtype=np.float64)

@@ -204,10 +204,10 @@ def judge_claim(
     mine = Drawn(drawn.strata[units], drawn.albums, drawn.held_back[units])
     found: list[tuple[DesignResult, npt.NDArray[np.float64]]] = []
     if drawn.held_back.any():
-        found.append(_of_held_back(drawn, mine, images, waves, digest64(seed, HELD_BACK), draws))
+        found.append(_judge_held_back(drawn, mine, images, waves, digest64(seed, HELD_BACK), draws))
     pair = _pair_of(drawn, units, caption_scores)
     if pair is not None:
-        found.append(_of_captions(*pair, ~mine.held_back, waves, digest64(seed, CAPTIONS), draws))
+        found.append(_judge_captions(*pair, ~mine.held_back, waves, digest64(seed, CAPTIONS), draws))
     # together the bets are a martingale from wave to wave, as those on captions know what a wave holds back
     ends = np.append(np.flatnonzero(np.diff(waves)), count - 1)
     whole = np.sum([path for _, path in found], axis=0)[ends]
@@ -258,7 +258,7 @@ def support_of(
     return (found / found.sum() + even) / 2 if found.any() else even
 
 
-def _of_held_back(
+def _judge_held_back(
     drawn: Drawn, mine: Drawn, scores: npt.NDArray[np.float64], waves: npt.NDArray[np.int64], seed: int, draws: int
 ) -> tuple[DesignResult, npt.NDArray[np.float64]]:
     """The result, and the logarithm of the wealth after each unit."""
@@ -284,7 +284,7 @@ def _pair_of(drawn: Drawn, units: npt.NDArray[np.int64], caption_scores: FloatAr
     return values[rows, mine], values[rows, 1 - mine]
 
 
-def _of_captions(
+def _judge_captions(
     shown: npt.NDArray[np.float64],
     other: npt.NDArray[np.float64],
     published: BoolArray,

@@ -196,7 +196,7 @@ class EncoderFlags:
         """Tell whether an encoder is named by a flag."""
         return self.encoder is not None or self.url is not None
 
-    def of_claim(self) -> tuple[str, dict[str, Any]]:
+    def claim_arguments(self) -> tuple[str, dict[str, Any]]:
         """The encoder, and the settings of `pipelines.lots.claim.claim`.
 
         Raises:

@@ -204,7 +204,7 @@ def register(lot: LotFolder, decided_by: DecidedBy, named: EncoderFlags) -> None
     from pipelines.lots.claim import register_claim
 
     beacon = _named_beacon(decided_by)
-    model, settings = named.of_claim()
+    model, settings = named.claim_arguments()
     question = register_claim(lot, model, beacon, **settings)
     output.print(f"registration: {question.commitment}")
     output.print(
@@ -234,7 +234,7 @@ def ask(
     from mi_core.lots.words import grade_in_words, headline, lines
     from pipelines.lots.claim import claim
 
-    model, settings = named.of_claim()
+    model, settings = named.claim_arguments()
     found = claim(lot, model, beacon=beacon.strip(), missing_ok=missing_ok, address=address, **settings)
     output.print(f"{headline(found.result, found.grade)}\n", soft_wrap=True, highlight=False)
     graded = grade_in_words(found.grade, found.alone, found.question.given)

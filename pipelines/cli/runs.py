@@ -118,7 +118,7 @@ def verify(
     if claimed:
         again = None
         if named.names_encoder:
-            model, settings = named.of_claim()
+            model, settings = named.claim_arguments()
             again = ask_again(file, place, model, **settings)
         checks = verify_claim(file, roots=roots, again=again)
         output.print(in_a_line(Stated.read(file), checks), soft_wrap=True, highlight=False, markup=False)

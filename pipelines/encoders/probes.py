@@ -39,14 +39,14 @@ class Probe:
         total, shown = VIEWS * len(images) * (1 if reference is None else 2), 0
         with meter("trying out the encoder", total, "views") as told:
 
-            def asked(views: int) -> None:
+            def count_views(views: int) -> None:
                 nonlocal shown
                 shown += views
                 told(shown)
 
             recipe = self.config.views()
             return view_consistency(
-                encoder, reference, images, streams, recipe, device=device, fresh=fresh, asked=asked
+                encoder, reference, images, streams, recipe, device=device, fresh=fresh, asked=count_views
             )
 
 

@@ -194,7 +194,7 @@ def _number(
     new = _without(readable, release.earlier)
     fresh = len(new)
     if elsewhere is not None:
-        new = _without(new, _seen_in(new, elsewhere))
+        new = _without(new, _find_seen(new, elsewhere))
         say("lot", f"{count_of(fresh - len(new), 'image', 'images')} seen elsewhere: published, and not in the lot")
     every = len(new)
     if len(readable) and not fresh:
@@ -231,7 +231,7 @@ def _without(images: pa.Table, shas: set[str]) -> pa.Table:
     return images.filter(pc.invert(pc.is_in(images["sha256"], value_set=pa.array(sorted(shas), pa.string()))))
 
 
-def _seen_in(images: pa.Table, source: SourceConfig) -> set[str]:
+def _find_seen(images: pa.Table, source: SourceConfig) -> set[str]:
     """The pixels (SHA-256) of those images of a lot that stand in a source, as they are or nearly.
 
     Args:

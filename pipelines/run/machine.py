@@ -162,7 +162,7 @@ def watched(folder: str) -> Iterator[None]:
 def note(folder: str) -> None:
     """Write down the processes of this process's local Ray, if it has one."""
     session = _session()
-    mine = [] if session is None else [one for one in descendants(os.getpid()) if _of_ray(one, session)]
+    mine = [] if session is None else [one for one in descendants(os.getpid()) if _belongs_to_ray(one, session)]
     if mine:
         record = {
             "machine": identity(),
@@ -178,7 +178,7 @@ def end_leftovers(folder: str) -> int:
     record: dict[str, Any] = storage.read_json_or(f"{folder}/{RECORD}", {})
     if record.get("machine") != identity() or Process(*record["driver"]).alive():
         return 0
-    left = [one for one in (Process(*pair) for pair in record["processes"]) if _of_ray(one, record["session"])]
+    left = [one for one in (Process(*pair) for pair in record["processes"]) if _belongs_to_ray(one, record["session"])]
     ended = end_all(left)
     if ended:
         say("ray", f"ended {count_of(ended, 'process', 'processes')} that a killed run of this folder had left")
@@ -192,7 +192,7 @@ def _session() -> str | None:
     return None
 
 
-def _of_ray(process: Process, session: str) -> bool:
+def _belongs_to_ray(process: Process, session: str) -> bool:
     """Tell whether a process is of Ray's session by its command line; agents and workers give themselves titles."""
     command = process.command()
     return process.alive() and (session in command or command.startswith("ray::"))

@@ -32,7 +32,7 @@ from mi_core.streams import pixel_streams
 from mi_core.training.loop import PretrainingParameters
 from mi_core.training.optimizers import OptimizerParameters
 from mi_core.validity.verdict import Validity
-from tests.studies.false_leaks import AUCS, Rows, asked, blind_features, made_references, small
+from tests.studies.false_leaks import AUCS, Rows, blind_features, made_references, small, verdict_of
 from tests.studies.shared import WIDE, Result, Scores, cifar10, consistency, counted, published, trained, untrained
 
 CROPS = SimCLRAugmentation(crop_scale=(0.8, 1.0), jitter_probability=0, grayscale=0)
@@ -43,7 +43,7 @@ DIGITS = SimCLRAugmentation(
 DRAWS, CELL, WHOLE = 400, 200, 50  # of exchangeable groups, of a cell, and those of a cell that are read in full
 
 
-def drawn(rng: np.random.Generator, rows: Rows, liked: Scores, n: int) -> Rows:
+def draw_weighted(rng: np.random.Generator, rows: Rows, liked: Scores, n: int) -> Rows:
     """Some rows, with weights exp(liked)."""
     weights = np.exp(liked[rows])
     return rng.choice(rows, n, replace=False, p=weights / weights.sum())
@@ -75,7 +75,7 @@ class Pool:
     def checked(self, candidates: Rows, controls: Rows) -> Callable[[Scores, bool], Validity]:
         """The verdict on scores (N,) of candidates against controls; whether all checks are asked at any rate."""
         rows = np.concatenate([candidates, controls])
-        verdict = asked(
+        verdict = verdict_of(
             self.references[:, rows],
             self.unseen[:, rows],
             self.embeddings[rows],
@@ -122,8 +122,8 @@ def main(path: str, draws: int = DRAWS, cell: int = CELL) -> None:
             liked, found = getattr(pool, quality), []
             for number in range(cell):
                 rng = np.random.default_rng([11, number])
-                candidates = drawn(rng, sides[0], tau * liked, n)
-                controls = drawn(rng, np.setdiff1d(sides[1], candidates), -tau * liked, n)
+                candidates = draw_weighted(rng, sides[0], tau * liked, n)
+                controls = draw_weighted(rng, np.setdiff1d(sides[1], candidates), -tau * liked, n)
                 found.append(pool.checked(candidates, controls)(scores, number < whole))
             result.keep(summed(name, found, whole, target=target, n=n, by=quality, tau=tau))
 

@@ -40,7 +40,7 @@ from mi_core.training.data import ResidentImages
 from mi_core.training.loop import Pretrainer, PretrainingParameters
 from mi_core.training.optimizers import OptimizerParameters
 from mi_core.validity.power import needed_images
-from tests.studies.shared import MILD, cifar10, told
+from tests.studies.shared import MILD, cifar10, rounded_ends
 
 _Float64 = npt.NDArray[np.float64]
 Scores = dict[str, _Float64]  # by name, higher = more likely a member
@@ -170,7 +170,7 @@ def summary(kept: dict[tuple[str, str, int], Scores]) -> dict[str, list[dict[str
             used = values[: members + MOST]
             row = {"framework": framework, "training": training, "steps": step, "score": name}
             all_judged, same = auc(used, np.arange(len(used)) < members), auc(used[SAME], SHARED)
-            rows.append(row | {"auc": told(all_judged, 4), "auc_of_same_500": told(same, 4)})
+            rows.append(row | {"auc": rounded_ends(all_judged, 4), "auc_of_same_500": rounded_ends(same, 4)})
             if training.isdigit() and name in ("loss", CHOSEN[framework]):
                 series.setdefault((framework, name), {})[int(training), step] = used
     for ((framework, name), every), (kind, number) in product(series.items(), SETTINGS):
@@ -179,7 +179,9 @@ def summary(kept: dict[tuple[str, str, int], Scores]) -> dict[str, list[dict[str
         if len(points) > 1:
             law = {"framework": framework, "score": name, "equal": kind, "number": number, **law_of(points)}
             pairs = pairwise(used[SAME] for used in points.values())
-            laws.append(law | {"next_less_this_of_same_500": [told(auc_difference(b, a, SHARED), 4) for a, b in pairs]})
+            laws.append(
+                law | {"next_less_this_of_same_500": [rounded_ends(auc_difference(b, a, SHARED), 4) for a, b in pairs]}
+            )
     return {"laws": laws, "rows": rows}
 
 

@@ -72,7 +72,7 @@ def blind_features(images: torch.Tensor) -> tuple[Scores, npt.NDArray[np.float32
     return np.stack(list(map(pixel_features, images.numpy()))), np.stack(list(map(shrunken, images.numpy())))
 
 
-def asked(
+def verdict_of(
     references: Scores, unseen: npt.NDArray[np.bool_], embeddings: Any, features: Sequence[Any], member: Any
 ) -> Callable[[Scores, bool], Validity]:
     """The verdict on scores (N,); True: all checks are asked, else a leak is the only verdict that counts."""
@@ -136,7 +136,7 @@ def judged(inside: Pool, candidates: Rows, outside: Pool, controls: Rows, *, mad
         references, embeddings = both(lambda pool: pool.references, axis=1), both(lambda pool: pool.embeddings)
         unseen = np.ones(references.shape, dtype=bool)
     features = [both(lambda pool, part=part: pool.features[part]) for part in (0, 1)]
-    return asked(references, unseen, embeddings, features, member)(scores, whole)
+    return verdict_of(references, unseen, embeddings, features, member)(scores, whole)
 
 
 def summed(name: str, draws: Sequence[Validity], n: int, read: int, **told: Any) -> dict[str, Any]:

@@ -42,7 +42,7 @@ from mi_core.objectives import OBJECTIVES
 from mi_core.training.loop import PretrainingParameters
 from mi_core.training.optimizers import OptimizerParameters
 from mi_core.validity.verdict import judge
-from tests.studies.shared import CLASSES, MILD, SMALL_TEXT, Result, Scores, cifar10, told, trained
+from tests.studies.shared import CLASSES, MILD, SMALL_TEXT, Result, Scores, cifar10, rounded_ends, trained
 
 PUBLISHED, CLAIMS, DRAWS, LEVEL = 100, 400, 999, 0.01
 EARLY, LATE = 100, 500  # epochs
@@ -194,7 +194,7 @@ def main(path: str) -> None:
     def keep(objective: str, kind: str, epoch: int, encoder: Encoder, only: Sequence[str] = ()) -> None:
         views, captions = scores_of(encoder, objective, release)
         row: dict[str, Any] = {"framework": objective, "epoch": epoch, "altered": kind or None}
-        row["auc"] = told(auc(views, release.published))
+        row["auc"] = rounded_ends(auc(views, release.published))
         for name, claim in designs_of(release, views, captions).items():
             if not only or name in only:
                 row[name] = dict(zip(("n", "power"), power_of(claim), strict=True))

@@ -35,7 +35,7 @@ def exact(n: int, auc: float, share: float) -> float:
     return float(np.mean(found))
 
 
-def asked(n: int, auc: float, share: float) -> tuple[float, float]:
+def simulate_claims(n: int, auc: float, share: float) -> tuple[float, float]:
     """The power and the mean number of images that are asked about, which are whole waves."""
     waves = waves_of([n])
     ends = np.append(np.flatnonzero(np.diff(waves)), n - 1)
@@ -63,9 +63,15 @@ def main(path: str) -> None:
     for share in (0.2, 0.5):
         for auc in (0.6, 0.7, 0.8, 0.9):
             fixed = least(lambda n, auc=auc, share=share: exact(n, auc, share))
-            most = least(lambda n, auc=auc, share=share: asked(n, auc, share)[0])
-            row = {"share": share, "auc": auc, "all": fixed, "most": most, "mean": round(asked(most, auc, share)[1])}
-            power, mean = asked(6 * fixed, auc, share)
+            most = least(lambda n, auc=auc, share=share: simulate_claims(n, auc, share)[0])
+            row = {
+                "share": share,
+                "auc": auc,
+                "all": fixed,
+                "most": most,
+                "mean": round(simulate_claims(most, auc, share)[1]),
+            }
+            power, mean = simulate_claims(6 * fixed, auc, share)
             row |= {"large lot": {"power": power, "mean": round(mean)}}
             row["large lot"]["all at this power"] = least(lambda n, a=auc, s=share, p=power: exact(n, a, s) / p * POWER)
             result.keep(row)

@@ -30,7 +30,7 @@ from mi_core.objectives.clip import CLIPParameters
 from mi_core.records import Estimate
 from mi_core.training.loop import PretrainingParameters
 from mi_core.training.optimizers import OptimizerParameters
-from tests.studies.shared import ROOT, Result, cifar10, told, trained
+from tests.studies.shared import ROOT, Result, cifar10, rounded_ends, trained
 
 TEMPERATURE, BANK, DRAWS = 0.02, 256, 5
 BATCH = 50  # 64 as released; so all batches are full
@@ -235,7 +235,7 @@ def main(path: str, most: int | None = None) -> None:
         overlap = 2 * how.count / len(pairs(name, 0).images)
         for (encoder, epoch, score), estimates in found.items():
             one = pool(estimates, overlap=1.0 if score.startswith("of few") else overlap)
-            row = {"data": name, "encoder": encoder, "epoch": epoch, "score": score, "value": told(one)}
+            row = {"data": name, "encoder": encoder, "epoch": epoch, "score": score, "value": rounded_ends(one)}
             spread = np.std([each.value for each in estimates], ddof=1) if len(estimates) > 1 else None
             result.rows.append(row | {"sd": None if spread is None else round(float(spread), 3), "n": one.n})
     result.write()

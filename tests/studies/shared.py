@@ -70,7 +70,7 @@ def counted(count: int, of: int) -> list[float]:
     return [round(end, 4) for end in clopper_pearson(count, of)]
 
 
-def told(estimate: Estimate, digits: int = 3) -> list[float]:
+def rounded_ends(estimate: Estimate, digits: int = 3) -> list[float]:
     """Value and ends of an estimate."""
     return [round(each, digits) for each in (estimate.value, estimate.low, estimate.high)]
 

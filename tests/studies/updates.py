@@ -29,7 +29,7 @@ from mi_core.records import BoolArray, Estimate
 from mi_core.streams import sample_streams
 from mi_core.training.loop import PretrainingParameters
 from mi_core.training.optimizers import OptimizerParameters
-from tests.studies.shared import Result, Scores, cifar10, told, trained
+from tests.studies.shared import Result, Scores, cifar10, rounded_ends, trained
 
 JUDGED, KNOWN, VIEWS, NEAREST = 500, 100, 10, 10
 SIDE = JUDGED + KNOWN
@@ -146,7 +146,7 @@ def main(path: str, most: int = 3) -> None:
         for (update, epoch, score), estimates in found.items():
             pooled, seeds = pool(estimates), [round(each.value, 3) for each in estimates]
             row = {"update": update, "epoch": epoch, "score": score}
-            result.rows.append(row | {"value": told(pooled), "seeds": seeds, "n": pooled.n})
+            result.rows.append(row | {"value": rounded_ends(pooled), "seeds": seeds, "n": pooled.n})
         result.write()
 
 

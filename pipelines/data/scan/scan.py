@@ -182,9 +182,9 @@ def _read(data: DataConfig, items: Mapping[str, Sequence[Item]], folder: str, ta
         for name, some in items.items()
         for item, state in zip(some, _states(some, _attributes(data, name)), strict=True)
     ]
-    receipts = _known(work)
+    receipts = _read_receipts(work)
     work, before = [_with_new_formats(piece, receipts.get(piece.receipt)) for piece in work], work
-    receipts |= _known([piece for piece, old in zip(work, before, strict=True) if piece is not old])
+    receipts |= _read_receipts([piece for piece, old in zip(work, before, strict=True) if piece is not old])
     todo = [piece for piece in work if piece.receipt not in receipts]
     if len(todo) < len(work):
         say("data", f"{len(work) - len(todo)} of {count_of(len(work), 'shard', 'shards')} already read")
@@ -196,7 +196,7 @@ def _read(data: DataConfig, items: Mapping[str, Sequence[Item]], folder: str, ta
     return read
 
 
-def _known(work: Sequence[_Work]) -> dict[str, Reading]:
+def _read_receipts(work: Sequence[_Work]) -> dict[str, Reading]:
     """The receipts of items that were read to their end: damage may have been a fault of the network."""
     written = storage.existing(piece.receipt for piece in work)
     there = [piece for piece in work if piece.receipt in written]

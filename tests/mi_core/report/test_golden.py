@@ -24,7 +24,7 @@ GOLDEN = Path(__file__).parent / "golden"
 QUIET = {"value": 0.56, "ci95": [0.54, 0.618], "n": 749}
 
 
-def judged(report: dict[str, Any], verdict: str, reason: str) -> dict[str, Any]:
+def with_verdict(report: dict[str, Any], verdict: str, reason: str) -> dict[str, Any]:
     """A report with another verdict by choice, and what belongs to its reason."""
     found = report["validity"]
     found |= {"by": "choice", "verdict": verdict, "reason": reason}
@@ -63,9 +63,9 @@ def registered(report: dict[str, Any]) -> dict[str, Any]:
 VERDICTS = {
     "leak-by-lot": make_full,
     "leak-by-choice": lambda: registered(make_asked()),
-    "confounded": lambda: judged(make_asked(), "confounded", "checks-differ"),
-    "no-evidence": lambda: judged(make_report((0,), (400,)), "no-evidence", "nothing-found"),
-    "undecided": lambda: judged(make_asked(), "undecided", "no-checks"),
+    "confounded": lambda: with_verdict(make_asked(), "confounded", "checks-differ"),
+    "no-evidence": lambda: with_verdict(make_report((0,), (400,)), "no-evidence", "nothing-found"),
+    "undecided": lambda: with_verdict(make_asked(), "undecided", "no-checks"),
 }
 
 
@@ -84,7 +84,7 @@ def test_every_reason_is_told_in_these_words() -> None:
     for known in (True, False):
         for verdict, reasons in REASONS.items():
             for reason in (*reasons, *(["close"] if verdict == "confounded" else [])):
-                report = judged(make_report((0,), (400,)) if known else make_asked(), verdict, reason)
+                report = with_verdict(make_report((0,), (400,)) if known else make_asked(), verdict, reason)
                 if reason == "by-lot":
                     report["validity"]["by"] = "lot"
                 found = wording.answer(typed(report))
