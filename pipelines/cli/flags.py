@@ -196,6 +196,12 @@ class EncoderFlags:
         """Tell whether an encoder is named by a flag."""
         return self.encoder is not None or self.url is not None
 
+    @property
+    def endpoint(self) -> dict[str, str]:
+        """How the API is asked, as far as flags say so."""
+        own = {"adapter": self.adapter, "api_key_env": self.api_key_env}
+        return {name: value for name, value in own.items() if value is not None}
+
     def claim_arguments(self) -> tuple[str, dict[str, Any]]:
         """The encoder, and the settings of `pipelines.lots.claim.claim`.
 
@@ -205,11 +211,10 @@ class EncoderFlags:
         model = self.url or self.encoder
         if model is None or (self.encoder is not None and self.url is not None):
             raise UserError("give --encoder kind:architecture, or --encoder-url for an API")
-        own = {name: one for name in ("adapter", "api_key_env") if (one := getattr(self, name)) is not None}
-        if own and self.url is None:
+        if self.endpoint and self.url is None:
             raise UserError("--adapter and --api-key-env are of an API; give --encoder-url")
         settings = {name: getattr(self, name) for name in ("weights", "objective", "size")}
-        return model, {**settings, "endpoint": own or None, "trust_code": model.partition(":")[0] in _CODE}
+        return model, {**settings, "endpoint": self.endpoint or None, "trust_code": model.partition(":")[0] in _CODE}
 
 
 @dataclass(frozen=True)
@@ -265,8 +270,7 @@ class Flags(EncoderFlags):
             if getattr(self, name) is None:
                 raise UserError(f"--{name} is missing; give the folder of the images")
         if self.url is not None:
-            own = {"url": self.url, "adapter": self.adapter, "api_key_env": self.api_key_env}
-            target: dict[str, Any] = {"endpoint": {name: one for name, one in own.items() if one is not None}}
+            target: dict[str, Any] = {"endpoint": {"url": self.url, **self.endpoint}}
         else:
             target = _loaded(self.encoder or "", self.weights, "--weights")
         captioned, decoding = self._published_decoding()
