@@ -80,7 +80,9 @@ def first_mistake(error: ValidationError, model: type[BaseModel] | None = None) 
 def _parts(location: Location) -> list[int | str]:
     """A place as users write it: without the model of an entry, and without one of several types of a field."""
     parts = [part for number, part in enumerate(location) if number != 2 or location[0] not in _TAGGED]
-    while parts and isinstance(parts[-1], str) and (parts[-1] in ("str", "int", "float", "bool") or "[" in parts[-1]):
+    while parts and isinstance(last := parts[-1], str):
+        if last.removeprefix("constrained-") not in ("str", "int", "float", "bool") and "[" not in last:
+            break
         parts.pop()
     return parts
 

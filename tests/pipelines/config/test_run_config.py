@@ -18,6 +18,8 @@ from tests.pipelines.mistakes import message
         ({"encoders.target.augmentation.crop": 1}, "unknown setting 'crop', allowed: crop_scale"),
         ({"encoders.target.backbone": "resnet9"}, "encoders.target: backbone = 'resnet9', allowed: clip-vit-b, conv4"),
         ({"encoders.target.epochs": "many"}, "encoders.target.epochs = 'many': allowed is a whole number"),
+        ({"queries.chunk": 0}, "queries.chunk = 0: allowed is at least 1 or auto"),
+        ({"queries.chunk": 1.5}, "queries.chunk = 1.5: allowed is a whole number or auto"),
         ({"encoders.target.epochs": 0}, "encoders.target.epochs = 0: allowed is at least 1"),
         ({"encoders.trained": {"like": "target", "epochs": 0}}, "encoders.trained.epochs = 0: allowed is at least 1"),
         ({"encoders.lpla": {"like": "target", "epoch": 1}}, "unknown key encoders.lpla.epoch; did you mean epochs?"),
