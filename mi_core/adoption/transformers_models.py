@@ -6,7 +6,6 @@ in words come here as folders of their own, see `vision_towers`.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -88,11 +87,10 @@ _BY_CLASS = {
 class TransformersBackbone(nn.Module):
     """An image tower: (B, 3, S, S) to (B, D)."""
 
-    def __init__(self, tower: nn.Module, family: _Family, size: int) -> None:
+    def __init__(self, tower: nn.Module, family: _Family) -> None:
         super().__init__()
         self.tower = tower
         self.family = family
-        self.image_size = size
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Images (B, 3, S, S) to embeddings (B, D)."""
@@ -102,17 +100,6 @@ class TransformersBackbone(nn.Module):
         if embeddings is None:  # a tower that ends in its patches
             return answer.last_hidden_state.mean(dim=1)
         return embeddings
-
-    def maps(self, images: torch.Tensor) -> torch.Tensor:
-        """Images (B, 3, S, S) to the vectors of their patches (B, D, H, W)."""
-        states = self.tower(pixel_values=images).last_hidden_state
-        if not self.family.normalised:
-            states = self.tower.post_layernorm(states)  # type: ignore[operator]
-        config: Any = self.tower.config
-        patches = states[:, self.family.specials + (getattr(config, "num_register_tokens", 0) or 0) :]
-        side = math.isqrt(patches.shape[1])
-        maps: torch.Tensor = patches.transpose(1, 2).unflatten(2, (side, side))
-        return maps
 
 
 class TransformersText(TextTower):
@@ -354,12 +341,10 @@ def _split(model: Any, family: _Family, files: Definition) -> Parts:
         heads["logits"] = getattr(model, family.classifier)
     elif any("Classification" in name for name in json_of(files, "config.json").get("architectures") or ()):
         notes.append("its classifier is left out")
-    size = preprocessing_of(files)[0].size
-    assert size is not None
     text = _text(model, family, files)
     if family.text is not None and text is None:
         notes.append("its text side is left out, for its folder has no tokenizer that loads")
-    return Parts(TransformersBackbone(tower, family, size), heads, text, tuple(notes))
+    return Parts(TransformersBackbone(tower, family), heads, text, tuple(notes))
 
 
 def _text(model: Any, family: _Family, files: Definition) -> TransformersText | None:

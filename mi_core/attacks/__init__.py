@@ -16,10 +16,8 @@ from mi_core.attacks.lpla import LpLA
 from mi_core.attacks.mean_cosine import MeanCosine
 from mi_core.attacks.memorisation import CLIPMem, SSLMem
 from mi_core.attacks.metric import MetricConfidence, MetricCorrectness, MetricEntropy, MetricLoss, MetricModifiedEntropy
-from mi_core.attacks.part_crop import PartCrop
 from mi_core.attacks.patch_similarity import PatchSimilarity
 from mi_core.attacks.posterior_nn import PosteriorMLP, PosteriorNN
-from mi_core.attacks.quantile_regression import QuantileRegression
 from mi_core.attacks.rmia import RMIA
 from mi_core.attacks.sd_mi import SDMI
 from mi_core.attacks.sequential import EncoderMISequential
@@ -35,14 +33,12 @@ ATTACKS: dict[str, type[Attack]] = {
     "lpla": LpLA,
     "feature-mi": FeatureMI,
     "sd-mi": SDMI,
-    "part-crop": PartCrop,
     "lira": LiRA,
     "rmia": RMIA,
     "sslmem": SSLMem,
     "combined": Combined,
     "mean-cosine": MeanCosine,
     "update": Update,
-    "quantile-regression": QuantileRegression,
     "clip-cosine": CaptionCosine,
     "clip-loss": PairLoss,
     "clipmem": CLIPMem,

@@ -3,7 +3,7 @@
 The idea is that of CDI (Dubinski et al., "CDI: copyrighted data identification in diffusion models", CVPR 2025): many
 weak signals of membership, each a number per sample, are weighed together. Here the numbers are those that attacks on
 encoders read: how alike views are and how much that varies, norms and their ratio, patches, and where they are asked
-for, parts, captions, or how densely other images lie around it.
+for, captions, or how densely other images lie around it.
 
 The squared distance of the weights from a prior is penalised: some weight on the first number, the mean similarity of
 views, as `encodermi-t` reads it, and none on the others. So the regression departs from that number
@@ -41,7 +41,6 @@ from mi_core.features import Measure
 from mi_core.features.caption_similarity import CaptionSimilarity
 from mi_core.features.embedding import LpNorm, NeighbourDensity
 from mi_core.features.pairwise_similarity import PairwiseSimilarity
-from mi_core.features.part_energy import PartEnergies
 from mi_core.features.patch_similarity import CenterSimilarity
 from mi_core.folds import stratified_folds
 from mi_core.records import Features, LabelledFeatures
@@ -57,7 +56,6 @@ class CombinedParameters:
 
     Args:
         grid: rows and columns of patches, as `patch-similarity` asks for; empty: no patches are queried.
-        parts: as of `part-crop`, such as ``32`` or ``32/2``; empty: none are queried. They are read off a backbone.
         neighbours: ``k/A``, such as ``20/128``, of the mean cosine with the k nearest of A images of the role
             ``anchor``, which costs a query more; empty: it is not read.
         caption: whether the cosine of image and caption is read, as by `clip-cosine`; it is read off a projection.
@@ -65,22 +63,18 @@ class CombinedParameters:
     """
 
     grid: str = "3x3"
-    parts: str = ""
     neighbours: str = ""
     caption: bool = False
     penalty: float = 10.0
 
     def __post_init__(self) -> None:
         self.measures()
-        if self.parts and self.caption:
-            raise ConfigError("parts are read off a backbone, captions off a projection; ask for one of them")
         check_range("penalty", self.penalty, 0, open_low=True)
 
     def measures(self) -> tuple[Measure, ...]:
-        """Cosines of views, two norms, and patches, parts, neighbours or the caption."""
+        """Cosines of views, two norms, and patches, neighbours or the caption."""
         chosen: list[Measure] = [PairwiseSimilarity(), LpNorm(1), LpNorm(2)]
         chosen += [patches_of(self.grid)] if self.grid else []
-        chosen += [_parts_of(self.parts)] if self.parts else []
         chosen += [_neighbours_of(self.neighbours)] if self.neighbours else []
         chosen += [CaptionSimilarity()] if self.caption else []
         return tuple(chosen)
@@ -108,7 +102,7 @@ class Combined(Attack):
 
     @property
     def needs(self) -> tuple[Measure, ...]:
-        """Cosines of views, two norms, and patches, parts, neighbours or the caption."""
+        """Cosines of views, two norms, and patches, neighbours or the caption."""
         return self.parameters.measures()  # type: ignore[no-any-return]
 
     def fit(self, reference: LabelledFeatures) -> None:
@@ -199,8 +193,6 @@ def _read_off(measure: Measure, features: Features) -> Iterator[Scores]:
             yield fisher_z(values.mean(axis=1))
             yield np.log(np.maximum(angles.std(axis=1), _LEAST))
             yield from (angles.min(axis=1), angles.max(axis=1))
-        case PartEnergies():  # divergences from the uniform and from a bumpy distribution
-            yield from values.reshape(len(values), 2, -1).mean(axis=2).T
         case LpNorm(order=1):  # over the 2-norm: how many coordinates are large
             second = np.asarray(features[LpNorm(2)], dtype=np.float64)
             yield np.log(np.maximum(values, _LEAST) / np.maximum(second, _LEAST))
@@ -210,14 +202,6 @@ def _read_off(measure: Measure, features: Features) -> Iterator[Scores]:
             yield -fisher_z(values)
         case _:
             yield values
-
-
-def _parts_of(text: str) -> PartEnergies:
-    """The measure of parts as a config has them: their number, and after a slash their ratio."""
-    number, _, ratio = text.partition("/")
-    if not number.isdigit() or not (ratio or "2").isdigit():
-        raise ConfigError(f"parts = {text!r}, allowed: a number, 128 in the paper, and with /4 parts of a quarter side")
-    return PartEnergies(int(number), int(ratio or "2"))
 
 
 def _neighbours_of(text: str) -> NeighbourDensity:

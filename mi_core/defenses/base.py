@@ -194,17 +194,6 @@ class Defended(Encoder):
             answers[name] = last
         return answers
 
-    def feature_map(self, images: torch.Tensor) -> torch.Tensor:
-        """The vectors at all positions; see `Encoder.feature_map`.
-
-        Raises ConfigError: the embedding is changed, which vectors at positions would give away.
-        """
-        if self.output == "backbone":
-            raise ConfigError(
-                "an encoder whose embeddings are defended gives no feature map; leave part-crop out for it"
-            )
-        return super().feature_map(images)
-
 
 def check_plain(encoder: Encoder) -> None:
     """Raise ConfigError for an encoder that does more than to apply its parts, which a defense made of these drops."""

@@ -72,7 +72,3 @@ class _Averaged(Encoder):
         for _ in range(self.queries - 1):
             total = {name: total[name] + more for name, more in self.asked(images).items()}
         return {name: summed / self.queries for name, summed in total.items()}
-
-    def feature_map(self, images: torch.Tensor) -> torch.Tensor:
-        """The vectors at all positions, as the encoder gives them."""
-        return self.asked.feature_map(images)

@@ -19,7 +19,6 @@ are further class tokens, whose positions stay 0.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any
@@ -43,19 +42,7 @@ class ImageShape:
 # torchvision's models are imported where they are built: they take a second that other encoders need not wait for
 
 
-class _Pooled(nn.Module, ABC):
-    """A backbone whose embedding is the mean of a feature map over positions."""
-
-    @abstractmethod
-    def maps(self, images: torch.Tensor) -> torch.Tensor:
-        """Images (B, C, H, W) to feature maps (B, D, H', W')."""
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Images (B, C, H, W) to embeddings (B, D)."""
-        return self.maps(images).mean(dim=(2, 3))
-
-
-class Conv4(_Pooled):
+class Conv4(nn.Module):
     """Four 3x3 convolutions with batch norm and ReLU, D = 128.
 
     Trains on images of 8 to 32 pixels in under a minute on one core.
@@ -74,10 +61,10 @@ class Conv4(_Pooled):
             before = width
         self.layers = nn.Sequential(layers)
 
-    def maps(self, images: torch.Tensor) -> torch.Tensor:
-        """Images (B, C, H, W) to feature maps (B, 128, H / 4, W / 4)."""
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Images (B, C, H, W) to embeddings (B, 128): means over H / 4 x W / 4 positions."""
         maps: torch.Tensor = self.layers(images)
-        return maps
+        return maps.mean(dim=(2, 3))
 
 
 class KerasConv4(nn.Module):
@@ -105,7 +92,7 @@ class KerasConv4(nn.Module):
         return embeddings
 
 
-class ResNet8(_Pooled):
+class ResNet8(nn.Module):
     """A stem with stride 2 and basic blocks of 32, 64 and D channels.
 
     Args:
@@ -123,10 +110,10 @@ class ResNet8(_Pooled):
         )
         self.blocks = nn.Sequential(_block(32, 32), _block(32, 64), _block(64, width))
 
-    def maps(self, images: torch.Tensor) -> torch.Tensor:
-        """Images (B, C, H, W) to feature maps (B, D, H / 8, W / 8)."""
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Images (B, C, H, W) to embeddings (B, D): means over H / 8 x W / 8 positions."""
         maps: torch.Tensor = self.blocks(self.stem(images))
-        return maps
+        return maps.mean(dim=(2, 3))
 
 
 def _block(before: int, after: int) -> nn.Module:
@@ -140,17 +127,17 @@ def _block(before: int, after: int) -> nn.Module:
     return block
 
 
-class _PooledFeatures(_Pooled):
-    """The convolutions of a classification network of torchvision."""
+class _PooledFeatures(nn.Module):
+    """The convolutions of a classification network of torchvision, and the mean over positions."""
 
     def __init__(self, features: nn.Module, width: int) -> None:
         super().__init__()
         self.features = features
         self.width = width
 
-    def maps(self, images: torch.Tensor) -> torch.Tensor:
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
         maps: torch.Tensor = self.features(images)
-        return maps
+        return maps.mean(dim=(2, 3))
 
 
 def vgg11_bn(images: ImageShape) -> nn.Module:

@@ -15,7 +15,6 @@ import torch.nn.functional as F
 from torch import nn
 
 from mi_core.checks import ConfigError, check_choice
-from mi_core.encoders.tokens import feature_map
 from mi_core.streams import seeded_generators
 
 OUTPUTS = ("backbone", "projection", "prediction", "prototypes", "logits")
@@ -73,10 +72,6 @@ class Encoder(nn.Module):
         for name, head in self.heads.items():
             last = embeddings[name] = head(last)
         return embeddings
-
-    def feature_map(self, images: torch.Tensor) -> torch.Tensor:
-        """Images (B, C, H, W) in [0, 1] to the backbone's vectors at all positions (B, L, D); see `tokens`."""
-        return feature_map(self.backbone, self._normalised(images))
 
     def _normalised(self, images: torch.Tensor) -> torch.Tensor:
         return (self._resized(images) - self.mean) / self.std

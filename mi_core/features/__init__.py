@@ -12,7 +12,6 @@ from mi_core.features.caption_similarity import CaptionEmbedding, CaptionSimilar
 from mi_core.features.embedding import Embedding, LpNorm, NeighbourDensity, ViewEmbeddings
 from mi_core.features.measure import Measure, as_json, queries_per_image
 from mi_core.features.pairwise_similarity import PairwiseSimilarity
-from mi_core.features.part_energy import PartEnergies
 from mi_core.features.patch_similarity import CenterSimilarity
 from mi_core.features.sequential import SequentialSimilarity
 from mi_core.plugins import plugged_in
@@ -23,7 +22,7 @@ MEASURES: dict[str, type[Measure]] = {
     measure.kind: measure
     for measure in (
         *(PairwiseSimilarity, ViewEmbeddings, SequentialSimilarity, LpNorm, Embedding, CenterSimilarity),
-        *(PartEnergies, CaptionSimilarity, CaptionEmbedding, BoundaryDistance, AdversarialLogits, NeighbourDensity),
+        *(CaptionSimilarity, CaptionEmbedding, BoundaryDistance, AdversarialLogits, NeighbourDensity),
     )
 }
 MEASURES |= plugged_in("measures", MEASURES, Measure, key="kind")

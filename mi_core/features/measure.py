@@ -44,10 +44,6 @@ class Oracle(Protocol):
     def at_once(self) -> int:
         """Queries that go to the encoder in one call, at most."""
 
-    @property
-    def side(self) -> int | None:
-        """The only side of an image that the encoder takes; None: any."""
-
     def embed(
         self, images: torch.Tensor, outputs: tuple[str, ...] | None = None, ids: list[str] | None = None
     ) -> dict[str, torch.Tensor]:
@@ -58,9 +54,6 @@ class Oracle(Protocol):
             outputs: default: those that are read.
             ids: of the images, which errors name; default: those of the batch.
         """
-
-    def feature_map(self, images: torch.Tensor) -> torch.Tensor:
-        """The feature map (N, L, D) of images (N, C, S, S) in [0, 1]. Raises ConfigError: the encoder gives none."""
 
     def bank(self, count: int) -> Mapping[str, torch.Tensor]:
         """Embeddings (A, D) by output of the first A = ``count`` images of the bank; asked once for all batches."""

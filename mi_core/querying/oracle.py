@@ -10,7 +10,6 @@ import torch
 
 from mi_core.checks import ConfigError
 from mi_core.encoders.checkpoint import Encoder
-from mi_core.encoders.tokens import fixed_side
 from mi_core.features.measure import Batch, Views
 from mi_core.querying.forward import BankAnswers
 from mi_core.querying.plan import QueryPlan
@@ -38,12 +37,6 @@ class EncoderOracle:
         """Queries that go to the encoder in one call, at most."""
         return self.plan.batch_views
 
-    @property
-    def side(self) -> int | None:
-        """The only side of an image that the encoder takes; None: any."""
-        fixed = fixed_side(self.encoder.backbone) is not None
-        return self.encoder.size or (self.batch.images.shape[2] if fixed else None)
-
     @cached_property
     def texts(self) -> torch.Tensor | None:
         """Embeddings (N, D) of the captions; None: no measure takes them. Raises as `Forward.texts`."""
@@ -57,16 +50,6 @@ class EncoderOracle:
         """Embeddings of images by output. Raises as `Forward.embed`."""
         of_images = self.batch.ids if ids is None else ids
         return self.banked.forward.embed(self.name, self.encoder, images, of_images, outputs or self.outputs)
-
-    def feature_map(self, images: torch.Tensor) -> torch.Tensor:
-        """The feature map (N, L, D) of images.
-
-        Raises ConfigError: the encoder gives none.
-        """
-        with self.banked.forward.in_precision():
-            tokens = self.encoder.feature_map(images.contiguous(memory_format=torch.channels_last)).float()
-        self.check("feature map", tokens)
-        return tokens
 
     def bank(self, count: int) -> Mapping[str, torch.Tensor]:
         """Embeddings (A, D) by output of the first images of the bank. Raises as `BankAnswers.images`."""

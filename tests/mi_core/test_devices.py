@@ -35,7 +35,6 @@ from mi_core.features.boundary_distance import BoundaryDistance
 from mi_core.features.caption_similarity import CaptionEmbedding, CaptionSimilarity
 from mi_core.features.embedding import Embedding, LpNorm, NeighbourDensity, ViewEmbeddings
 from mi_core.features.pairwise_similarity import METRICS, PairwiseSimilarity
-from mi_core.features.part_energy import PartEnergies
 from mi_core.features.patch_similarity import CenterSimilarity
 from mi_core.features.sequential import SequentialSimilarity, StoppingRule
 from mi_core.objectives import OBJECTIVES
@@ -60,7 +59,6 @@ NEEDS: dict[str, tuple[Measure, ...]] = {  # per kind of measure, its settings
     "norm": (LpNorm(),),
     "embedding": (Embedding(),),
     "patches": (CenterSimilarity(),),
-    "parts": (PartEnergies(4),),
     "caption:cosine": (CaptionSimilarity(),),
     "caption:embedding": (CaptionEmbedding(),),
     "boundary": (BoundaryDistance(1, 300),),
@@ -224,9 +222,7 @@ def test_every_encoder_with_every_recipe_and_need(name: str) -> None:
     with fake_cuda():
         asked = encoder(name)
         for drawn in RECIPES:
-            for feature, needs in NEEDS.items():
-                if feature == "parts" and name == "keras-conv4":
-                    continue  # it has no feature map
+            for needs in NEEDS.values():
                 for need in needs:
                     check(ask(asked, recipe(drawn), (need,)), (need,))
 

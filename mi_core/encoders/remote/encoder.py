@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from mi_core.checks import ConfigError, check_shape
+from mi_core.checks import check_shape
 from mi_core.encoders.checkpoint import Encoder
 from mi_core.encoders.remote.client import Client
 
@@ -37,10 +37,6 @@ class Endpoint(Encoder):
         """Embeddings as answered, by output. Raises as `Client.embed`."""
         embeddings = self.client.embed(png_bytes(self._resized(images)), cached=cached)
         return {output: torch.from_numpy(array).to(images.device) for output, array in embeddings.items()}
-
-    def feature_map(self, images: torch.Tensor) -> torch.Tensor:
-        """Raises ConfigError: what stands behind an API answers with embeddings alone."""
-        raise ConfigError(f"{self.client.parameters.url} gives no feature map; leave part-crop out for it")
 
 
 _COLOURS = {1: 0, 3: 2}  # channels: PNG's colour type

@@ -61,7 +61,6 @@ def test_outputs_are_those_of_the_package(tmp_path: Path, name: str) -> None:
         saved = with_definition(weights_bytes(found.encoder), found.files)
         again = rebuild(LOAD, saved, found.preprocessing, channels=3, image_size=32, mark=found.fingerprint)
         torch.testing.assert_close(again(images), answers)
-    assert found.encoder.feature_map(images).shape == (3, 4 if "inov2" in name else 16, 32)
     bare = without_weights(found.files)
     first, second, third = (adopt(LOAD, bare, channels=3, image_size=32, fresh=seed) for seed in (1, 1, 2))
     assert len({found.fingerprint, first.fingerprint, third.fingerprint}) == 3
@@ -88,7 +87,6 @@ def test_of_a_model_with_words_the_image_tower_is_taken(tmp_path: Path, name: st
         sent = (images - 0.5) / 0.5
         if "Qwen" in name:
             told = model.visual(**packed(sent)).pooler_output.reshape(3, 64, 32)
-            torch.testing.assert_close(found.encoder.feature_map(images), told)
             told = told.mean(dim=1)
         else:
             told = model.vision_tower(sent).pooler_output

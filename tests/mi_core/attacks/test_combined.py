@@ -15,7 +15,6 @@ from mi_core.checks import ConfigError, ShapeError
 from mi_core.features.caption_similarity import CaptionSimilarity
 from mi_core.features.embedding import LpNorm, NeighbourDensity
 from mi_core.features.pairwise_similarity import PairwiseSimilarity
-from mi_core.features.part_energy import PartEnergies
 from mi_core.features.patch_similarity import CenterSimilarity
 from mi_core.folds import FOLDS, stratified_folds
 from mi_core.metrics.delong import auc
@@ -194,14 +193,9 @@ def test_embeddings_that_are_all_alike_are_not_applicable() -> None:
 def test_parameters() -> None:
     assert Combined().needs == (PairwiseSimilarity(), LpNorm(1), LpNorm(2), CenterSimilarity())
     assert Combined().queries_per_sample(10) == 20
-    assert Combined(CombinedParameters(grid="", parts="32")).needs[-1] == PartEnergies(32, 2)
     assert Combined(CombinedParameters(grid="", caption=True)).needs[-1] == CaptionSimilarity()
-    refused(ConfigError, "ask for one of them", CombinedParameters, parts="32", caption=True)
     refused(ConfigError, "penalty", CombinedParameters, penalty=0)
-    assert CombinedParameters(parts="32/4", neighbours="2/5").measures()[-2:] == (
-        PartEnergies(32, 4),
-        NeighbourDensity(2, 5),
-    )
+    assert CombinedParameters(neighbours="2/5").measures()[-1] == NeighbourDensity(2, 5)
 
 
 @pytest.mark.parametrize(
@@ -210,10 +204,6 @@ def test_parameters() -> None:
         ("grid", "2x2", "odd numbers"),
         ("grid", "3", "rows x columns"),
         ("grid", "ax3", "rows x columns"),
-        ("parts", "0", "parts = 0"),
-        ("parts", "many", "128 in the paper"),
-        ("parts", "128/0", "ratio = 0"),
-        ("parts", "128/x", "128 in the paper"),
         ("neighbours", "20", "allowed: neighbours/images of the bank, as 20/128"),
         ("neighbours", "a/4", "allowed: neighbours/images of the bank, as 20/128"),
         ("neighbours", "1/2/3", "allowed: neighbours/images of the bank, as 20/128"),

@@ -104,17 +104,16 @@ def test_batch_norm_that_uses_the_batch_stays() -> None:
 
 
 @torch.no_grad()
-def test_an_encoder_for_queries_keeps_its_outputs_and_its_feature_map() -> None:
+def test_an_encoder_for_queries_keeps_its_outputs() -> None:
     backbone = lively(seeded(0, lambda: build_backbone("resnet18", 3, 32)))
     encoder = Encoder(backbone, {"projection": nn.Linear(512, 8)}, channelwise((0.5,), 3), channelwise((0.5,), 3))
     images = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(1))
-    before, tokens = encoder.eval()(images), encoder.feature_map(images)
+    before = encoder.eval()(images)
     ready = for_queries(encoder, "cpu")
     after = ready(images)
     assert set(after) == {"backbone", "projection"}
     for name, embedding in before.items():
         assert torch.allclose(embedding, after[name], rtol=1e-4, atol=1e-4)
-    assert torch.allclose(tokens, ready.feature_map(images), rtol=1e-4, atol=1e-4)
     assert not any(weights.requires_grad for weights in ready.parameters())
 
 

@@ -25,7 +25,6 @@ from mi_core.features.boundary_distance import BoundaryDistance
 from mi_core.features.caption_similarity import CaptionEmbedding, CaptionSimilarity, caption_similarity
 from mi_core.features.embedding import Embedding, LpNorm, NeighbourDensity, ViewEmbeddings, lp_norm
 from mi_core.features.pairwise_similarity import METRICS, PairwiseSimilarity, pairwise_similarity
-from mi_core.features.part_energy import PartEnergies
 from mi_core.features.patch_similarity import CenterSimilarity, center_similarity
 from mi_core.features.sequential import SequentialSimilarity, StoppingRule
 from mi_core.objectives.clip import CLIP, CLIPParameters
@@ -128,7 +127,7 @@ def test_the_extractor_returns_rows_of_the_declared_shape(measure: Measure) -> N
 
 def test_columns_are_named_as_configs_and_papers_write_them() -> None:
     assert [kind().name for kind in MEASURES.values()] == [
-        *("pairwise:cosine", "view-embeddings", "sequential", "norm:2", "embedding", "patches:3x3", "parts:128/2"),
+        *("pairwise:cosine", "view-embeddings", "sequential", "norm:2", "embedding", "patches:3x3"),
         *("caption:cosine", "caption:embedding", "boundary:7/2000", "adversarial:0.03137254901960784/10/10"),
         "neighbours:20/128",
     ]
@@ -154,8 +153,8 @@ def test_measures_compute_what_they_name() -> None:
 def test_each_set_of_queries_is_asked_once() -> None:
     assert queries_per_image([LpNorm(1), LpNorm(2), Embedding(), CaptionSimilarity()], 10) == 1
     assert queries_per_image([PairwiseSimilarity(), PairwiseSimilarity("euclidean")], 10) == 10
-    crops = [CenterSimilarity(3, 3), CenterSimilarity(3, 1), PartEnergies(128)]
-    assert queries_per_image([*crops, LpNorm()], 10) == 9 + 3 + 129 + 1
+    crops = [CenterSimilarity(3, 3), CenterSimilarity(3, 1)]
+    assert queries_per_image([*crops, LpNorm()], 10) == 9 + 3 + 1
     assert queries_per_image([PairwiseSimilarity(), ViewEmbeddings()], 10) == 10
     assert queries_per_image([BoundaryDistance(7, 1500), AdversarialLogits(0.03, 10, 100)], 10) == 1500 + 100
     assert queries_per_image([SequentialSimilarity(), NeighbourDensity()], 10) == 10 + 1
@@ -166,8 +165,6 @@ def test_each_set_of_queries_is_asked_once() -> None:
     [
         ({"kind": "pairwise", "metric": "dot"}, "metric = 'dot', allowed: correlation, cosine, euclidean"),
         ({"kind": "patches", "rows": 2}, "grid = '2x3', allowed: odd numbers"),
-        ({"kind": "parts", "parts": 0}, "parts = 0"),
-        ({"kind": "parts", "ratio": 0}, "part_ratio = 0"),
         ({"kind": "boundary", "iterations": 0}, "iterations = 0"),
         ({"kind": "boundary", "queries": 149}, r"queries = 149, allowed: \[150"),
         ({"kind": "adversarial", "epsilon": 2}, "epsilon = 2"),

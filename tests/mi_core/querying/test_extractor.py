@@ -15,14 +15,12 @@ from mi_core.checks import ConfigError, NumericError, ShapeError
 from mi_core.encoders import build_backbone
 from mi_core.encoders.checkpoint import Encoder, channelwise, seeded
 from mi_core.encoders.heads import projection_head
-from mi_core.encoders.tokens import feature_map
 from mi_core.features import Measure
 from mi_core.features.adversarial import AdversarialLogits, targeted_pgd
 from mi_core.features.boundary_distance import BoundaryDistance, hop_skip_jump
 from mi_core.features.caption_similarity import CaptionEmbedding, CaptionSimilarity
 from mi_core.features.embedding import Embedding, LpNorm, ViewEmbeddings
 from mi_core.features.pairwise_similarity import PairwiseSimilarity
-from mi_core.features.part_energy import PartEnergies, global_and_parts, part_energies
 from mi_core.features.patch_similarity import CenterSimilarity, center_similarity, patches
 from mi_core.querying.extractor import Extractor
 from mi_core.querying.plan import QueryPlan
@@ -160,21 +158,19 @@ def test_an_output_that_is_not_there_is_named() -> None:
     refused(ConfigError, "views = 0", QueryPlan, (LpNorm(),), ("backbone",), views=0)
 
 
-def test_patches_parts_and_captions_in_one_pass() -> None:
+def test_patches_and_captions_in_one_pass() -> None:
     images, streams, ids = inputs()
     model = encoder()
     model.text = Lengths()
     needs = (
         CenterSimilarity(),
-        PartEnergies(5),
-        PartEnergies(3, 4),
         CaptionSimilarity(),
         CaptionEmbedding(),
         Embedding(),
         PairwiseSimilarity(),
     )
     made = extractor(model, needs=needs)
-    assert made.plan.queries_per_image == 9 + 6 + 4 + 1 + 4
+    assert made.plan.queries_per_image == 9 + 1 + 4
     captions = [f"caption {row}" for row in range(30)]
     found = made(images, streams, ids, captions)["e"]
     clean = images.float() / 255
@@ -182,19 +178,10 @@ def test_patches_parts_and_captions_in_one_pass() -> None:
         cut = patches(clean, (3, 3))
         expected = center_similarity(model(cut.flatten(0, 1))["projection"].unflatten(0, (30, 9)))
         np.testing.assert_allclose(found["projection.patches:3x3"], expected, atol=1e-5)
-        whole, parts = global_and_parts(images, streams, 5, size=12, part_size=6)
-        embedded = model(parts.flatten(0, 1))["backbone"].unflatten(0, (30, 5))
-        energies = part_energies(embedded, feature_map(model.backbone, (whole - 0.5) / 0.5), streams)
-        np.testing.assert_allclose(found["backbone.parts:5/2"], energies, atol=1e-4)
-        whole, parts = global_and_parts(images, streams, 3, size=12, part_size=3)
-        embedded = model(parts.flatten(0, 1))["backbone"].unflatten(0, (30, 3))
-        energies = part_energies(embedded, feature_map(model.backbone, (whole - 0.5) / 0.5), streams)
-        np.testing.assert_allclose(found["backbone.parts:3/4"], energies, atol=1e-4)
         texts = model.text(captions)
         cosines = torch.cosine_similarity(model(clean)["projection"], texts, dim=1)
         np.testing.assert_allclose(found["projection.caption:cosine"], cosines, atol=1e-5)
         np.testing.assert_allclose(found["projection.caption:embedding"], texts, atol=1e-6)
-    assert "projection.parts:5/2" not in found
     assert "backbone.caption:cosine" not in found
     with pytest.raises(ConfigError, match="caption:cosine is read off the output 'projection', the outp"):
         QueryPlan((CaptionSimilarity(),), ("backbone",))
@@ -272,12 +259,6 @@ def test_captions_that_are_missing() -> None:
     refused(ConfigError, "pool/000 has no caption", extractor(model, **asks), images, streams, ids)
     with pytest.raises(ConfigError, match="pool/003 has no caption; give data.captions, or shards with .txt"):
         extractor(model, **asks)(images, streams, ids, ["x"] * 3 + [""] + ["x"] * 26)
-
-
-def test_parts_need_a_feature_map() -> None:
-    images, streams, ids = inputs()
-    with pytest.raises(ConfigError, match="gives no feature map"):
-        extractor(bad(lambda x: x.flatten(1)), needs=(PartEnergies(2),), outputs=("backbone",))(images, streams, ids)
 
 
 def bad(function: Any) -> Encoder:

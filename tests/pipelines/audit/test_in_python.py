@@ -86,7 +86,7 @@ def test_the_same_numbers_as_a_run(
 ) -> None:
     """Draws, duplicates, views, attack, references, tests and flags are one and the same."""
     monkeypatch.setattr(config_text, "EPOCHS", 10)  # of references; the config says so to the run
-    attacks = ["lira", {"attack": "combined", "penalty": 5.0}, "quantile-regression"]
+    attacks = ["lira", {"attack": "combined", "penalty": 5.0}, "rmia"]
     found = found_in(planted, attacks=attacks, nonce="a", registration=tmp_path / "looks.jsonl")
     (tmp_path / "audit.yaml").write_text(found.config())
     out = tmp_path / "run"
@@ -100,7 +100,7 @@ def test_the_same_numbers_as_a_run(
             part.pop("file")
             part["top"] = [{**row, "shard": ""} for row in part["top"]]
     _same(own, theirs, "evidence")
-    assert [row["attack"] for row in whole["attacks"]][1:] == ["lira", "combined", "quantile-regression"]
+    assert [row["attack"] for row in whole["attacks"]][1:] == ["lira", "combined", "rmia"]
     for row, other in zip(found.report["attacks"], whole["attacks"], strict=True):
         for part in ("attack", "reference", "n_member", "n_nonmember", "auc", "tpr_at_fpr", "threshold", "queries"):
             _same(row[part], other[part], f"{row['attack']}.{part}")

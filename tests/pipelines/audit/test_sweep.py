@@ -43,7 +43,7 @@ def wide() -> dict[str, Any]:
     config["attacks"] = [
         {"attack": ["encodermi-t", "patch-similarity"]},
         {"attack": ["lpla", "sd-mi"], "reference": "known"},
-        {"attack": "part-crop", "parts": 4, "epochs": 3},
+        {"attack": "encodermi-v", "epochs": 3},
     ]
     config["sweep"] = {
         "attacks.*.views": [2, 4],
@@ -151,7 +151,7 @@ def test_the_first_views_are_used(swept: Path) -> None:
 def test_every_attack_states_what_it_spends(swept: Path) -> None:
     spent = {entry["attack"]: entry["queries"] for entry in report(swept)["attacks"]}
     assert spent["patch-similarity"]["per_sample"] == 9
-    assert spent["part-crop"]["per_sample"] == 5
+    assert spent["encodermi-v"]["per_sample"] == 4
     assert spent["lpla"] == {"per_sample": 1, "attack_training": 24, "evaluation": 108}  # 12 of the members are known
     assert spent["sd-mi"] == {"per_sample": 1, "attack_training": 24 + 30, "evaluation": 108}
     few = row(swept / "sweep" / "attacks.-.reference_count" / "5", "sd-mi")

@@ -52,12 +52,12 @@ def test_every_entry_of_a_table_is_told() -> None:
 
 def test_facts_of_an_attack_and_of_a_defense() -> None:
     told = listing.facts()
-    assert told["attack"]["part-crop"] == {
-        "sees": ATTACKS["part-crop"].threat_model,
-        "fitted on": "known or shadow",
-        "queries per image": "129",
-        "reads the output": "backbone",
-        "source": "PartCrop (CCS 2024)",
+    assert told["attack"]["clip-cosine"] == {
+        "sees": ATTACKS["clip-cosine"].threat_model,
+        "fitted on": "nonmembers",
+        "queries per image": "1",
+        "reads the output": "projection",
+        "source": ATTACKS["clip-cosine"].source,
     }
     assert told["defense"]["memguard"]["needs"] == "logits, outside"
     assert told["defense"]["talos"]["needs"] == "attributes"

@@ -25,8 +25,8 @@ from tests.pipelines.mistakes import message
             "stored ones; leave feature_precision out",
         ),
         (
-            {"attacks.0": {"attack": "quantile-regression", "reference": "nonmembers", "fpr": 0.001}},
-            "attacks.0: quantile-regression needs 1998 known non-members with its fpr, not 88",
+            {"attacks.0": {"attack": "mean-cosine", "reference": "nonmembers", "fpr": 0.001}},
+            "attacks.0: mean-cosine needs 999 known non-members with its fpr, not 88",
         ),
         (
             {"attacks.0": {"attack": "combined", "reference": "audited", "reference_count": 9}},

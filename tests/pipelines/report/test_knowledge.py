@@ -206,7 +206,7 @@ def test_impossible_shadows_and_populations(changes: dict[str, Any], expected: s
         ({"attack": "sd-mi"}, "needs the role 'anchor'"),
         ({"attack": "encodermi-t", "views": 5}, "views = 5 exceeds queries.views = 4"),
         ({"attack": "feature-mi", "views": 2}, "feature-mi draws no views"),
-        ({"attack": "part-crop", "outputs": ["projection"]}, "outputs = 'projection', allowed: backbone"),
+        ({"attack": "metric-loss", "outputs": ["projection"]}, "outputs = 'projection', allowed: logits"),
         (
             {"attack": "encodermi-t", "reference": "nobody"},
             "reference = 'nobody', allowed: audited, known, nonmembers, other",
