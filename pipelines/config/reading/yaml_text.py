@@ -7,6 +7,7 @@ aliases are refused before they are built.
 from __future__ import annotations
 
 import re
+from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -198,7 +199,10 @@ def config_file(name: str, folder: str = "") -> str:
     bare = name.removesuffix(".yaml").removeprefix("papers/")
     if bare in shipped():
         return shipped()[bare]
+    if "=" in name:
+        raise UserError(f"{name} changes a field; name the config before it, such as quickstart {name}")
+    near = get_close_matches(bare, shipped(), 3) or [one for one, path in shipped().items() if "/papers/" not in path]
     raise UserError(
-        f"{place} is no file; give an existing config file, a run folder with its config.yaml, or one of "
-        f"{', '.join(shipped())}"
+        f"{place} is no file; give an existing config file, a run folder with its config.yaml, or a shipped one such "
+        f"as {', '.join(near)}"
     )

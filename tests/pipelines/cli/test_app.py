@@ -71,6 +71,7 @@ def config(tmp_path: Path) -> Path:
         (["audit", "@config", "queries.views=1"], "needs at least 2"),
         (["audit", "@config", "--force", "lunch"], "--force lunch, allowed: data, pretrain"),
         (["audit", "nothing.yaml"], "nothing.yaml is no file; give an existing config file"),
+        (["selftest", "seeds=[0]"], "seeds=[0] changes a field; name the config before it, such as quickstart seeds"),
         (["audit", "@config", "--address", "127.0.0.1:1"], "no Ray cluster answers at 127.0.0.1:1"),
         (["audit", "@config", "--out", "@config/below"], "cannot write there"),
         (["submit", "@config"], "--out is missing; give a folder"),
