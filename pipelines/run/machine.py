@@ -1,4 +1,4 @@
-"""This machine: CPUs within the limits of a process, and processes known by pid and start time (Linux).
+"""This machine: CPUs within the limits of a process, and processes known by pid and start time.
 
 Processes of a local Ray that a killed run has left: the next start in the same folder ends them, and no others.
 
@@ -13,17 +13,19 @@ import signal
 import socket
 import sys
 import threading
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from pipelines.console import count_of, say
 from pipelines.files import storage
 
 END_SECONDS = 5.0  # for killed processes to go
+_SAME = 0.5  # seconds between the starts of two processes of one number, at least
 _PROC = Path("/proc")
 _CGROUPS = Path("/sys/fs/cgroup")
 
@@ -73,77 +75,56 @@ def identity() -> str:
 
 @dataclass(frozen=True)
 class Process:
-    """A process; ``started``: clock ticks since the boot. No two processes of one boot share both numbers."""
+    """A process; ``started``: seconds since the boot. No two processes of one boot share both numbers."""
 
     pid: int
-    started: int
+    started: float
+
+    @classmethod
+    def of(cls, found: psutil.Process) -> Process:
+        """The process that psutil found; the clock of the machine may be set meanwhile."""
+        return cls(found.pid, found.create_time() - psutil.boot_time())
 
     def command(self) -> str:
         """Its command line, or the title that it gave itself; empty once it has ended."""
-        with suppress(OSError):
-            return (_PROC / str(self.pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        with suppress(psutil.Error):
+            return " ".join(psutil.Process(self.pid).cmdline())
         return ""
 
     def alive(self) -> bool:
         """Tell whether it has not ended."""
-        status = _status(self.pid)
-        return status is not None and status[1] == self.started and status[2] != "Z"
-
-    def end(self) -> bool:
-        """Kill it if it is alive and this user's; whether it was killed."""
-        try:
-            handle = os.pidfd_open(self.pid)  # from now on the number cannot come to mean another process
-        except (AttributeError, OSError):
-            return False
-        try:
-            if not self.alive() or (_PROC / str(self.pid)).stat().st_uid != os.getuid():
-                return False
-            signal.pidfd_send_signal(handle, signal.SIGKILL)
-        except OSError:
-            return False
-        finally:
-            os.close(handle)
-        return True
+        with suppress(psutil.Error):
+            found = psutil.Process(self.pid)
+            return abs(Process.of(found).started - self.started) < _SAME and found.status() != psutil.STATUS_ZOMBIE
+        return False
 
 
 def end_all(processes: Iterable[Process]) -> int:
-    """Kill processes and wait some seconds at most until they are gone; returns the number of killed ones."""
-    ended = [one for one in processes if one.end()]
-    until = time.monotonic() + END_SECONDS
-    while any(one.alive() for one in ended) and time.monotonic() < until:
-        time.sleep(0.02)
+    """Kill those that are alive and this user's, and wait some seconds at most; returns the number of killed ones."""
+    ended = []
+    for one in processes:
+        with suppress(psutil.Error):
+            found = psutil.Process(one.pid)  # from now on psutil kills no other process of the same number
+            if one.alive() and found.uids().real == os.getuid():
+                found.kill()
+                ended.append(found)
+    psutil.wait_procs(ended, END_SECONDS)
     return len(ended)
 
 
 def this_process() -> Process:
     """The process that asks."""
-    status = _status(os.getpid())
-    return Process(os.getpid(), 0 if status is None else status[1])
+    return Process.of(psutil.Process())
 
 
 def descendants(pid: int) -> list[Process]:
-    """The children of a process, their children and so on; none where there is no /proc."""
-    children: dict[int, list[Process]] = {}
-    for entry in _PROC.iterdir() if _PROC.is_dir() else ():
-        status = _status(int(entry.name)) if entry.name.isdigit() else None
-        if status is not None:
-            parent, started, _ = status
-            children.setdefault(parent, []).append(Process(int(entry.name), started))
-    reached, waiting = [], [pid]
-    while waiting:
-        mine = children.get(waiting.pop(), [])
-        reached += mine
-        waiting += [child.pid for child in mine]
-    return reached
-
-
-def _status(pid: int) -> tuple[int, int, str] | None:
-    """(parent, start in ticks since the boot, state) of a process; None: there is none."""
-    try:
-        fields = (_PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
-    except OSError:
-        return None
-    return int(fields[1]), int(fields[19]), fields[0]
+    """The children of a process, their children and so on."""
+    found = []
+    with suppress(psutil.Error):
+        for child in psutil.Process(pid).children(recursive=True):
+            with suppress(psutil.Error):
+                found.append(Process.of(child))
+    return found
 
 
 RECORD = ".ray.json"

@@ -21,7 +21,7 @@ def test_every_config_comes_with_the_package_by_its_name(tmp_path: Path, monkeyp
     assert load("quickstart").name == "quickstart"
     (tmp_path / "quickstart.yaml").write_text(QUICKSTART.read_text().replace("name: quickstart", "name: mine"))
     assert load("quickstart").name == load("quickstart.yaml").name == "mine"  # a file that is here wins
-    with pytest.raises(UserError, match="quickstat is no file; give an existing config .*, such as quickstart$"):
+    with pytest.raises(UserError, match="quickstat is no file; .* such as quickstart$"):
         load("quickstat")
 
 

@@ -20,6 +20,7 @@ from pipelines.run.machine import (
     Process,
     cpus,
     descendants,
+    end_all,
     end_leftovers,
     identity,
     note,
@@ -135,10 +136,11 @@ def dead() -> Process:
 def test_a_process_is_known_by_pid_and_start(tmp_path: Path) -> None:
     assert this_process().alive()
     with sleeping("ray::IDLE") as process:
-        assert not Process(process.pid, process.started + 1).end()
+        assert end_all([Process(process.pid, process.started + 1)]) == 0
         assert process.alive()
-        assert process.end()
-    assert not process.end()
+        assert end_all([process]) == 1
+        assert not process.alive()
+    assert end_all([process]) == 0
 
 
 @linux

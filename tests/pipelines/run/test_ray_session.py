@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.errors import Unavailable
-from pipelines.run.machine import Process, descendants
+from pipelines.run.machine import Process, descendants, end_all
 from pipelines.run.ray_session import start_or_give_up
 
 LISTENS = "0A"
@@ -109,7 +109,7 @@ def test_ray_is_started_twice_and_then_given_up() -> None:
     fails = 1
     start_or_give_up(start, lambda: None)
     assert [one.alive() for one in began] == [False, True]
-    began.pop().end()
+    end_all([began.pop()])
     fails = 9
     with pytest.raises(Unavailable, match=r"in 2 attempts \(The current node timed out during startup. This could"):
         start_or_give_up(start, lambda: None)
