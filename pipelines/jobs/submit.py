@@ -3,11 +3,8 @@
 Of this package go its source files, of what a user includes all but hidden files and links that lead out of it; a file
 that looks like a secret is refused. Data, weights and the run folder are read and written by the cluster where the
 config says; keys come from the environment of its nodes, because Ray shows what is submitted to everybody who sees the
-dashboard. Needs ``ray[default]``.
-
-Files that look like secrets: what must not travel with a job, since Ray shows that to all who see the dashboard.
-
-Names and contents are looked at, archives are not opened. What looks like none may still be one.
+dashboard. Needs ``ray[default]``. Names and contents are looked at, archives are not opened: what looks like no secret
+may still be one.
 """
 
 from __future__ import annotations
