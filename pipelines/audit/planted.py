@@ -20,7 +20,7 @@ from pipelines.plan.checks import build
 from pipelines.plan.rules import primary_output, training_chain
 
 TUNED, NEVER = "selftest-tuned", "selftest-never"  # encoders: the target trained on, and one that saw neither group
-KEEPING = "selftest-keeping"  # an encoder that was trained anew on a tenth of the members
+KEEPING = "selftest-keeping"  # an encoder that was trained anew on a fifth of the members
 HONEST, BROKEN = "honest", "broken"  # defenses, by their labels
 _EPSILON, _DELTA = 1.0, 1e-5  # what both providers promise
 _CANARIES, _FEWEST, _OTHERS = 400, 200, 50  # most and fewest canaries; samples of each other role beside them
@@ -28,7 +28,7 @@ _FINE, _COARSE = 95, 50  # JPEG qualities of members and of altered non-members
 _SMALLER = 0.75  # side of altered non-members, as a share
 _SHADOW_FREE = {"attack": "mean-cosine", "target": "target", "reference": NONMEMBERS}
 _WHOLE = "whole.json"
-KEPT = 0.1  # share of the members that `KEEPING` was trained on
+KEPT = 0.1  # share of the members that may be kept; `KEEPING` saw twice as many, so that the truth is no close call
 COPIES = (1, 16)  # how often images stand in training
 COPIED = 48  # images that are copied, as many of each number
 _HALVES = 8  # shadow encoders that tell what is memorised
@@ -66,7 +66,7 @@ def trained(config: RunConfig) -> RunConfig:
     output = primary_output(config)
     found = _SHADOW_FREE | {"target": [primary.target, primary.reference, TUNED, KEEPING], "outputs": [output]}
     plain = plain_of(config)
-    plain["data"]["roles"][KNOWN_ROLES[0]] = {"from": TARGET_ROLES[0], "fraction": KEPT}
+    plain["data"]["roles"][KNOWN_ROLES[0]] = {"from": TARGET_ROLES[0], "fraction": 2 * KEPT}
     plain |= {
         "name": "selftest-trained",
         "encoders": encoders,

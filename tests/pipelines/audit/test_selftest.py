@@ -130,7 +130,7 @@ def test_the_encoder_after_unlearning_saw_what_the_truth_says() -> None:
     assert config.encoders[planted.TUNED].train_on == ("shadow-member",)
     assert config.encoders[planted.KEEPING].train_on == ("shadow-member", "known-member")
     known = config.data.roles["known-member"]
-    assert (known.source_name, known.fraction) == ("target-member", planted.KEPT)
+    assert (known.source_name, known.fraction) == ("target-member", 2 * planted.KEPT)
     _, forgetting = config.sweep["audited"]
     assert [members_of(config, name) for name in forgetting["validity.references"]] == [{"shadow-nonmember"}]
     assert [references_of(config, attack) for attack in config.attacks[:2]] == [("shadow",), ("fresh",)]
