@@ -48,17 +48,7 @@ from pipelines.plan.load import parse
 from pipelines.run.folder import FREE, RunFolder
 from tests.conftest import small_config
 from tests.endpoints import FaultyServer, slow, status
-from tests.pipelines.served import (
-    ASKED,
-    AUDITED,
-    PROBE,
-    ROLES,
-    charged,
-    config_of,
-    features,
-    raw_config,
-    trained,
-)
+from tests.pipelines.served import ASKED, AUDITED, PROBE, ROLES, charged, config_of, features, raw_config, trained
 
 pytestmark = pytest.mark.ray
 

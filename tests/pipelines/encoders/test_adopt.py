@@ -97,10 +97,7 @@ def config_of(folders: dict[str, Path], **sections: Any) -> dict[str, Any]:
         },
         "encoders": {"target": target, "fresh": {"like": "target", "fresh": True}},
         "queries": {"views": 4, "outputs": ["projection", "backbone"]},
-        "attacks": [
-            {"attack": "mean-cosine", "reference": "nonmembers"},
-            {"attack": "lpla", "reference": "known"},
-        ],
+        "attacks": [{"attack": "mean-cosine", "reference": "nonmembers"}, {"attack": "lpla", "reference": "known"}],
         "validity": {"references": ["fresh"]},
         "resources": {"encoder_actors": 1, "actor_cpus": 0.5},
     } | sections
@@ -336,10 +333,7 @@ def test_what_does_not_fit_ends_before_any_query(
         ({"load": "python:a:b", "trust_code": True, "fit": "squash"}, "unknown key encoders.target.fit"),
         ({"load": "checkpoint:conv4"}, "weights is missing for 'checkpoint:conv4'; give the file, or fresh"),
         ({"load": "checkpoint:conv4", "weights": "w", "epochs": 3}, "unknown key encoders.target.epochs; "),
-        (
-            {"load": "checkpoint:conv4", "weights": "w", "interpolation": "cubic"},
-            "interpolation = 'cubic', allowed",
-        ),
+        ({"load": "checkpoint:conv4", "weights": "w", "interpolation": "cubic"}, "interpolation = 'cubic', allowed"),
     ],
 )
 def test_mistakes_are_one_line(folders: dict[str, Path], target: dict[str, Any], message: str) -> None:

@@ -32,15 +32,7 @@ from pipelines.run.folder import RunFolder
 from tests.conftest import background, wait_until
 from tests.endpoints import FaultyServer, slow
 from tests.pipelines.columns import feature_files
-from tests.pipelines.served import (
-    ASKED,
-    PROBE,
-    charged,
-    config_of,
-    features,
-    prepare,
-    raw_config,
-)
+from tests.pipelines.served import ASKED, PROBE, charged, config_of, features, prepare, raw_config
 
 pytestmark = pytest.mark.ray
 
@@ -154,10 +146,7 @@ def test_a_run_that_stops_waits_for_the_answers_that_it_pays_for(
 
     server.always = slow(1.0)
     config = config_of(server, {"price_per_image": 1})
-    with (
-        pytest.raises(UserError, match="something else"),
-        access_to([(config, RunFolder(str(tmp_path)))]) as shared,
-    ):
+    with pytest.raises(UserError, match="something else"), access_to([(config, RunFolder(str(tmp_path)))]) as shared:
         assert shared is not None
         work = ray.remote(num_cpus=0.5)(ask_and_keep).remote(server.url, shared)
         while server.asked < 2:

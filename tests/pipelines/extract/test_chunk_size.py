@@ -15,17 +15,7 @@ from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.data import DataConfig
 from pipelines.data.plans import plan_of
 from pipelines.extract import chunk_size as chunk_sizes
-from pipelines.extract.chunk_size import (
-    BYTES,
-    LEAST,
-    MOST,
-    PER_ACTOR,
-    SECONDS,
-    Cost,
-    Sizing,
-    chunk_size,
-    cost_of,
-)
+from pipelines.extract.chunk_size import BYTES, LEAST, MOST, PER_ACTOR, SECONDS, Cost, Sizing, chunk_size, cost_of
 from pipelines.extract.division.passes import CHUNK, Pass, recorded_passes
 from pipelines.plan.items import Query, items_in
 from pipelines.plan.load import parse

@@ -125,7 +125,7 @@ def test_an_empty_object_that_marks_a_folder_is_no_file(azurite: str, monkeypatc
     assert storage.list_files("az://box/marked") == ["az://box/marked/sub/x"]
     assert storage.sizes("az://box/marked") == {}
     assert [(one.path, one.fault) for one in walk("az://box/marked", lambda *_: True)] == [
-        *(("az://box/marked", ""), ("az://box/marked/empty", ""), ("az://box/marked/sub", "")),
+        *(("az://box/marked", ""), ("az://box/marked/empty", ""), ("az://box/marked/sub", ""))
     ]
 
 

@@ -51,20 +51,7 @@ def test_every_client_works_in_the_region_of_the_bucket(monkeypatch: pytest.Monk
     assert Conditional("s3://far/run/.lock").store.config["region"] == "eu-north-1"
 
 
-ODD = (
-    "a b+c%20d=é",
-    "a%2Fb",
-    "%",
-    "%zz",
-    "[x]",
-    "a{1}",
-    "q?r",
-    "h#i",
-    "t~'\"!*()",
-    "x&y;z:@,$^`|",
-    "b\\s",
-    "e\u0301",
-)
+ODD = ("a b+c%20d=é", "a%2Fb", "%", "%zz", "[x]", "a{1}", "q?r", "h#i", "t~'\"!*()", "x&y;z:@,$^`|", "b\\s", "e\u0301")
 
 
 @pytest.mark.parametrize("name", ODD)

@@ -43,11 +43,7 @@ class Read(NamedTuple):
 
 def shipped(name: str) -> RunConfig:
     """A config that is shipped; its images are somewhere."""
-    paths = {
-        "cifar10": ["pool"],
-        "clip-audit": ["candidates", "controls"],
-        "audit-encoder": ["candidates", "controls"],
-    }
+    paths = {"cifar10": ["pool"], "clip-audit": ["candidates", "controls"], "audit-encoder": ["candidates", "controls"]}
     return load(str(ROOT / "configs" / f"{name}.yaml"), [f"data.sources.{one}.path=x" for one in paths.get(name, ())])
 
 

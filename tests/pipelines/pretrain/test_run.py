@@ -97,11 +97,7 @@ def test_trainings_that_work_are_told_to_stop_and_waited_for(local_ray: None, mo
     [("bfloat16", "AVX2", True), ("bfloat16", "AVX512", False), ("float32", "AVX2", False)],
 )
 def test_arithmetic_that_this_cpu_only_emulates_is_told(
-    precision: str,
-    cpu: str,
-    told: bool,
-    trained_run: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    precision: str, cpu: str, told: bool, trained_run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: cpu)
     said: list[str] = []

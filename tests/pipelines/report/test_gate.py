@@ -233,10 +233,7 @@ def test_mistakes_are_one_line_with_code_2(
         json.dumps(json.loads(Path(old, "report.json").read_text()) | {"schema_version": 0})
     )
     for arguments, problem in [
-        (
-            [run, "--fail-on", "leek"],
-            "--fail-on 'leek' is no verdict; allowed, with commas between: leak, no-evidence",
-        ),
+        ([run, "--fail-on", "leek"], "--fail-on 'leek' is no verdict; allowed, with commas between: leak, no-evidence"),
         ([run, "--fail-on", ""], "--fail-on '' is no verdict"),
         ([run, "--max-auc", "1.2"], "--max-auc 1.2 is out of range; give an AUC above .5, up to 1"),
         ([run, "--max-auc", ".5"], "--max-auc 0.5 is out of range"),

@@ -247,10 +247,7 @@ def test_open_shows_the_finished_report_at_once(report: dict[str, Any], tmp_path
     end = time.monotonic() + 60
     while not (browser.exists() and len(browser.read_text().splitlines()) == 2) and time.monotonic() < end:
         time.sleep(0.05)
-    assert browser.read_text().splitlines() == [
-        (run / "report.html").as_uri(),
-        (tmp_path / "index.html").as_uri(),
-    ]
+    assert browser.read_text().splitlines() == [(run / "report.html").as_uri(), (tmp_path / "index.html").as_uri()]
 
 
 def test_without_a_browser_the_path_is_printed(

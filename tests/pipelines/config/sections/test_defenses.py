@@ -64,10 +64,7 @@ def test_an_attacker_who_knows_nothing_of_a_defense_fits_on_plain_shadows() -> N
         ([{**LAST, "settings": {"strength": 1}}], "unknown setting 'strength'"),
         ([{**LAST, "outside": {"target": "nobody"}}], "nobody"),
         ([{**LAST, "outside": {"target": "target-nonmember"}}], "holds target-nonmember, which the audit judges"),
-        (
-            [{**LAST, "outside": {"target": "target-member"}}],
-            "outside holds target-member, which target was",
-        ),
+        ([{**LAST, "outside": {"target": "target-member"}}], "outside holds target-member, which target was"),
         ([{**LAST, "attribute": "mood"}], "attribute = 'mood', data.attributes has: none is declared"),
         ([{**LAST, "beside": "clean"}], "defenses.beside = 'clean', allowed: nothing"),
         ([{**LAST, "without": ["lira"]}], "defenses.without = 'lira', allowed: encodermi-t, lpla"),

@@ -82,11 +82,7 @@ def test_a_control_that_is_a_known_member_is_no_control(tmp_path: Path, change: 
     rest = [(f"{seed:03d}.png", photo(seed)) for seed in range(100, 110)] + [("known.jpg", photo(3, change=change))]
     mine = [(f"{seed:03d}.png", photo(seed)) for seed in range(200, 210)]
     sources = pictures(tmp_path, rest=rest, known=known, mine=mine)
-    roles = {
-        "control": {"from": "rest"},
-        "candidate": {"from": "mine"},
-        "known-member": {"from": "known", "count": 20},
-    }
+    roles = {"control": {"from": "rest"}, "candidate": {"from": "mine"}, "known-member": {"from": "known", "count": 20}}
     splits = drawn(DataConfig(sources=sources, image_size=32, roles=roles, near_duplicates={}))
     assert splits.counts() == {"control": 10, "candidate": 10, "known-member": 20}
     assert "rest/known.jpg" not in splits.ids(["control"])

@@ -31,10 +31,7 @@ def pool(tmp_path: Path, *shards: bytes, roles: dict[str, Any] | None = None, **
         (tmp_path / f"{number:03d}.tar").write_bytes(data)
     roles = roles or {name: {"from": "pool", "count": count} for name, count in COUNTS.items()}
     return DataConfig(
-        sources={"pool": {"kind": "shards", "path": str(tmp_path)}},
-        image_size=8,
-        roles=roles,
-        **settings,
+        sources={"pool": {"kind": "shards", "path": str(tmp_path)}}, image_size=8, roles=roles, **settings
     )
 
 

@@ -111,10 +111,7 @@ def test_the_same_images_as_tars_give_the_same_roles_and_pixels(form: str, tmp_p
 
 def test_a_row_group_is_an_item(files: Path) -> None:
     items = Source(config_of(str(files)).sources["pool"]).items()
-    assert [item.name for item in items[:6]] == [
-        *(f"train-0-{group:05d}" for group in range(5)),
-        "train-1-00000",
-    ]
+    assert [item.name for item in items[:6]] == [*(f"train-0-{group:05d}" for group in range(5)), "train-1-00000"]
     assert [item.count for item in items] == [7, 7, 7, 7, 2] * 2
     few = scan(config_of(str(files), shards=4, roles={"candidate": {"from": "pool", "fraction": 0.5}}))
     assert few.read == {"pool": (4, 10)}

@@ -79,8 +79,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "count": small_config(attacks=[{"attack": "patch-similarity"}, {**MI_T, "count": 7}]),
     "sequential": small_config(attacks=[{**MI_T, "outputs": ["projection"]}, SEQUENTIAL]),
     "halves": small_config(
-        attacks=[{"attack": "lira", "reference": "shadows"}],
-        encoders={**small_config()["encoders"], "shadows": HALVES},
+        attacks=[{"attack": "lira", "reference": "shadows"}], encoders={**small_config()["encoders"], "shadows": HALVES}
     ),
     "bank": with_anchors(MI_T, {"attack": "combined", "neighbours": "5/10"}, LPLA),
     "repeats": small_config(queries={"views": 4, "chunk": 32, "repeats": 3}),
@@ -158,12 +157,7 @@ def test_no_set_of_queries_is_asked_twice_and_none_that_nobody_reads(name: str) 
 def test_the_small_run_by_hand() -> None:
     """Two passes over the audited images, which both encoders see; one over what the utility is tested on."""
     found = {(one.encoder, one.roles): one for one in grouped(queries_of(config_with()), "store")}
-    assert set(found) == {
-        ("target", AUDITED),
-        ("target", TESTED),
-        ("shadow", AUDITED),
-        ("shadow", TESTED),
-    }
+    assert set(found) == {("target", AUDITED), ("target", TESTED), ("shadow", AUDITED), ("shadow", TESTED)}
     target, tested = found["target", AUDITED], found["target", TESTED]
     assert set(map(str, target.measures)) == {"embedding", "norm:2", "pairwise:cosine"}
     assert (target.epochs, target.outputs, target.views) == ((1, 3), ("backbone", "projection"), 4)
