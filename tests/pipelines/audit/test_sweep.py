@@ -17,11 +17,9 @@ from mi_core.features.pairwise_similarity import PairwiseSimilarity
 from mi_core.metrics.delong import auc
 from mi_core.report.contents import schema
 from pipelines.audit import run as audit
-from pipelines.config.run_config import RunConfig
 from pipelines.data.draw.splits import Splits
 from pipelines.data.plans import plan_of
 from pipelines.extract.division.passes import recorded_passes
-from pipelines.files import storage
 from pipelines.plan.items import Query, items_in
 from pipelines.plan.load import parse
 from pipelines.run.folder import RunFolder
@@ -213,72 +211,3 @@ def test_a_swept_run_is_not_done_again_and_lost_results_come_back(swept: Path, t
     longer["sweep"]["attacks.*.views"] = [2, 3, 4]
     audit.run(parse(longer, "wide.yaml"), str(folder), last="attack")  # a value may be added
     assert (folder / "sweep" / "attacks.-.views" / "3" / "seed-0" / "attacks").is_dir()
-
-
-@pytest.mark.slow
-def test_the_per_sample_attack_knows_which_shadow_saw_what(local_ray: None, tmp_path: Path) -> None:
-    raw = small_config(attacks=[{"attack": ["lira", "rmia", "sslmem"], "target": "target", "reference": "half"}])
-    raw["data"]["roles"]["known-nonmember"] = {"from": "digits", "count": 40}
-    raw["data"]["roles"]["calibration-member"] = {"from": "digits", "count": 20}  # in no shadow's data: not scored
-    raw["encoders"]["target"]["train_on"] = ["target-member", "calibration-member"]
-    raw["encoders"]["half"] = {"like": "target", "train_on": ["target-member", "target-nonmember"], "halves": 4}
-    raw["encoders"]["half"] |= {"epochs": 1, "checkpoints": []}
-    raw["sweep"] = {"attacks.*.shadows": [2]}
-    config = parse(raw, "halves.yaml")
-    audit.run(config, str(tmp_path / "run"))
-    swept = tmp_path / "run"
-    spent = {entry["attack"]: entry["queries"] for entry in report(swept)["attacks"]}
-    assert spent["lira"]["attack_training"] == 4 * 4 * 120  # four shadows, four views
-    assert spent["rmia"]["attack_training"] == 4 * 4 * (120 + 40)  # with the population
-    assert spent["rmia"]["evaluation"] == 4 * (120 + 40)
-    (point,) = report(swept)["sweeps"][0]["points"]
-    assert {entry["queries"]["attack_training"] for entry in point["rows"]} == {2 * 4 * 120, 2 * 4 * 160}
-    place = RunFolder(str(swept)).seed(0)
-    splits = Splits.load(place.path)
-    roles = ("target-member", "target-nonmember")
-    every = set(splits.ids(roles))
-    for first in (0, 2):
-        one, two = (set(splits.half(roles, number, 0).ids(roles)) for number in (first, first + 1))
-        assert one | two == every
-        assert not one & two
-        assert len(one) == 60
-    assert set(splits.half(roles, 0, 0).ids(roles)) != set(splits.half(roles, 2, 0).ids(roles))
-    for number in range(4):
-        description = json.loads((swept / "seed-0" / "encoders" / f"half-{number}" / "encoder.json").read_text())
-        assert description["images"] == 60
-    state = np.load(next((swept / "seed-0" / "attacks").glob("lira-*-projection-0003")) / "attack.npz")
-    assert set(state["names"]) == every
-    state = np.load(next((swept / "seed-0" / "attacks").glob("rmia-*-projection-0003")) / "attack.npz")
-    assert set(state["names"]) == every
-    assert set(state["population_names"]) == set(splits.ids(["known-nonmember"]))
-    check_memorisation(config, swept, splits)
-
-
-def check_memorisation(config: RunConfig, run: Path, splits: Splits) -> None:
-    """The table says what the shadows' features say, by a loop; report, results and page sum it up."""
-    place = RunFolder(str(run)).seed(0)
-    roles = ("target-member", "target-nonmember")
-    shown = report(run)["memorisation"]
-    assert {entry["output"] for entry in shown} == {"backbone", "projection"}
-    assert {(entry["pairs"], entry["epoch"]) for entry in shown} == {(2, 1)}
-    for entry in shown:
-        table = {row["id"]: row for row in storage.read_table(f"{run}/{entry['file']}").to_pylist()}
-        assert set(table) == set(splits.ids(roles))
-        found: dict[str, list[float]] = {name: [] for name in table}
-        for number in range(4):
-            features = columns(config, place, f"half-{number}", 1, entry["output"], [PairwiseSimilarity()], roles)
-            distance = np.sqrt(2 - 2 * np.minimum(features[PairwiseSimilarity()].astype(float), 1)).mean(axis=1) / 2
-            saw = set(splits.half(roles, number, 0).ids(roles))
-            for name, value in zip(features.ids.tolist(), distance - distance.mean(), strict=True):
-                found[name].append(-value if name in saw else value)
-        for name, values in found.items():
-            assert table[name]["memorisation"] == pytest.approx(sum(values) / 2, abs=1e-9)
-            assert (table[name]["shadows_in"], table[name]["shadows_out"]) == (2, 2)
-        mean = np.mean([row["memorisation"] for row in table.values()])
-        assert entry["mean"]["value"] == pytest.approx(mean)
-        assert entry["memorised"] == sum(row["q_value"] <= 0.05 for row in table.values())
-        highest = sorted(table.values(), key=lambda row: -row["memorisation"])[:12]
-        assert [row["id"] for row in entry["top"]] == [row["id"] for row in highest]
-    short = json.loads((run / "results.json").read_text())["memorisation"]
-    assert [entry["mean"]["n"] for entry in short] == [120, 120] and "top" not in short[0]
-    assert "Which images does this training memorise?" in (run / "report.html").read_text()

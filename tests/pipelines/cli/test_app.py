@@ -20,9 +20,7 @@ import yaml
 from pipelines import console
 from pipelines.cli import app as cli
 from pipelines.run.heartbeat import status
-from pipelines.run.machine import RECORD, Process, end_leftovers
 from tests.conftest import ROOT, background, small_config, wait_until
-from tests.pipelines.tars import shard_bytes
 
 pytestmark = pytest.mark.ray
 
@@ -185,14 +183,6 @@ def test_help_tells_version_debug_and_stages(call) -> None:
     assert f"all that follow: {', '.join(STAGES[:-1])} or {STAGES[-1]}" in help_
 
 
-def test_shards_commands(call, tmp_path: Path) -> None:
-    (tmp_path / "in.tar").write_bytes(shard_bytes(range(5)))
-    assert call("shards", "import", tmp_path / "in.tar", tmp_path / "out").code == 0
-    outcome = call("shards", "inspect", tmp_path / "out")
-    assert outcome.code == 0
-    assert "PNG RGB 5" in outcome.out
-
-
 def test_a_run_folder_is_continued_by_its_path(call, finished_run: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shutil.copytree(finished_run, folder)
@@ -200,36 +190,6 @@ def test_a_run_folder_is_continued_by_its_path(call, finished_run: Path, tmp_pat
     assert outcome.code == 0
     assert "Attacks on target, projection output" in outcome.out
     assert "finished: nothing has changed since" in outcome.err
-
-
-def test_a_folder_in_use_is_refused(call, config: Path, local_ray: None, tmp_path: Path) -> None:
-    from pipelines.files.lock import lock
-
-    with lock(str(tmp_path / "run")):
-        outcome = call("audit", config, "--out", tmp_path / "run")
-    assert outcome.code == 2
-    assert f"in use by process {os.getpid()}" in outcome.err
-
-
-def test_a_fault_in_a_worker_is_one_line(call, finished_run: Path, tmp_path: Path) -> None:
-    """The features of a shard are gone: the attack's Ray task finds out, the user reads one line."""
-    folder = tmp_path / "run"
-    shutil.copytree(finished_run, folder)
-    for path in (folder / "features").glob("*/epoch-0003/**/*.parquet"):
-        path.unlink()
-    shutil.rmtree(folder / "seed-0" / "attacks")
-    from pipelines.attack import run as attack
-    from pipelines.data.plans import plans_of
-    from pipelines.errors import fault_of_user
-    from pipelines.plan.load import load
-    from pipelines.run.folder import RunFolder
-    from pipelines.run.points import Run
-
-    with pytest.raises(Exception, match="is missing") as caught:
-        attack.run(plans_of([Run(load(str(folder / "config.yaml")), RunFolder(str(folder)))]))
-    fault = fault_of_user(caught.value)
-    assert fault is not None
-    assert fault.endswith("is missing; run the extract stage first")
 
 
 def ray_processes(group: int) -> list[int]:
@@ -279,48 +239,6 @@ def test_ctrl_c_and_sigterm_save_the_training_and_leave_no_ray(config: Path, tmp
         assert saved_epoch(folder) >= int(reached)
         before = saved_epoch(folder)
         assert "state  stopped" in status(str(folder))
-
-
-@pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs /proc to find processes")
-@pytest.mark.slow
-def test_agents_that_outlive_a_killed_run_are_ended_by_the_next(config: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    arguments = ("pipelines.audit", str(config), "--out", str(folder), "encoders.target.epochs=100000")
-    with background(*arguments) as process:
-        wait_until(lambda: list(folder.rglob("epoch-0001.safetensors")), process)
-        wait_until((folder / RECORD).exists, process)
-        pairs = json.loads((folder / RECORD).read_text())["processes"]
-        agents = [one for one in (Process(*pair) for pair in pairs) if "Agent" in one.command()]
-        assert len(agents) >= 2
-        for agent in agents:
-            os.kill(agent.pid, signal.SIGSTOP)  # a busy machine may hold them up as long
-        process.kill()
-        process.wait()
-        assert "state  killed" in status(str(folder))
-        assert all(agent.alive() for agent in agents)
-        assert end_leftovers(str(folder)) >= 2
-        assert not any(agent.alive() for agent in agents)
-
-
-@pytest.mark.slow
-def test_a_cluster_of_two_nodes_is_joined_and_left_running(config: Path, finished_run: Path, tmp_path: Path) -> None:
-    """The nodes are processes of this host; the command finds them by address and gives the same scores."""
-    from ray.cluster_utils import Cluster
-
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
-    try:
-        cluster.add_node(num_cpus=2)
-        arguments = ["audit", str(config), "--out", str(tmp_path / "run"), "--address", cluster.address]
-        code = [sys.executable, "-m", "pipelines.cli", *arguments]
-        environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
-        done = subprocess.run(code, env=environment, capture_output=True, text=True, timeout=400, check=False)
-        assert done.returncode == 0, done.stderr
-        assert len(cluster.list_all_nodes()) == 2
-    finally:
-        cluster.shutdown()
-    reports = [json.loads((folder / "report.json").read_text()) for folder in (tmp_path / "run", finished_run)]
-    for mine, other in zip(*(report["attacks"] for report in reports), strict=True):
-        assert mine["auc"]["value"] == pytest.approx(other["auc"]["value"], abs=1e-3)
 
 
 @pytest.mark.parametrize("flag", [["--log", "json"], ["--log=json"]])

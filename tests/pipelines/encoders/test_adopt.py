@@ -126,33 +126,6 @@ def test_it_is_the_encoder_that_was_saved(audited: Path, trained_run: Path) -> N
     assert fingerprint(fresh.load(0)) != fingerprint(stored.load(0))
 
 
-def noisy(images: torch.Tensor) -> dict[str, torch.Tensor]:
-    """An encoder with noise of its own, in a dictionary."""
-    rows = images.flatten(1)
-    return {"embedding": rows + 0.1 * torch.randn_like(rows)}
-
-
-@pytest.mark.slow
-def test_noise_of_an_encoder_that_is_code_is_told(
-    folders: dict[str, Path], local_ray: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code = {"load": f"python:{__name__}:noisy", "trust_code": True, "augmentation": {"crop_scale": [0.75, 1.0]}}
-    config = config_of(
-        folders,
-        encoders={"target": code},
-        queries={"views": 2, "outputs": ["backbone"]},
-        attacks=[{"attack": "mean-cosine", "reference": "nonmembers"}],
-        validity={"references": []},
-    )
-    audit.run(parse(config, "foreign.yaml"), str(tmp_path / "run"))
-    report = json.loads((tmp_path / "run/report.json").read_text())
-    jsonschema.Draft202012Validator(schema()).validate(report)
-    words = report["encoders"]["target"]["answers"]
-    assert re.match("of a dict the embedding is taken; it gives a different answer again .*2 images sent twice", words)
-    assert any("The encoder target gives a different answer again" in caveat for caveat in report["caveats"])
-    assert words in capsys.readouterr().err
-
-
 def test_the_report_answers_about_the_candidates(audited: Path) -> None:
     report = json.loads((audited / "report.json").read_text())
     for entry in report["attacks"]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import shutil
-import signal
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -46,7 +44,7 @@ from pipelines.files import storage
 from pipelines.plan.load import parse
 from pipelines.run.folder import RunFolder
 from pipelines.run.registration import registered_nonce
-from tests.conftest import background, own_processes, small_config, wait_until
+from tests.conftest import background, small_config, wait_until
 from tests.pipelines import staged
 from tests.pipelines.columns import columns, seed_0
 from tests.pipelines.planned import jobs_of
@@ -190,25 +188,6 @@ def test_a_killed_extraction_continues_and_ends_the_same(finished_run: Path, fol
     assert_same(parquet_contents(folder), parquet_contents(reference))
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs /proc to find processes")
-def test_a_killed_actor_is_replaced_and_nothing_lost(folder: Path) -> None:
-    config = config_with(queries={"views": 4, "chunk": 4})
-    (folder / "config.yaml").write_text(yaml.safe_dump(config.model_dump(mode="json", by_alias=True)))
-    reference = folder.parent / "reference"
-    shutil.copytree(folder, reference)
-    before = own_processes("(EncodeChunks)")
-    with background("pipelines.extract", str(folder)) as process:
-        wait_until(lambda: len(chunk_files(folder)) >= 6, process)
-        victims = own_processes("(EncodeChunks)") - before
-        assert victims
-        for victim in victims:
-            os.kill(victim, signal.SIGKILL)
-        assert process.wait(timeout=300) == 0
-    extraction(reference, config)
-    assert_same(parquet_contents(folder), parquet_contents(reference))
-
-
 def spoil(folder: Path, epoch: int = 3) -> None:
     """Make the target return NaN."""
     path = folder / "seed-0" / "encoders" / "target" / f"epoch-{epoch:04d}.safetensors"
@@ -241,17 +220,6 @@ def test_a_chunk_that_keeps_killing_its_worker_is_given_up_and_listed(folder: Pa
     assert {(bad["source"], bad["shard"]) for bad in listed} == {("digits", job.item.name)}
     assert {bad["key"] for bad in listed} < set(job.selection.classes(job.source, job.item.name))
     assert len(features(lenient, folder)["ids"]) == 120 - len({bad["key"] for bad in listed} & keys_of(folder))
-
-
-def test_interruptions_are_no_deaths(folder: Path) -> None:
-    """A chunk in flight in many runs that were killed is asked all the same."""
-    config = config_with()
-    job = jobs_of(config, folder)[0]
-    for number in range(1, 8):
-        storage.write_atomic(marker_path(job, 1, str(number), attempts.QUERYING), b"10 session-%d" % number)
-    staged.query(config, folder)
-    assert rejected_of(config, folder) == []
-    assert len(features(config, folder)["ids"]) == 120
 
 
 @pytest.mark.slow

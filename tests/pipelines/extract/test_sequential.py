@@ -9,7 +9,6 @@ from typing import Any
 
 import jsonschema
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from mi_core.attacks.sequential import EncoderMISequential, SequentialParameters
@@ -18,14 +17,12 @@ from mi_core.features.pairwise_similarity import PairwiseSimilarity
 from mi_core.features.sequential import by_views, stopped
 from mi_core.records import LabelledFeatures
 from mi_core.report.contents import schema
-from pipelines.attack.fit import stopping_rule
 from pipelines.audit import run as audit
 from pipelines.config.run_config import RunConfig
 from pipelines.data.draw.splits import Splits
 from pipelines.data.plans import plan_of
 from pipelines.errors import UserError
 from pipelines.extract import run as extract
-from pipelines.extract.division.passes import recorded_passes
 from pipelines.extract.features import read
 from pipelines.files import storage
 from pipelines.plan.items import Judge, Query, items_in
@@ -127,19 +124,6 @@ def test_the_target_is_asked_what_a_rule_of_the_shadow_alone_asks(finished: Path
 
 
 @pytest.mark.slow
-def test_known_samples_are_asked_for_all_views_and_not_again(finished: Path) -> None:
-    config, place = config_with(), RunFolder(str(finished)).seed(0)
-    known = set(Splits.load(place.path).ids(["known-member", "known-nonmember"]))
-    found = queries_of_images(config, finished, 2)
-    assert not known & set(found)
-    assert len(found) + len(known) == 120
-    files = (finished / "features").glob("*/epoch-0003/**/*.parquet")
-    tables = [storage.read_table(str(path)) for path in files]
-    rows = sum(len(table) for table in tables if "projection.sequential" in table.column_names)
-    assert rows == 120 + 96  # of the attack with a shadow, and of this one
-
-
-@pytest.mark.slow
 def test_queries_are_counted_as_they_were_made(finished: Path) -> None:
     found = report(finished)
     jsonschema.validate(found, schema())
@@ -156,59 +140,6 @@ def test_queries_are_counted_as_they_were_made(finished: Path) -> None:
         else:
             assert "mean_per_sample" not in entry["queries"]
             assert entry["queries"]["evaluation"] == VIEWS * 120
-
-
-@pytest.mark.slow
-@pytest.mark.slow
-@pytest.mark.parametrize("queries", [{"batch_views": 5}, {"chunk": 7, "batch_views": 64}])
-def test_batches_and_chunks_change_no_decision(queries: dict[str, Any], finished: Path, folder: Path) -> None:
-    config = config_with(queries)
-    audit.run(config, str(folder), last="extract")
-    assert_same(queries_of_images(config_with(), finished), queries_of_images(config, folder))
-
-
-@pytest.mark.slow
-@pytest.mark.slow
-def test_what_was_lost_is_asked_again_by_the_same_rule(finished: Path, tmp_path: Path) -> None:
-    """Committed features of the target are gone, then its rules too: they come back as they were."""
-    for lost in (("epoch-*/**/*.parquet",), ("epoch-*/**/*.parquet", "rule.json")):
-        folder = tmp_path / str(len(lost))
-        shutil.copytree(finished, folder)
-        of_target = [
-            Path(record.folder)
-            for record in recorded_passes(seed_0(folder).store)
-            if record.content["encoder"] == "target"
-        ]
-        gone = [path for place in of_target for pattern in lost for path in place.glob(pattern)]
-        assert any(path.name == "rule.json" for path in gone) == ("rule.json" in lost)
-        for path in gone:
-            path.unlink()
-        audit.run(config_with(), str(folder), last="extract")
-        assert rules(folder) == rules(finished)
-        assert_same(queries_of_images(config_with(), finished), queries_of_images(config_with(), folder))
-
-
-@pytest.mark.slow
-@pytest.mark.slow
-def test_the_truth_about_the_target_changes_no_rule(finished: Path, tmp_path: Path) -> None:
-    """Members and non-members of the target change places; the rules fitted then are those that were followed."""
-    folder = tmp_path / "run"
-    shutil.copytree(finished, folder)
-    place = seed_0(folder)
-    drawn = Splits.load(place.path)
-    swapped = {"target-member": "target-nonmember", "target-nonmember": "target-member"}
-    given = drawn.table.set_column(
-        drawn.table.column_names.index("role"),
-        "role",
-        pa.array([swapped.get(role, role) for role in drawn.table["role"].to_pylist()]),
-    )
-    Splits.from_table(given, drawn.roles).save(place.path)
-    assert set(Splits.load(place.path).ids(["target-member"])) == set(drawn.ids(["target-nonmember"]))
-    followed = [json.loads(rule) for rule in rules(finished).values()]
-    assert len(followed) == 4
-    for epoch in (1, 3):
-        rule = stopping_rule(judge_of(config_with(), folder, 1, epoch).score.fit, place)
-        assert {"low": list(rule.low), "high": list(rule.high)} in followed
 
 
 def test_equal_attacks_ask_once_and_others_each_for_themselves() -> None:
