@@ -147,25 +147,6 @@ for words in {listed}:
     assert all(len(text.splitlines()) > 20 for text in parts[:-1:2])
 
 
-def test_lists_name_every_method(call) -> None:
-    from mi_core.adoption.builders import LOADERS
-    from mi_core.attacks import ATTACKS
-    from mi_core.encoders import ENCODERS
-    from mi_core.encoders.remote.adapters import ADAPTERS
-    from mi_core.objectives import OBJECTIVES
-
-    text = call("list", "attacks").out
-    assert all(name in text for name in ATTACKS)
-    text = call("list", "encoders").out
-    assert all(name in text for name in (*ENCODERS, *OBJECTIVES))
-    words = [architecture.summary for architecture in ENCODERS.values()]
-    words += [(thing.__doc__ or "").splitlines()[0] for table in (OBJECTIVES, LOADERS) for thing in table.values()]
-    words += [(type(adapter).__doc__ or "").splitlines()[0] for adapter in ADAPTERS.values()]
-    assert any("[" in line for line in words)
-    shown = "".join(text.split())
-    assert all(word in shown for line in words for word in line.split() if "[" in word)
-
-
 def test_brackets_in_names_and_paths_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
     console.say("data", "photos[red] of [/me]")
     assert "photos[red] of [/me]" in capsys.readouterr().err

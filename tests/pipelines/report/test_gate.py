@@ -207,10 +207,6 @@ def test_junit_is_read_back_as_github_and_gitlab_do(write: Write) -> None:
         assert case[0].get("message") == (None if condition.outcome == "passes" else condition.reason)
 
 
-def test_an_exit_code_for_each_outcome() -> None:
-    assert EXIT_CODES == {"passes": 0, "fails": 3, "cannot tell": 4}
-
-
 def test_the_command_ends_with_its_code(
     write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

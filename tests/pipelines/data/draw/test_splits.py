@@ -19,7 +19,7 @@ from pipelines.data.draw.parts import Firsts, number_of
 from pipelines.data.draw.splits import Splits, are_drawn
 from pipelines.data.scan.scan import scan
 from pipelines.errors import UserError
-from tests.pipelines.tars import image_bytes, shard_bytes, tar_bytes
+from tests.pipelines.tars import image_bytes, shard_bytes
 
 COUNTS = {"target-member": 20, "target-nonmember": 20, "downstream-test": 10}
 
@@ -48,28 +48,6 @@ def drawn(config: DataConfig, seed: int = 0) -> Splits:
     return draw(config, scan(config), seed)
 
 
-def test_counts_are_exact_and_roles_disjoint(tmp_path: Path) -> None:
-    splits = drawn(pool(tmp_path, shard_bytes(range(40)), shard_bytes(range(40, 60))))
-    assert splits.counts() == COUNTS
-    ids = [name for role in COUNTS for name in splits.ids([role])]
-    assert len(set(ids)) == len(ids) == 50
-    assert splits.ids(COUNTS) == sorted(ids)
-    labels = splits.labels()
-    assert all(labels[name] == int(name[-4:]) % 3 for name in ids)
-
-
-def test_roles_depend_on_seed_and_keys_only(tmp_path: Path) -> None:
-    for name in ("whole", "parts"):
-        (tmp_path / name).mkdir()
-    roles = {name: {"from": "pool", "count": COUNTS[name]} for name in reversed(COUNTS)}
-    whole = pool(tmp_path / "whole", shard_bytes(range(60)), roles=roles)
-    parts = pool(tmp_path / "parts", shard_bytes(range(30, 60)), shard_bytes(range(30)))
-    one, two, other = drawn(whole), drawn(parts), drawn(whole, seed=1)
-    for role in COUNTS:
-        assert one.ids([role]) == two.ids([role]) != other.ids([role])
-        assert one.role_digest(role) == two.role_digest(role) != other.role_digest(role)
-
-
 @pytest.mark.slow
 def test_a_draw_is_uniform(tmp_path: Path) -> None:
     """Over many seeds every sample is as often a member as every other (a sort by key would not be)."""
@@ -95,18 +73,6 @@ def test_fractions_are_thresholds(tmp_path: Path) -> None:
     counts = many.counts()
     assert abs(counts["target-member"] - 200) < 40
     assert abs(counts["target-nonmember"] - 120) < 37
-
-
-def test_parts_lie_inside_their_role_and_are_drawn_anew(tmp_path: Path) -> None:
-    roles = {name: {"from": "pool", "count": count} for name, count in COUNTS.items()}
-    roles |= {"known-member": {"from": "target-member", "count": 5}, "selection": {"from": "target-member", "count": 4}}
-    config = pool(tmp_path, shard_bytes(range(60)), roles=roles)
-    splits = drawn(config)
-    known, selection, members = (set(splits.ids([r])) for r in ("known-member", "selection", "target-member"))
-    assert (len(known), len(selection)) == (5, 4)
-    assert known | selection < members
-    assert not known & selection
-    assert known != set(sorted(members)[:5])
 
 
 def test_an_image_that_stands_twice_is_kept_once(tmp_path: Path) -> None:
@@ -148,24 +114,6 @@ def test_given_roles_that_share_an_image_are_refused(tmp_path: Path) -> None:
     roles["target-nonmember"] = {"from": "more", "fraction": 1.0}
     splits = drawn(DataConfig(sources=sources, image_size=8, roles=roles))
     assert splits.counts() == {"target-member": 5, "target-nonmember": 4}
-
-
-def test_one_percent_of_damage_is_borne_and_listed(tmp_path: Path) -> None:
-    bad = tar_bytes([("bad.jpg", b"\xff\xd8\xff garbage")])
-    splits = drawn(pool(tmp_path, shard_bytes(range(100)), bad))
-    assert [(r.source, r.shard, r.key) for r in splits.rejected] == [("pool", "001", "bad")]
-    assert "undecodable" in splits.rejected[0].reason
-    with pytest.raises(UserError, match=r"1 of 51 samples are unusable.*pool/001/bad: undecodable"):
-        drawn(pool(tmp_path, shard_bytes(range(50)), bad))
-    assert drawn(pool(tmp_path, shard_bytes(range(50)), bad, max_rejected=0.02)).counts() == COUNTS
-
-
-def test_a_key_that_stands_in_two_shards_is_used_once(tmp_path: Path) -> None:
-    other = tar_bytes([("s0000.png", image_bytes(999))])
-    splits = drawn(pool(tmp_path, shard_bytes(range(110)), other))
-    (repeated,) = (one for one in splits.rejected if not one.noted)
-    assert repeated.key == "s0000"
-    assert repeated.reason.startswith("shard 000 already has this key; if it is another image, set shard_in_key")
 
 
 def test_a_source_that_is_too_small(tmp_path: Path) -> None:

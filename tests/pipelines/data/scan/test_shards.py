@@ -103,24 +103,6 @@ def test_every_format_that_is_read_is_read_back_from_shards(tmp_path: Path) -> N
     assert sorted(read_back(tmp_path / "out")) == sorted(kinds)
 
 
-def test_import_is_reproducible(folder: Path, tmp_path: Path) -> None:
-    made = [shards.import_shards(shards.source_of(str(folder)), str(tmp_path / name)) for name in ("a", "b")]
-    assert made[0]["shards"] == made[1]["shards"]
-
-
-def test_bad_images_are_listed_up_to_a_share(tmp_path: Path) -> None:
-    (tmp_path / "in.tar").write_bytes(
-        tar_bytes([("bad.png", b"junk"), *((f"{n}.png", image_bytes(n)) for n in range(9))])
-    )
-    source = shards.source_of(str(tmp_path / "in.tar"))
-    with pytest.raises(UserError, match=r"1 of 10 samples are unusable, more than --max-rejected 0.01: in/bad"):
-        shards.import_shards(source, str(tmp_path / "out"))
-    assert storage.list_files(str(tmp_path / "out")) == []  # nothing half-written
-    manifest = shards.import_shards(source, str(tmp_path / "out"), max_rejected=0.1)
-    assert [bad["key"] for bad in manifest["rejected"]] == ["bad"]
-    assert manifest["samples"] == 9
-
-
 def test_finished_shards_are_not_overwritten_but_a_broken_off_import_is(folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     source = shards.source_of(str(folder))
