@@ -34,6 +34,7 @@ from pipelines.plan.rules import audited_roles
 from pipelines.report.caveats import caveats
 from pipelines.report.finished import FinishedRun
 from pipelines.run.folder import RunFolder
+from tests.conftest import report_of
 from tests.pipelines import staged
 from tests.pipelines.tars import image_bytes, tar_bytes
 
@@ -132,11 +133,6 @@ def both(
         patched.setattr(scores, "_AT_ONCE", 3)
         audit.run(config, str(parts), force="attack")
         yield config, whole, parts
-
-
-def report_of(folder: Path) -> dict[str, Any]:
-    report: dict[str, Any] = json.loads((folder / "report.json").read_text())
-    return report
 
 
 def numbers_of(entry: Any, place: str = "") -> Iterator[tuple[str, Any]]:

@@ -28,7 +28,7 @@ from pipelines.plan.load import parse
 from pipelines.report import index
 from pipelines.run.folder import RunFolder
 from pipelines.run.registration import lines_of
-from tests.conftest import small_config
+from tests.conftest import report_of, small_config
 
 pytestmark = pytest.mark.ray
 
@@ -37,11 +37,6 @@ def run(folder: Path, last: str = "report", force: str | None = None, **sections
     """Run the small config with other sections and return its report."""
     audit.run(parse(small_config(**sections), "small.yaml"), str(folder), last=last, force=force)
     return report_of(folder) if last == "report" else {}
-
-
-def report_of(folder: Path) -> dict[str, Any]:
-    report: dict[str, Any] = json.loads((folder / "report.json").read_text())
-    return report
 
 
 def written(folder: Path) -> dict[str, int]:

@@ -24,7 +24,7 @@ from pipelines.plan.items import Query, items_in
 from pipelines.plan.load import parse
 from pipelines.run.folder import RunFolder
 from pipelines.run.points import Point, points
-from tests.conftest import small_config
+from tests.conftest import report_of, small_config
 from tests.pipelines import staged
 from tests.pipelines.columns import columns
 
@@ -65,15 +65,10 @@ def swept_points(folder: Path) -> list[Point]:
     return [point for point in points(parse(wide(), "wide.yaml"), run) if point.folder != run]
 
 
-def report(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((folder / "report.json").read_text())
-    return found
-
-
 def row(folder: Path, attack: str, output: str = "projection", epoch: int = 3) -> dict[str, Any]:
     found = [
         entry
-        for entry in report(folder)["attacks"]
+        for entry in report_of(folder)["attacks"]
         if (entry["attack"], entry["output"], entry["epoch"]) == (attack, output, epoch)
     ]
     assert len(found) == 1
@@ -84,10 +79,10 @@ def test_every_point_is_a_whole_run(swept: Path) -> None:
     points = ["attacks.-.views/2", "attacks.-.views/4", "attacks.-.p/0", "known/6", "attacks.-.reference_count/5"]
     for point in points:
         place = swept / "sweep" / point
-        jsonschema.validate(report(place), schema())
+        jsonschema.validate(report_of(place), schema())
         assert (place / "report.html").is_file()
     assert not (swept / "sweep" / "attacks.-.p" / "2").exists()  # p is 2 anyway: that point is the run itself
-    whole = report(swept)
+    whole = report_of(swept)
     jsonschema.validate(whole, schema())
     labels = {sweep["name"]: [point["label"] for point in sweep["points"]] for sweep in whole["sweeps"]}
     assert labels == {
@@ -121,7 +116,7 @@ def test_what_points_share_is_made_once(swept: Path) -> None:
     for run in ("sweep/attacks.-.p/0", "sweep/known/6"):
         assert of_point[run] - by_run[""] == by_run[run]
         assert len(by_run[run]) < len(of_point[run]) / 2
-    asked = sum(entry["queries"] for entry in report(swept)["queries"]["entries"])
+    asked = sum(entry["queries"] for entry in report_of(swept)["queries"]["entries"])
     extraction = RunFolder(str(swept)).manifest["extraction"]
     made = sum(entry["views"] for entry in extraction)
     assert asked <= made < asked * 1.2  # another draw of known images asks a few more
@@ -147,7 +142,7 @@ def test_the_first_views_are_used(swept: Path) -> None:
 
 
 def test_every_attack_states_what_it_spends(swept: Path) -> None:
-    spent = {entry["attack"]: entry["queries"] for entry in report(swept)["attacks"]}
+    spent = {entry["attack"]: entry["queries"] for entry in report_of(swept)["attacks"]}
     assert spent["patch-similarity"]["per_sample"] == 9
     assert spent["part-crop"]["per_sample"] == 5
     assert spent["lpla"] == {"per_sample": 1, "attack_training": 24, "evaluation": 108}  # 12 of the members are known
@@ -159,7 +154,7 @@ def test_every_attack_states_what_it_spends(swept: Path) -> None:
 
 def test_what_does_not_apply_is_said_and_stops_nothing(swept: Path) -> None:
     """The 0-norm of a dense embedding counts its coordinates: the same for every image."""
-    point = report(swept / "sweep" / "attacks.-.p" / "0")
+    point = report_of(swept / "sweep" / "attacks.-.p" / "0")
     left_out = {(entry["attack"], entry["output"]) for entry in point["not_applicable"]}
     assert ("lpla", "projection") in left_out
     assert not any(entry["attack"] == "lpla" and entry["output"] == "projection" for entry in point["attacks"])
@@ -167,12 +162,12 @@ def test_what_does_not_apply_is_said_and_stops_nothing(swept: Path) -> None:
 
 
 def test_noise_as_non_members_comes_with_a_warning(swept: Path) -> None:
-    assert any("random pixels" in caveat for caveat in report(swept)["caveats"])
+    assert any("random pixels" in caveat for caveat in report_of(swept)["caveats"])
 
 
 def test_results_as_a_table(swept: Path) -> None:
     table = pq.read_table(swept / "results.parquet").to_pylist()
-    whole = report(swept)
+    whole = report_of(swept)
     assert len([entry for entry in table if not entry["sweep"]]) == len(whole["pooled"])
     assert len(table) == len(whole["pooled"]) + sum(len(p["rows"]) for s in whole["sweeps"] for p in s["points"])
     mine = next(
@@ -190,7 +185,7 @@ def test_results_as_a_table(swept: Path) -> None:
 def test_results_in_short(swept: Path) -> None:
     short = json.loads((swept / "results.json").read_text())
     found = {(entry["attack"], entry["output"]): entry["accuracy"]["value"] for entry in short["rows"]}
-    for entry in report(swept)["pooled"]:
+    for entry in report_of(swept)["pooled"]:
         if entry["epoch"] == 3:
             assert found[entry["attack"], entry["output"]] == round(entry["accuracy"]["value"], 4)
     assert {entry["attack"] for entry in short["sweeps"]["attacks.*.views"]["2"]} == {"encodermi-t"}

@@ -37,10 +37,9 @@ from pipelines.extract.division.jobs import shared
 from pipelines.extract.ledger import count_queries
 from pipelines.extract.run import plan_passes
 from pipelines.files import storage
-from pipelines.plan.load import parse
 from pipelines.run.folder import RunFolder
 from pipelines.run.points import Run, runs_of
-from tests.conftest import small_config
+from tests.conftest import config_with, small_config
 from tests.pipelines.banks import with_anchors
 from tests.pipelines.tars import image_bytes, tar_bytes
 
@@ -48,10 +47,6 @@ SHORT = 0.5  # seconds of timing
 HALVES = {"like": "target", "train_on": ["target-member", "target-nonmember"], "halves": 4}
 LIRA = {"attack": "lira", "reference": "shadows", "target": "target"}
 SMALLER = {"label": "30", "data.roles.shadow-member.count": 30, "data.roles.shadow-nonmember.count": 30}
-
-
-def config_with(**sections: Any) -> RunConfig:
-    return parse(small_config(**sections), "small.yaml")
 
 
 def asked_by_planning(runs: list[Run]) -> dict[str, float]:

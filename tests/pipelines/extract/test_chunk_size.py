@@ -33,12 +33,6 @@ def config_with(**queries: Any) -> RunConfig:
     return parse(small_config(queries={"views": 4} | queries), "small.yaml")
 
 
-@pytest.fixture
-def folder(trained_run: Path, tmp_path: Path) -> Path:
-    shutil.copytree(trained_run, tmp_path / "run")
-    return tmp_path / "run"
-
-
 def never() -> Cost:
     raise AssertionError("a small run asks nothing beforehand")
 

@@ -44,7 +44,7 @@ from pipelines.files import storage
 from pipelines.plan.load import parse
 from pipelines.run.folder import RunFolder
 from pipelines.run.registration import registered_nonce
-from tests.conftest import background, small_config, wait_until
+from tests.conftest import background, config_with, small_config, wait_until
 from tests.pipelines import staged
 from tests.pipelines.columns import columns, seed_0
 from tests.pipelines.planned import jobs_of
@@ -53,17 +53,6 @@ from tests.pipelines.tars import image_bytes, shard_bytes, tar_bytes
 pytestmark = pytest.mark.ray
 
 ROLES = ("target-member", "target-nonmember")
-
-
-def config_with(**sections: Any) -> RunConfig:
-    return parse(small_config(**sections), "small.yaml")
-
-
-@pytest.fixture
-def folder(trained_run: Path, tmp_path: Path) -> Path:
-    """A run whose encoders are trained and not yet queried."""
-    shutil.copytree(trained_run, tmp_path / "run")
-    return tmp_path / "run"
 
 
 def features(config: RunConfig, folder: Path, output: str = "projection", epoch: int = 3) -> dict[str, np.ndarray]:
@@ -278,10 +267,9 @@ def emitted(path: Path, *wanted: tuple[int, ...], skip: frozenset[int] = frozens
     return [row for part in read_chunks(table) for row in part.to_pylist()]
 
 
-def test_the_row_of_a_chunk_does_not_grow_with_its_shard(trained_run: Path, tmp_path: Path) -> None:
+def test_the_row_of_a_chunk_does_not_grow_with_its_shard(folder: Path) -> None:
     """Each row used to carry all keys of its shard: 121 kB for 10,000 of them."""
-    shutil.copytree(trained_run, tmp_path / "run")
-    jobs = jobs_of(config_with(), tmp_path / "run")
+    jobs = jobs_of(config_with(), folder)
     few, many = (
         replace(jobs[0], selection=Selection.given_as({f"s{n:07d}": n for n in range(count)}))
         for count in (100, 10_000)
@@ -295,11 +283,10 @@ def test_the_row_of_a_chunk_does_not_grow_with_its_shard(trained_run: Path, tmp_
         assert (row.selection.given, row.data) == (None, None)
 
 
-def test_work_orders_hold_no_samples(trained_run: Path, tmp_path: Path) -> None:
+def test_work_orders_hold_no_samples(folder: Path) -> None:
     """The driver holds orders for all shards at once; readers find the samples from the roles."""
-    shutil.copytree(trained_run, tmp_path / "run")
-    jobs = jobs_of(config_with(), tmp_path / "run")
-    splits = Splits.load(str(tmp_path / "run" / "seed-0"))
+    jobs = jobs_of(config_with(), folder)
+    splits = Splits.load(str(folder / "seed-0"))
     for order in orders_of(jobs):
         assert all(share.selection.given is None for share in order.shares)
         for share in order.shares:
@@ -350,9 +337,8 @@ def test_jobs_of_the_same_samples_share_a_chunk_unless_one_has_done_it(tmp_path:
     assert [(row["chunk"], row["jobs"]) for row in rows] == [(0, [b"b"]), (2, [b"a", b"b"])]
 
 
-def test_a_commit_lists_what_was_rejected_and_keeps_what_is_wanted(trained_run: Path, tmp_path: Path) -> None:
-    shutil.copytree(trained_run, tmp_path / "run")
-    job = jobs_of(config_with(), tmp_path / "run")[0]
+def test_a_commit_lists_what_was_rejected_and_keeps_what_is_wanted(folder: Path) -> None:
+    job = jobs_of(config_with(), folder)[0]
     kept = sorted(job.query.columns)[0]
     values = {epoch: {kept: np.array([1.0, 2.0]), "x.norm:2": np.array([3.0, 4.0])} for epoch in job.query.epochs}
     commit(job, 1, ["a", "c", "b"], ["ok", "undecodable: cut", "ok"], values)

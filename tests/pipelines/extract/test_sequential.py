@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -30,7 +29,7 @@ from pipelines.plan.load import parse
 from pipelines.plan.resolve import resolve, roles_in_config
 from pipelines.plan.rules import audited_roles
 from pipelines.run.folder import RunFolder
-from tests.conftest import small_config
+from tests.conftest import report_of, small_config
 from tests.pipelines.columns import columns, seed_0
 
 pytestmark = pytest.mark.ray
@@ -56,12 +55,6 @@ def finished(trained_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     shutil.copytree(trained_run, folder)
     audit.run(config_with(), str(folder))
     return folder
-
-
-@pytest.fixture
-def folder(trained_run: Path, tmp_path: Path) -> Path:
-    shutil.copytree(trained_run, tmp_path / "run")
-    return tmp_path / "run"
 
 
 def judge_of(config: RunConfig, folder: Path, position: int, epoch: int) -> Judge:
@@ -99,11 +92,6 @@ def rules(folder: Path) -> dict[str, bytes]:
     return {path.parent.name: path.read_bytes() for path in (folder / "features").glob("*/rule.json")}
 
 
-def report(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((folder / "report.json").read_text())
-    return found
-
-
 @pytest.mark.slow
 def test_the_target_is_asked_what_a_rule_of_the_shadow_alone_asks(finished: Path) -> None:
     config = config_with()
@@ -125,7 +113,7 @@ def test_the_target_is_asked_what_a_rule_of_the_shadow_alone_asks(finished: Path
 
 @pytest.mark.slow
 def test_queries_are_counted_as_they_were_made(finished: Path) -> None:
-    found = report(finished)
+    found = report_of(finished)
     jsonschema.validate(found, schema())
     made = sum(entry["views"] for entry in RunFolder(str(finished)).manifest["extraction"])
     assert found["queries"]["total"] == made

@@ -36,7 +36,7 @@ from pipelines.tune import run as search
 from pipelines.tune import trial as trials
 from pipelines.tune.run import tried
 from pipelines.tune.trial import Trial
-from tests.conftest import background, small_config, wait_until
+from tests.conftest import background, report_of, small_config, wait_until
 from tests.pipelines.undrawn import plan_in
 
 SCALE = "defenses.0.settings.scale"
@@ -126,14 +126,9 @@ def run(local_ray: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def report(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((folder / "report.json").read_text())
-    return found
-
-
 @pytest.mark.slow
 def test_a_search_chooses_by_its_rule_and_measures_anew(run: Path) -> None:
-    whole = report(run)
+    whole = report_of(run)
     jsonschema.validate(whole, schema())
     found = whole["tuning"]
     assert (found["target"], found["plain"], found["trials"], found["failed"]) == ("target+noise", "target", 4, 0)
@@ -204,8 +199,8 @@ def test_the_figures_of_a_trial_are_those_of_an_audit_of_the_same_images(run: Pa
 
 @pytest.mark.slow
 def test_noise_hides_the_members_and_costs_what_it_costs(run: Path) -> None:
-    rows = sorted(report(run)["tuning"]["rows"], key=lambda row: row["parameters"][SCALE])
-    (entry,) = report(run)["defenses"]
+    rows = sorted(report_of(run)["tuning"]["rows"], key=lambda row: row["parameters"][SCALE])
+    (entry,) = report_of(run)["defenses"]
     assert entry["numbers"]["epsilon"] == pytest.approx(entry["numbers"]["sensitivity"] / 0.1)
     least, most = rows[0], rows[-1]
     assert most["parameters"][SCALE] > 5 * least["parameters"][SCALE]

@@ -23,22 +23,12 @@ from pipelines.extract.division.readers import chunks_of
 from pipelines.extract.features import matrix
 from pipelines.files import many, storage
 from pipelines.plan.load import parse
-from tests.conftest import S3_REQUESTS, small_config
+from tests.conftest import S3_REQUESTS, config_with, small_config
 from tests.pipelines.planned import jobs_of
 
 pytestmark = pytest.mark.ray
 
 LAST = small_config() | {"checkpoints": "last"}
-
-
-def config_with(**sections: Any) -> RunConfig:
-    return parse(small_config(**sections), "small.yaml")
-
-
-@pytest.fixture
-def folder(trained_run: Path, tmp_path: Path) -> Path:
-    shutil.copytree(trained_run, tmp_path / "run")
-    return tmp_path / "run"
 
 
 def planned(config: RunConfig, folder: str) -> list[ShardJob]:

@@ -30,7 +30,7 @@ from pipelines.plan.load import parse
 from pipelines.plan.resolve import resolve, roles_in_config
 from pipelines.run.folder import FEATURES, TUNED, RunFolder
 from pipelines.run.points import Run
-from tests.conftest import S3_REQUESTS, small_config
+from tests.conftest import S3_REQUESTS, config_with, small_config
 from tests.pipelines import staged
 from tests.pipelines.banks import with_anchors
 from tests.pipelines.planned import recorded_now
@@ -42,10 +42,6 @@ TESTED = ("shadow-member", "shadow-nonmember")
 MI_T = {"attack": "encodermi-t"}
 LPLA = {"attack": "lpla", "reference": "known"}
 SEQUENTIAL = {"attack": "encodermi-sequential", "reference": "known", "tolerance": 0.2, "outputs": ["projection"]}
-
-
-def config_with(**sections: Any) -> RunConfig:
-    return parse(small_config(**sections), "small.yaml")
 
 
 def plan_before_drawing(config: RunConfig) -> Plan:
