@@ -173,6 +173,15 @@ def test_a_run_folder_is_continued_by_its_path(call, finished_run: Path, tmp_pat
     assert "finished: nothing has changed since" in outcome.err
 
 
+def test_a_folder_in_use_is_refused(call, config: Path, local_ray: None, tmp_path: Path) -> None:
+    from pipelines.files.lock import lock
+
+    with lock(str(tmp_path / "run")):
+        outcome = call("audit", config, "--out", tmp_path / "run")
+    assert outcome.code == 2
+    assert f"in use by process {os.getpid()}" in outcome.err
+
+
 def ray_processes(group: int) -> list[int]:
     """Processes of a session that are still there."""
     found = []

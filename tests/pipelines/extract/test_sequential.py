@@ -22,6 +22,7 @@ from pipelines.data.draw.splits import Splits
 from pipelines.data.plans import plan_of
 from pipelines.errors import UserError
 from pipelines.extract import run as extract
+from pipelines.extract.division.passes import recorded_passes
 from pipelines.extract.features import read
 from pipelines.files import storage
 from pipelines.plan.items import Judge, Query, items_in
@@ -128,6 +129,26 @@ def test_queries_are_counted_as_they_were_made(finished: Path) -> None:
         else:
             assert "mean_per_sample" not in entry["queries"]
             assert entry["queries"]["evaluation"] == VIEWS * 120
+
+
+@pytest.mark.slow
+def test_what_was_lost_is_asked_again_by_the_same_rule(finished: Path, tmp_path: Path) -> None:
+    """Committed features of the target are gone, then its rules too: they come back as they were."""
+    for lost in (("epoch-*/**/*.parquet",), ("epoch-*/**/*.parquet", "rule.json")):
+        folder = tmp_path / str(len(lost))
+        shutil.copytree(finished, folder)
+        of_target = [
+            Path(record.folder)
+            for record in recorded_passes(seed_0(folder).store)
+            if record.content["encoder"] == "target"
+        ]
+        gone = [path for place in of_target for pattern in lost for path in place.glob(pattern)]
+        assert any(path.name == "rule.json" for path in gone) == ("rule.json" in lost)
+        for path in gone:
+            path.unlink()
+        audit.run(config_with(), str(folder), last="extract")
+        assert rules(folder) == rules(finished)
+        assert_same(queries_of_images(config_with(), finished), queries_of_images(config_with(), folder))
 
 
 def test_equal_attacks_ask_once_and_others_each_for_themselves() -> None:
