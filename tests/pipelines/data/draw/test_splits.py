@@ -48,19 +48,6 @@ def drawn(config: DataConfig, seed: int = 0) -> Splits:
     return draw(config, scan(config), seed)
 
 
-@pytest.mark.slow
-def test_a_draw_is_uniform(tmp_path: Path) -> None:
-    """Over many seeds every sample is as often a member as every other (a sort by key would not be)."""
-    config = pool(tmp_path, shard_bytes(range(60)))
-    found = scan(config)
-    hits = np.zeros(60)
-    for seed in range(60):
-        for name in draw(config, found, seed).ids(["target-member"]):
-            hits[int(name[-4:])] += 1
-    expected = 60 / 3
-    assert ((hits - expected) ** 2 / (expected * 2 / 3)).sum() < 100  # chi-square of 59 degrees: 99.9 % below 99
-
-
 def test_fractions_are_thresholds(tmp_path: Path) -> None:
     """A sample's role does not change when other samples come or go."""
     roles = {"target-member": {"from": "pool", "fraction": 0.5}, "target-nonmember": {"from": "pool", "fraction": 0.3}}
