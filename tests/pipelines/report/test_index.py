@@ -31,14 +31,6 @@ def report() -> dict[str, Any]:
     return make_report(seeds=(0,), epochs=(400,))
 
 
-@pytest.fixture(params=["disk", "s3"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A folder on this disk, and one on an object store."""
-    if request.param == "disk":
-        return str(tmp_path)
-    return f"{request.getfixturevalue('s3')}/{tmp_path.name}"
-
-
 def plant(folder: str, report: dict[str, Any] | bytes, *more: str, page: bool = True) -> None:
     """A finished run, or something like one."""
     files = dict(STARTED)
