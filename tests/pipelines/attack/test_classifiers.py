@@ -17,8 +17,10 @@ from mi_core.report.contents import schema
 from pipelines.audit import run as audit
 from pipelines.config.run_config import RunConfig
 from pipelines.data.draw.splits import Splits
+from pipelines.data.plans import plan_of
 from pipelines.encoders.stored import describe
 from pipelines.errors import UserError
+from pipelines.plan.items import Query, items_in
 from pipelines.plan.load import parse
 from pipelines.plan.rules import attacked_epochs, audited_roles, member_roles, reference_roles
 from pipelines.run.folder import RunFolder
@@ -123,6 +125,19 @@ def test_scores_are_those_of_the_classifiers_own_answers(run: Path) -> None:
     table = pq.read_table(path)
     value_of = dict(zip(table["id"].to_pylist(), table["statistic"].to_pylist(), strict=True))
     np.testing.assert_allclose([value_of[name] for name in loaded.ids], expected, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_crafted_images_come_from_the_shadow_for_target_and_shadow_alike(run: Path) -> None:
+    config, place = config_of(), RunFolder(str(run)).seed(0)
+    queries = items_in(plan_of(config, place).plan, Query)
+    crafted = [query for query in queries if query.views is not None and query.views.crafter is not None]
+    assert {query.encoder.name for query in crafted} == {"contrastive-target", "contrastive-shadow"}
+    assert {query.views.crafter.name for query in crafted} == {"contrastive-shadow"}  # type: ignore[union-attr]
+    (measure,) = {query.measure for query in crafted}
+    assert measure.kind == "adversarial"
+    found = columns(config, place, "contrastive-target", 2, "logits", [measure], ["target-member"])
+    assert found[measure].shape == (60, 4)
 
 
 @pytest.mark.slow
