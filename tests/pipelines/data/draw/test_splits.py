@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.compute as pc
 import pytest
 from PIL import Image
 from pydantic import ValidationError
@@ -46,29 +45,6 @@ def folders(tmp_path: Path, **contents: range) -> dict[str, dict[str, str]]:
 
 def drawn(config: DataConfig, seed: int = 0) -> Splits:
     return draw(config, scan(config), seed)
-
-
-def test_fractions_are_thresholds(tmp_path: Path) -> None:
-    """A sample's role does not change when other samples come or go."""
-    roles = {"target-member": {"from": "pool", "fraction": 0.5}, "target-nonmember": {"from": "pool", "fraction": 0.3}}
-    for name in ("few", "many"):
-        (tmp_path / name).mkdir()
-    few = drawn(pool(tmp_path / "few", shard_bytes(range(100)), roles=roles))
-    many = drawn(pool(tmp_path / "many", shard_bytes(range(400)), roles=roles))
-    for role in roles:
-        assert set(few.ids([role])) == {name for name in many.ids([role]) if int(name[-4:]) < 100}
-    counts = many.counts()
-    assert abs(counts["target-member"] - 200) < 40
-    assert abs(counts["target-nonmember"] - 120) < 37
-
-
-def test_an_image_that_stands_twice_is_kept_once(tmp_path: Path) -> None:
-    again = shard_bytes(range(10), prefix="copy")
-    splits = drawn(pool(tmp_path, shard_bytes(range(60)), again))
-    assert splits.duplicates_removed == 10
-    assert len(pc.unique(splits.table["sha256"])) == 50
-    with pytest.raises(UserError, match="= 50 images are wanted from pool, which has 40 distinct usable images"):
-        drawn(pool(tmp_path, shard_bytes(range(40)), shard_bytes(range(40), prefix="copy")))
 
 
 def test_copies_across_roles_are_found_whatever_the_file_format(tmp_path: Path) -> None:
