@@ -9,17 +9,14 @@ from typing import Any
 
 import pytest
 
-from mi_core.features import Measure
-from mi_core.features.embedding import Embedding, LpNorm
 from mi_core.features.pairwise_similarity import PairwiseSimilarity
-from mi_core.features.patch_similarity import CenterSimilarity
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.queries import Recipe
 from pipelines.data.plans import plan_of
 from pipelines.data.read.sources import Source
 from pipelines.extract.actor.worker import EncodeChunks
 from pipelines.extract.division.jobs import looked_up, orders_of
-from pipelines.extract.division.passes import Pass, grouped, recorded_passes, remove_passes
+from pipelines.extract.division.passes import grouped, recorded_passes, remove_passes
 from pipelines.extract.division.readers import chunks_of
 from pipelines.extract.features import read, rejected_samples
 from pipelines.extract.ledger import count_queries
@@ -162,47 +159,6 @@ def test_the_small_run_by_hand() -> None:
     assert tested.queries_per_image == 2
     assert target.columns >= {"backbone.embedding", "projection.norm:2", "projection.pairwise:cosine"}
     assert "projection.embedding" not in target.columns  # computed, as backbone and norm are, and not kept
-
-
-def columns_of(config: RunConfig, encoder: str, role: str) -> list[tuple[Pass, Measure, set[str]]]:
-    """The passes over a role, with each of their measures and the outputs that it is kept of."""
-    return [
-        (one, measure, {output for output in one.outputs if f"{output}.{measure.name}" in one.columns})
-        for one in grouped(queries_of(config), "store")
-        if one.encoder == encoder and role in one.roles
-        for measure in one.measures
-    ]
-
-
-def test_attacks_on_other_outputs_read_the_same_queries() -> None:
-    found = columns_of(parse(CONFIGS["outputs"], "small.yaml"), "target", "target-member")
-    both = ("backbone", "projection")
-    assert {measure: one.outputs for one, measure, _ in found} == {
-        LpNorm(): both,
-        Embedding(): both,
-        PairwiseSimilarity(): ("projection",),
-        CenterSimilarity(): ("backbone",),
-    }
-    assert len(found) == 4
-    assert {measure: kept for _, measure, kept in found} == {
-        LpNorm(): {"projection"},
-        Embedding(): {"backbone"},
-        PairwiseSimilarity(): {"projection"},
-        CenterSimilarity(): {"backbone"},
-    }
-
-
-def test_what_needs_no_views_goes_with_the_first_recipe() -> None:
-    config = parse(CONFIGS["recipes"], "small.yaml")
-    first, second = (Recipe("simclr", config.encoders[name].augmentation) for name in ("shadow", "other"))
-    assert first != second
-    of_target = [one for one in grouped(queries_of(config), "store") if one.encoder == "target"]
-    assert {(one.roles, frozenset(one.plan().sets)): one.recipe for one in of_target} == {
-        (AUDITED, frozenset({"image", "views"})): first,
-        (TESTED, frozenset({"image"})): first,
-        (AUDITED, frozenset({"views"})): second,
-    }
-    assert len(of_target) == 3
 
 
 class Asks:
