@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -28,7 +27,7 @@ from pipelines.data.read.sources import Source
 from pipelines.data.scan.scan import scan
 from pipelines.encoders.adopt import try_out
 from pipelines.encoders.stored import describe
-from pipelines.errors import UserError, fault_of_user
+from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.plan.load import parse
 from pipelines.plan.rules import references_of
@@ -240,36 +239,6 @@ def test_it_resumes_without_the_weights_file(audited: Path, folders: dict[str, P
     fresh = describe(RunFolder(str(tmp_path / "run")).seed(0), "fresh").load(0)
     storage.write_atomic(f"{stored.folder}/epoch-0000.safetensors", weights_bytes(fresh))
     refused(ConfigError, "the saved weights are damaged; redo with --force pretrain", stored.load, 0)
-
-
-@pytest.mark.parametrize(
-    ("target", "message"),
-    [
-        ({"weights": "nowhere.pth"}, r"encoders.target.weights = nowhere.pth is no file"),
-        (
-            {"load": "checkpoint:resnet8"},
-            r"encoders.target.weights = .*simclr.pth: weights do not fit checkpoint:resnet8; the file looks like a "
-            r"encoder.\* state dict of an unknown network",
-        ),
-        ({"heads": {}}, r"heads.projection.activation is missing: layers .* of the projection have no weights"),
-        (
-            {"load": "python:mi_core.encoders.pixels:pixels", "trust_code": True, "weights": None, "heads": {}},
-            "asks for 'projection'",
-        ),
-    ],
-)
-def test_what_does_not_fit_ends_before_any_query(
-    folders: dict[str, Path], local_ray: None, tmp_path: Path, target: dict[str, Any], message: str
-) -> None:
-    config = config_of(folders)
-    config["encoders"]["fresh"] = config["encoders"]["target"] | {"fresh": True}
-    config["encoders"]["target"] |= target
-    with pytest.raises(Exception) as caught:
-        audit.run(parse(config, "foreign.yaml"), str(tmp_path / "run"))
-    fault = fault_of_user(caught.value)
-    assert fault is not None
-    assert re.search(message, fault)
-    assert not (tmp_path / "run/features").exists()
 
 
 @pytest.mark.parametrize(
