@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import shutil
-import sys
 from collections.abc import Sequence
 from copy import deepcopy
 from pathlib import Path
@@ -16,9 +15,9 @@ import pytest
 from rich.console import Console
 
 from mi_core.report.contents import schema
-from pipelines.cli import app as cli
 from pipelines.errors import UserError
 from pipelines.report.compare import compare, table
+from tests.pipelines.report.stating import called
 
 pytestmark = pytest.mark.ray
 
@@ -244,11 +243,7 @@ def test_the_command(
     other.mkdir()
     shutil.copy(finished_run / "report.json", other)
     for second, code in ((other, 0), (tmp_path, 2)):
-        arguments = ["encoder-audit", "compare", finished_run, second, "--json", tmp_path / "found.json"]
-        monkeypatch.setattr(sys, "argv", [str(argument) for argument in arguments])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        assert (ended.value.code or 0) == code
+        assert called(monkeypatch, "compare", finished_run, second, "--json", tmp_path / "found.json") == code
     captured = capsys.readouterr()
     assert "a paired test on their scores" in " ".join(captured.out.split())
     assert captured.err.startswith(f"encoder-audit: {tmp_path}/report.json is not there; run encoder-audit report")

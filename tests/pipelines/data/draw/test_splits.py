@@ -130,23 +130,9 @@ def test_splits_are_written_and_read_back(tmp_path: Path) -> None:
     assert sorted(f"pool/{key}" for key in keys) == splits.ids(["target-member"])
 
 
-def test_roles_of_some_classes(tmp_path: Path) -> None:
-    """Classes are seed % 3; a role without classes takes the first ranks that are left."""
-    roles = {
-        "a-zero": {"from": "pool", "count": 12, "classes": [0]},
-        "b-any": {"from": "pool", "count": 10},
-        "c-others": {"from": "pool", "count": 15, "classes": [1, 2]},
-        "d-part": {"from": "c-others", "count": 4, "classes": [2]},
-    }
-    config = pool(tmp_path, shard_bytes(range(60)), roles=roles)
-    splits = drawn(config)
-    labels = splits.labels()
-    assert {labels[name] for name in splits.ids(["a-zero"])} == {0}
-    assert {labels[name] for name in splits.ids(["c-others"])} == {1, 2}
-    assert {labels[name] for name in splits.ids(["d-part"])} == {2}
-    assert {name: len(splits.ids([name])) for name in roles} == {"a-zero": 12, "b-any": 10, "c-others": 15, "d-part": 4}
-    assert len({labels[name] for name in splits.ids(["b-any"])}) > 1
-    roles["a-zero"]["count"] = 21
+def test_a_class_that_is_too_small_is_told(tmp_path: Path) -> None:
+    """Classes are seed % 3; who gets which sample is held against the slow draw."""
+    roles = {"a-zero": {"from": "pool", "count": 21, "classes": [0]}, "b-any": {"from": "pool", "count": 10}}
     with pytest.raises(UserError, match=r"21 images are wanted from pool in classes \[0\], which has 20"):
         drawn(pool(tmp_path, shard_bytes(range(60)), roles=roles))
     with pytest.raises(ValidationError, match="classes are chosen for a drawn role"):
