@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -12,10 +13,13 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
+
+if TYPE_CHECKING:
+    from pipelines.config.run_config import RunConfig
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("RAY_worker_niceness", "0")  # tests with Ray are the longest chain
@@ -97,6 +101,19 @@ def small_config(**sections: Any) -> dict[str, Any]:
         "resources": {"encoder_actors": 1, "actor_cpus": 0.5},
     }
     return config | sections
+
+
+def config_with(**sections: Any) -> RunConfig:
+    """The same as a config, with other sections."""
+    from pipelines.plan.load import parse
+
+    return parse(small_config(**sections), "small.yaml")
+
+
+def report_of(folder: Path) -> dict[str, Any]:
+    """The report of a run, as its folder has it."""
+    report: dict[str, Any] = json.loads((folder / "report.json").read_text())
+    return report
 
 
 START_SECONDS = 300  # what a process may take to start Ray and work, on a busy machine

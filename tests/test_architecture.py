@@ -20,9 +20,7 @@ ROOMS = (
 )
 DOORS = {stage: stage for stage in ("pretrain", "extract", "attack", "tune", "report", "audit")} | {"cli": ""}
 """Rooms that ``python -m`` enters, and the command that each stands for."""
-FOUNDATION = {
-    *("checks", "folds", "hashing", "records", "mlp", "philox", "provenance", "runtime", "streams"),
-}
+FOUNDATION = {*("checks", "folds", "hashing", "records", "mlp", "philox", "provenance", "runtime", "streams")}
 # What a folder or module of mi_core may import besides the foundation and itself.
 MI_CORE = {
     "checks": set(),
@@ -61,29 +59,15 @@ MI_CORE = {
 }
 # What a drawer may import of its folder besides itself: other drawers, and files of the root; "" is the root.
 DRAWERS = {
-    "pipelines.config": {
-        "sections": {"mistakes", "paths", "roles"},
-        "": {"sections"},
-    },
+    "pipelines.config": {"sections": {"mistakes", "paths", "roles"}, "": {"sections"}},
     "pipelines.data": {
         "read": set(),
         "scan": {"read", "columns", "database"},
         "draw": {"read", "scan", "columns", "database"},
     },
-    "pipelines.extract": {
-        "division": set(),
-        "actor": {"division", "bank"},
-        "": {"division", "actor"},
-    },
-    "mi_core.validity": {
-        "sets": set(),
-        "": {"sets"},
-    },
-    "mi_core.report": {
-        "model": set(),
-        "words": {"contents", "model"},
-        "": {"model", "words", "figures"},
-    },
+    "pipelines.extract": {"division": set(), "actor": {"division", "bank"}, "": {"division", "actor"}},
+    "mi_core.validity": {"sets": set(), "": {"sets"}},
+    "mi_core.report": {"model": set(), "words": {"contents", "model"}, "": {"model", "words", "figures"}},
 }
 BANNED_IN_MI_CORE = {"ray", "yaml", "argparse", "typer", "pydantic"}
 BANNED_NAMES = {"utils", "helpers", "common", "misc"}
@@ -243,12 +227,7 @@ def test_attacks_see_features_alone() -> None:
     """The threat model is an import rule: who attacks reads features, and neither encoders nor their training."""
     for path in sources("pipelines/attack"):
         for line, module in imports(path):
-            for banned in (
-                "pipelines.encoders",
-                "pipelines.pretrain",
-                "mi_core.adoption",
-                "mi_core.training",
-            ):
+            for banned in ("pipelines.encoders", "pipelines.pretrain", "mi_core.adoption", "mi_core.training"):
                 assert not module.startswith(banned), f"{where(path, line)}: attacks must not import {banned}"
             if module.startswith("pipelines.extract."):
                 assert module.startswith("pipelines.extract.features"), f"{where(path, line)}: {module}"

@@ -17,10 +17,7 @@ def drawn(exponent: float, rng: np.random.Generator) -> dict[int, Any]:
     noise = rng.normal(size=2 * dilution.MOST)
     return {
         size: np.concatenate(
-            [
-                noise[: min(size, dilution.MOST)] + 0.5 * (size / 2000) ** -exponent,
-                noise[dilution.MOST :],
-            ]
+            [noise[: min(size, dilution.MOST)] + 0.5 * (size / 2000) ** -exponent, noise[dilution.MOST :]]
         )
         for size in SIZES
     }

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import safetensors.torch
 import torch
 
 from mi_core.adoption import hub
@@ -23,10 +22,7 @@ from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.encoders import LoadedConfig
 from pipelines.plan.load import load
 from pipelines.plan.rules import groups_by
-from tests.mi_core import vit_mae
 from tests.mi_core.adoption.folders import save_open_clip
-from tests.mi_core.adoption.test_vit_mae import older
-from tests.mi_core.adoption.test_vit_mae import saved as saved_vit_mae
 from tests.pipelines.hub import COMMIT, ask_there, hub_at
 from tests.pipelines.tars import image_bytes, tar_bytes
 
@@ -188,37 +184,3 @@ def test_clip_mia_bench_ends_with_a_row_of_every_attack(tmp_path: Path) -> None:
     report = audited(tmp_path, CONFIG, repositories, SCALED)
     check_rows(report, config())
     assert {row["auc"]["n"] for row in report["attacks"]} == {6 * PAIRS}
-
-
-@pytest.mark.slow
-def test_dov4mm_ends_with_a_row_of_every_attack(tmp_path: Path) -> None:
-    """Masked autoencoders of transformers, as safetensors and as a pickle, with the names of older versions."""
-    place = "configs/papers/dov4mm.yaml"
-    _, state = saved_vit_mae(normalised=False)
-    state = {older(name): weight for name, weight in state.items()}
-    for name in ("base", "large"):
-        (tmp_path / name).mkdir()
-    safetensors.torch.save_file(state, tmp_path / "base" / "model.safetensors")
-    torch.save(state, tmp_path / "large" / "pytorch_model.bin")
-    for number, source in enumerate(("train", "test")):
-        (tmp_path / source).mkdir()
-        for seed in range(60):
-            (tmp_path / source / f"{seed:02d}.jpg").write_bytes(image_bytes(100 * number + seed, "JPEG", 16))
-    small = {
-        **{f"data.sources.{source}.path": str(tmp_path / source) for source in ("train", "test")},
-        **{f"data.roles.target-{side}.count": 30 for side in ("member", "nonmember")},
-        **{f"data.roles.known-{side}.count": 24 for side in ("member", "nonmember")},
-        **{f"encoders.{name}.load": "checkpoint:vit-tiny/4" for name in ("target", "target-large")},
-        "data.image_size": vit_mae.SIDE,
-        "data.resize": 14,
-        "encoders.reference.backbone": "vit-tiny/4",
-        "encoders.reference.size": vit_mae.SIDE,
-        "encoders.reference.epochs": 1,
-        "encoders.reference.batch_size": 16,
-        "queries.views": 2,
-        "resources": "{encoder_actors: 1, actor_cpus: 1, gpus_per_actor: 0}",
-    }
-    repositories = {f"facebook/vit-mae-{name}": tmp_path / name for name in ("base", "large")}
-    report = audited(tmp_path, place, repositories, small)
-    paths = [f"data.sources.{source}.path=x" for source in ("train", "test")]
-    check_rows(report, load(place, paths))

@@ -24,12 +24,7 @@ def run(*arguments: str) -> dict[str, Any]:
     """The command line as a user runs it: the report."""
     out = arguments[arguments.index("--out") + 1]
     environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
-    subprocess.run(
-        [sys.executable, "-m", "pipelines.cli", *arguments],
-        check=True,
-        cwd=ROOT,
-        env=environment,
-    )
+    subprocess.run([sys.executable, "-m", "pipelines.cli", *arguments], check=True, cwd=ROOT, env=environment)
     report: dict[str, Any] = json.loads((Path(out) / "report.json").read_text())
     return report
 

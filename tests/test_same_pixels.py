@@ -230,36 +230,3 @@ def test_every_format_and_mode_has_the_same_pixels_or_the_same_refusal_by_every_
         refused.pop("*images", None)  # its notes
         assert refused == {key: one for key, one in by_file.items() if key not in good}
         assert "1 image: JPEG data damaged" in " ".join(scanned.tally.notes())
-
-
-def test_the_same_in_a_folder_in_tars_and_in_parquet(tmp_path: Path) -> None:
-    files: dict[str, bytes] = {}
-    for number, mode in enumerate(("L", "P", "RGB", "RGBA", "CMYK", "I;16")):
-        for orientation in (1, 6):
-            exif = Image.Exif()
-            exif[0x112] = orientation
-            buffer = io.BytesIO()
-            made = picture(mode, 30, 20, 4095, number)
-            made.save(buffer, kind := "TIFF" if mode == "CMYK" else "PNG", exif=exif)
-            files[f"{number}{orientation}.{kind.lower()}"] = buffer.getvalue()
-    _stored(tmp_path, files)
-    places = {"imagefolder": "folder", "shards": "a.tar", "parquet": "a.parquet"}
-    found = {}
-    for kind, place in places.items():
-        source = {"kind": kind, "path": str(tmp_path / place)}
-        data = {"sources": {"some": source}, "image_size": 16, "roles": {"candidate": {"from": "some"}}}
-        scanned = scan(DataConfig.model_validate(data))
-        table = pq.read_table(scanned.shards[0].path)
-        hashes = dict(
-            zip((Path(key).stem for key in table["key"].to_pylist()), table["sha256"].to_pylist(), strict=True)
-        )
-        found[kind] = hashes, scanned.tally.notes()
-    assert found["imagefolder"] == found["shards"] == found["parquet"]
-    hashes, notes = found["shards"]
-    assert len(hashes) == len(files)
-    assert hashes == {
-        name.partition(".")[0]: bytes.fromhex(read(data, Decoder(16)).sha256) for name, data in files.items()
-    }  # type: ignore[union-attr]
-    assert "6 images: turned as EXIF data ask" in notes[0]
-    assert "2 images: transparency dropped" in notes[0]
-    assert "12 images: cut to the centre" in notes[0]

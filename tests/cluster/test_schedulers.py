@@ -31,7 +31,7 @@ SBATCH = {
     *("output", "partition", "account"),
 }
 SRUN = {
-    *("--nodes", "--ntasks", "--ntasks-per-node", "--relative", "--kill-on-bad-exit", "--export", "--cpus-per-task"),
+    *("--nodes", "--ntasks", "--ntasks-per-node", "--relative", "--kill-on-bad-exit", "--export", "--cpus-per-task")
 }
 
 
@@ -123,10 +123,7 @@ exit "$code"
 """Starts the task of a step here, and passes SIGTERM on to it. The second node of a job has a network, processes and a
 /tmp of its own, and a cable. Unlike Slurm, it ends nothing that a task leaves behind."""
 
-STAND_INS = {
-    "srun": SRUN_STAND_IN,
-    "encoder-audit": 'exec "$PYTHON" "$(dirname "$0")/run.py" "$@"\n',
-}
+STAND_INS = {"srun": SRUN_STAND_IN, "encoder-audit": 'exec "$PYTHON" "$(dirname "$0")/run.py" "$@"\n'}
 RUN = """\
 import json, os, signal, sys, time
 from pathlib import Path

@@ -11,13 +11,12 @@ import torch
 
 from mi_core.captions import templated_caption
 from mi_core.features.caption_similarity import CaptionEmbedding, CaptionSimilarity
-from mi_core.features.embedding import Embedding, ViewEmbeddings
+from mi_core.features.embedding import Embedding
 from pipelines.audit import run as audit
 from pipelines.data.draw.images import load_images
 from pipelines.data.draw.splits import Splits
 from pipelines.encoders.stored import describe
 from pipelines.errors import UserError
-from pipelines.files import storage
 from pipelines.plan.load import parse
 from pipelines.run.folder import RunFolder
 from tests.conftest import small_config
@@ -98,45 +97,6 @@ def test_pairs_from_shards_to_scores(local_ray: None, tmp_path: Path) -> None:
     assert by_attack["clip-loss"]["auc"]["value"] > 0.7
     assert all(entry["queries"]["per_sample"] == 1 for entry in by_attack.values())
     assert {entry["output"] for entry in report["attacks"]} == {"projection"}
-
-
-@pytest.mark.slow
-def test_memorisation_of_pairs_from_shards_to_the_report(local_ray: None, tmp_path: Path) -> None:
-    """The table against a loop over the stored features of the shadows: those of pairs, and of pairs nobody saw."""
-    (tmp_path / "shards").mkdir()
-    raw = config(tmp_path / "shards")
-    raw["encoders"]["half"] = {"like": "target", "train_on": ["target-member", "target-nonmember"], "halves": 4}
-    raw["attacks"] = [{"attack": "clipmem", "reference": "half"}]
-    raw["queries"] |= {"views": 3}
-    chosen, run = parse(raw, "clip.yaml"), tmp_path / "run"
-    audit.run(chosen, str(run))
-    (entry,) = json.loads((run / "report.json").read_text())["memorisation"]
-    assert (entry["attack"], entry["output"], entry["pairs"], entry["mean"]["n"]) == ("clipmem", "projection", 2, 80)
-    place, roles = RunFolder(str(run)).seed(0), ("target-member", "target-nonmember")
-    splits, found = Splits.load(place.path), dict[str, list[float]]()
-    needs = [ViewEmbeddings(), CaptionEmbedding()]
-    for number in range(4):
-        asked = (chosen, place, f"half-{number}", 40, "projection", needs)
-        mine, others = columns(*asked, roles), columns(*asked, ["known-nonmember"])
-        sides = []
-        for features in (mine, others):
-            views = features.values["view-embeddings"].reshape(len(features), 3, -1).astype(float)
-            texts = features.values["caption:embedding"].astype(float)
-            unit = views / np.linalg.norm(views, axis=2, keepdims=True)
-            sides.append((unit, texts / np.linalg.norm(texts, axis=1, keepdims=True)))
-        (images, texts), (other_images, other_texts) = sides
-        alignment = [
-            (views @ text).mean() - (views @ other_texts.T).mean() - (other_images @ text).mean()
-            for views, text in zip(images, texts, strict=True)
-        ]
-        saw = set(splits.half(roles, number, 0).ids(roles))
-        for name, value in zip(mine.ids.tolist(), np.array(alignment) - np.mean(alignment), strict=True):
-            found.setdefault(name, []).append(value if name in saw else -value)
-    table = {row["id"]: row for row in storage.read_table(f"{run}/{entry['file']}").to_pylist()}
-    assert {name: row["memorisation"] for name, row in table.items()} == pytest.approx(
-        {name: sum(values) / 2 for name, values in found.items()}, abs=1e-5
-    )
-    assert entry["mean"]["value"] > 0
 
 
 def test_an_encoder_without_a_text_tower_is_told(trained_run: Path, tmp_path: Path) -> None:

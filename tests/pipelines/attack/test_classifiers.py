@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +20,11 @@ from pipelines.data.draw.splits import Splits
 from pipelines.data.plans import plan_of
 from pipelines.encoders.stored import describe
 from pipelines.errors import UserError
-from pipelines.extract.ledger import count_queries
 from pipelines.plan.items import Query, items_in
 from pipelines.plan.load import parse
 from pipelines.plan.rules import attacked_epochs, audited_roles, member_roles, reference_roles
 from pipelines.run.folder import RunFolder
-from tests.conftest import small_config
+from tests.conftest import report_of, small_config
 from tests.pipelines import staged
 from tests.pipelines.columns import columns
 from tests.pipelines.undrawn import asked_in, plan_in
@@ -89,14 +87,9 @@ def config_of(**sections: Any) -> RunConfig:
     return parse(classifiers(**sections), "classifiers.yaml")
 
 
-def report(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((folder / "report.json").read_text())
-    return found
-
-
 @pytest.mark.slow
 def test_every_attack_reports_on_both_classifiers(run: Path) -> None:
-    found = report(run)
+    found = report_of(run)
     jsonschema.validate(found, schema())
     by_target: dict[str, set[str]] = {}
     for entry in found["attacks"]:
@@ -148,22 +141,10 @@ def test_crafted_images_come_from_the_shadow_for_target_and_shadow_alike(run: Pa
 
 
 @pytest.mark.slow
-def test_the_ledger_counts_the_most_that_a_search_may_ask(run: Path) -> None:
-    config, place = config_of(), RunFolder(str(run)).seed(0)
-    asked = [
-        entry for entry in count_queries(plan_of(config, place)) if entry[0] == "supervised-target" and entry[2] == 12
-    ]
-    assert asked == [
-        ("supervised-target", "target-member", 12, 2400),
-        ("supervised-target", "target-nonmember", 12, 2400),
-    ]
-
-
-@pytest.mark.slow
 def test_attributes_are_inferred_from_embeddings_beside_guessing(run: Path) -> None:
     """The accuracy is what the attack gives on the embeddings, attributes and roles read here by hand."""
     config, place = config_of(), RunFolder(str(run)).seed(0)
-    rows = {row["target"]: row for row in report(run)["attribute_inference"]}
+    rows = {row["target"]: row for row in report_of(run)["attribute_inference"]}
     assert set(rows) == {"contrastive-target", "supervised-target"}
     splits = Splits.load(place.path)
     values = splits.attribute("even")
@@ -192,7 +173,8 @@ def test_attributes_are_inferred_from_embeddings_beside_guessing(run: Path) -> N
         "attributes-map-contrastive-target-backbone-even",
     } <= figures  # fmt: skip
     share = {
-        point["label"]: point["attribute_inference"][0]["n_auxiliary"] for point in report(run)["sweeps"][0]["points"]
+        point["label"]: point["attribute_inference"][0]["n_auxiliary"]
+        for point in report_of(run)["sweeps"][0]["points"]
     }
     assert share == {"0.2": 12, "1.0": 60}
 

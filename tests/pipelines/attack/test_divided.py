@@ -8,16 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from mi_core.report.build import SeedTest, SetTest
-from mi_core.validity.conformal import conformal_p_values
-from mi_core.validity.sets.share import LeastShare
 from mi_core.validity.verdict import Validity
-from pipelines.attack import candidates, score, scores
+from pipelines.attack import score, scores
 from pipelines.attack.fit import Scored
 from pipelines.attack.results import Task, tasks
 from pipelines.audit import run as audit
@@ -34,6 +30,7 @@ from pipelines.plan.rules import audited_roles
 from pipelines.report.caveats import caveats
 from pipelines.report.finished import FinishedRun
 from pipelines.run.folder import RunFolder
+from tests.conftest import report_of
 from tests.pipelines import staged
 from tests.pipelines.tars import image_bytes, tar_bytes
 
@@ -134,11 +131,6 @@ def both(
         yield config, whole, parts
 
 
-def report_of(folder: Path) -> dict[str, Any]:
-    report: dict[str, Any] = json.loads((folder / "report.json").read_text())
-    return report
-
-
 def numbers_of(entry: Any, place: str = "") -> Iterator[tuple[str, Any]]:
     """All plain values of a report, by where they stand."""
     if isinstance(entry, dict):
@@ -167,50 +159,6 @@ def test_parts_say_what_the_whole_says(both: tuple[RunConfig, Path, Path]) -> No
     for place, value in numbers_of({name: first.get(name) for name in compared}):
         assert told[place] == value or "seconds" in place, place
     assert (parts / "report.html").stat().st_size > 10_000
-
-
-@pytest.mark.slow
-def test_every_candidate_is_answered_once(both: tuple[RunConfig, Path, Path]) -> None:
-    _, whole, parts = both
-    found = [report_of(folder)["evidence"]["samples"] for folder in (whole, parts)]
-    assert found[0] == found[1]
-    (samples,) = found[0]
-    answers, in_parts = (
-        pq.read_table(folder / samples["file"]).to_pandas().set_index("id").sort_index() for folder in (whole, parts)
-    )
-    assert answers.equals(in_parts)
-    assert len(answers) == SHARDS * EACH and answers.index.is_unique
-    ranked = answers.sort_values("score")
-    assert ranked["p_value"].is_monotonic_decreasing and ranked["posterior"].is_monotonic_increasing
-    listed = [(folder / "seed-0/validity/flagged.csv").read_text() for folder in (whole, parts)]
-    assert listed[0] == listed[1] and len(listed[0].splitlines()) == 1 + int(answers["flagged"].sum())
-
-
-@pytest.mark.slow
-def test_answers_follow_from_the_samples_that_are_drawn(
-    both: tuple[RunConfig, Path, Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Of many samples metrics and answers come from some; a candidate that is not drawn has that of the next lower."""
-    config, _, parts = both
-    shutil.copytree(parts, tmp_path / "run")
-    folder = RunFolder(str(tmp_path / "run")).seed(0)
-    task = tasks(plan_of(config, folder))[0]
-    monkeypatch.setattr(scores, "MOST_JUDGED", 100)
-    monkeypatch.setattr(scores.judged, "__defaults__", (100,))
-    half = SetTest(test=None, least_share=LeastShare(0.5, None, 1))
-    test = SeedTest(attack="lpla", target="target", output="projection", reference="known", seed=0, result=half)
-    told = candidates.answer_candidates(task, test, config.validity.fdr)
-    every = scores.judged(task, (*scores.SCORE_COLUMNS, "member"), 1000)
-    column = scores.image_score_column(every.column_names)
-    drawn = scores.judged(task, (column, "member"))
-    assert told.n_candidate == SHARDS * EACH and len(drawn) < 0.8 * len(every)
-    answers = pq.read_table(tmp_path / "run" / told.file)
-    known = np.asarray(drawn[column])[~np.asarray(drawn["member"])]
-    assert told.n_control == (len(known) if config.data.group_by is None else told.n_control)
-    if config.data.group_by is None:
-        exact = conformal_p_values(np.asarray(answers["score"]), known)
-        assert (np.asarray(answers["p_value"]) >= exact - 1e-12).all()  # never too small
-        assert np.abs(np.asarray(answers["p_value"]) - exact).mean() < 0.05
 
 
 @pytest.mark.slow

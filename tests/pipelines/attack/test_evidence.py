@@ -154,17 +154,3 @@ def test_groups_count_as_one_and_known_members_tell_the_share(
     (row,) = found["tests"]
     assert row["groups"] == found["n_candidate"] + found["n_control"]
     assert not row["share"].get("supported", True) or row["share"]["ci95"][0] <= 0.5
-
-
-def test_without_a_leak_no_number_is_given_that_reads_as_one(local_ray: None, tmp_path: Path) -> None:
-    """By choice p-values, shares and flags beside another verdict would be taken for a leak."""
-    staged.judge(parse(audited(tmp_path, quality=90), "given.yaml"), tmp_path / "run")
-    report = report_of(tmp_path / "run")
-    found = report["evidence"]
-    assert report["validity"]["verdict"] == "no-evidence"
-    assert (found["exchangeable"], found["withheld_because"]) == (True, "no-leak")
-    assert not {"tests", "samples"} & found.keys()
-    assert not (tmp_path / "run/seed-0/validity/candidates.parquet").exists()
-    page = (tmp_path / "run/report.html").read_text()
-    assert "somebody would read them as a leak" in page
-    assert "Used at least" not in page

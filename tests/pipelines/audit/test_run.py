@@ -23,16 +23,12 @@ from mi_core.report.contents import schema
 from pipelines.audit import run as audit
 from pipelines.audit.run import is_finished, with_settled_precision
 from pipelines.data.draw.splits import Splits
-from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.plan.load import parse
-from pipelines.pretrain import run as pretrain
 from pipelines.report import index
 from pipelines.run.folder import RunFolder
 from pipelines.run.registration import lines_of
-from tests.conftest import small_config
-from tests.pipelines.tars import image_bytes, shard_bytes, tar_bytes
-from tests.raising import refused
+from tests.conftest import report_of, small_config
 
 pytestmark = pytest.mark.ray
 
@@ -41,11 +37,6 @@ def run(folder: Path, last: str = "report", force: str | None = None, **sections
     """Run the small config with other sections and return its report."""
     audit.run(parse(small_config(**sections), "small.yaml"), str(folder), last=last, force=force)
     return report_of(folder) if last == "report" else {}
-
-
-def report_of(folder: Path) -> dict[str, Any]:
-    report: dict[str, Any] = json.loads((folder / "report.json").read_text())
-    return report
 
 
 def written(folder: Path) -> dict[str, int]:
@@ -108,16 +99,6 @@ def test_scores_in_the_run_give_the_reported_numbers(finished_run: Path) -> None
             assert report["validity"]["control_auc"]["value"] == pytest.approx(control)
 
 
-def test_queries_in_the_ledger_are_those_made(finished_run: Path) -> None:
-    report = report_of(finished_run)
-    made = sum(entry["views"] for entry in RunFolder(str(finished_run)).manifest["extraction"])
-    assert report["queries"]["total"] == made
-    asked = {(e["encoder"], e["role"]): e["queries"] for e in report["queries"]["entries"]}
-    # two checkpoints x (4 views, 1 clean image, from which LpLA and utility read)
-    assert asked["target", "target-member"] == 60 * 2 * (4 + 1)
-    assert asked["shadow", "shadow-nonmember"] == 60 * 2 * (4 + 1)
-
-
 def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
@@ -174,72 +155,6 @@ def test_what_is_done_is_not_done_again(finished_run: Path, tmp_path: Path) -> N
     assert again["registration"]["reports"] == events.count("look") == report["registration"]["reports"] + 1
 
 
-def test_force_redoes_a_stage_and_gives_the_same(finished_run: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    shutil.copytree(finished_run, folder)
-    before, report = written(folder), report_of(folder)
-    again = run(folder, force="attack")
-    changed = {name for name, time in written(folder).items() if before.get(name) != time}
-    assert changed
-    assert all(name.split("/")[1] in ("attacks", "utility", "validity") for name in changed)
-    for old, new in zip(report["attacks"], again["attacks"], strict=True):
-        assert {**old, "seconds": 0} == {**new, "seconds": 0}
-
-
-def test_an_attack_added_later_asks_only_what_is_new(finished_run: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    shutil.copytree(finished_run, folder)
-    more = [*small_config()["attacks"], {"attack": "lpla", "reference": "shadow"}]
-    report = run(folder, attacks=more)
-    first, second = RunFolder(str(folder)).manifest["extraction"]
-    # LpLA on the shadow needs the clean images of the shadow's 120 samples, at two checkpoints, and nothing else
-    assert second["views"] == 120 * 2
-    assert report["queries"]["total"] == first["views"] + second["views"]
-    assert len(report["attacks"]) == 12
-    assert [entry for entry in report["attacks"] if entry["reference"] == "shadow" and entry["attack"] == "lpla"]
-
-
-def test_a_changed_config_is_refused_and_nothing_lost(finished_run: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    shutil.copytree(finished_run, folder)
-    before = written(folder)
-    refused(UserError, r"changed: queries.views\. .*--force extract", run, folder, queries={"views": 3, "chunk": 32})
-    assert written(folder) == before
-    assert report_of(folder)
-
-
-def test_a_run_folder_that_is_deleted_is_told_in_one_line(
-    local_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def deleted(runs: Any, planned: Any) -> None:
-        shutil.rmtree(tmp_path / "run")
-        pretrain.run(runs, planned)
-
-    monkeypatch.setitem(audit.STAGE_RUNS, "pretrain", deleted)
-    refused(UserError, "run was deleted while the run was going on", run, tmp_path / "run", last="pretrain")
-    assert list(tmp_path.iterdir()) == []
-
-
-def oversized() -> dict[str, Any]:
-    data = small_config()["data"]
-    data["roles"]["target-nonmember"]["count"] = 1800
-    return data
-
-
-@pytest.mark.parametrize(
-    ("sections", "text"),
-    [
-        ({"resources": {"encoder_actors": 8, "actor_cpus": 0.5}}, "readers would never be scheduled"),
-        ({"data": oversized()}, "1980 images are wanted from digits, which has 1797"),
-    ],
-)
-def test_what_cannot_work_is_told_before_anything_starts(
-    sections: dict[str, Any], text: str, local_ray: None, tmp_path: Path
-) -> None:
-    refused(UserError, text, run, tmp_path / "run", **sections)
-    assert not list(tmp_path.rglob("*.parquet"))
-
-
 def leaking(epochs: int, learning_rate: float) -> dict[str, Any]:
     """The small config with encoders that learn as much as asked."""
     encoders = small_config()["encoders"]
@@ -259,48 +174,6 @@ def test_a_planted_leak_is_found(local_ray: None, tmp_path: Path) -> None:
     assert report["validity"]["verdict"] == "leak"
     low, high = report["validity"]["control_auc"]["ci95"]
     assert low < 0.5 < high
-
-
-def damaged_shards(folder: Path) -> dict[str, Any]:
-    """Data of 300 random colour images in three shards with less than 1 % damage, as shards in the wild have it."""
-    folder.mkdir()
-    bad = tar_bytes([("s0001.png", image_bytes(900)), ("broken.jpg", b"\xff\xd8\xff\xe0 cut short")])
-    (folder / "a.tar").write_bytes(shard_bytes(range(150)))
-    (folder / "b.tar").write_bytes(shard_bytes(range(150, 300))[: 150 * 2048])  # the end marker is missing
-    (folder / "c.tar").write_bytes(bad)  # a key that a.tar holds already, and a JPEG that does not decode
-    data = small_config()["data"]
-    return data | {"sources": {"digits": {"kind": "shards", "path": str(folder)}}, "channels": 3}
-
-
-@pytest.mark.slow
-def test_no_leak_is_found_where_nothing_was_learnt(local_ray: None, tmp_path: Path) -> None:
-    """From shards with some damage, through an encoder that hardly moved: no evidence, and the damage is listed."""
-    report = run(tmp_path / "run", data=damaged_shards(tmp_path / "shards"), **leaking(1, 1e-9))
-    low, high = report["validity"]["attack_auc"]["ci95"]
-    assert low < 0.5 < high
-    assert report["validity"]["verdict"] == "no-evidence"
-    for row in report["pooled"]:
-        if row["attack"] == "encodermi-t":
-            assert row["auc"]["ci95"][0] < 0.5 < row["auc"]["ci95"][1]
-    assert report["rejected_count"] == 3
-    assert report["rejected_total"] == {"samples": 2, "shards": 1, "estimated": True}  # b.tar ends early, but holds all
-    assert [(bad["shard"], bad["key"]) for bad in report["rejected"]] == [("b", ""), ("c", "broken"), ("c", "s0001")]
-    page = (tmp_path / "run" / "report.html").read_text()
-    assert "the end marker is missing" in page
-    assert "undecodable" in page
-    assert "shard a already has this key" in page
-
-
-@pytest.mark.slow
-def test_by_lot_a_verdict_needs_no_control(finished_run: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    encoders = {"target": small_config()["encoders"]["target"]}
-    report = run(folder, encoders=encoders, attacks=[{"attack": "lpla", "reference": "known"}])
-    found = report["validity"]
-    assert found["by"] == "lot" and "control_auc" not in found
-    assert found["verdict"] == ("leak" if found["p_value"] <= 0.01 else "no-evidence")
-    jsonschema.Draft202012Validator(schema()).validate(report)
-    assert "Undecided" not in (folder / "report.html").read_text()
 
 
 @pytest.mark.slow

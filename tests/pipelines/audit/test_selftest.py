@@ -18,12 +18,10 @@ from mi_core.metrics.delong import auc
 from mi_core.streams import pixel_streams
 from mi_core.validity.verdict import CHOICE
 from pipelines.audit import planted, selftest
-from pipelines.audit import run as audit
 from pipelines.audit.chosen import Chooser
 from pipelines.audit.selftest import promise_outcome, verdict_outcome
 from pipelines.config.run_config import RunConfig
 from pipelines.data.draw.draw import draw
-from pipelines.data.draw.splits import Splits
 from pipelines.data.scan.scan import scan
 from pipelines.errors import UserError
 from pipelines.plan.load import load, parse
@@ -195,21 +193,6 @@ def test_chosen_images_are_audited_by_choice_beside_trained_references(finished_
 
 def chooser_of(run: Path) -> Chooser:
     return Chooser(load(f"{run}/config.yaml"), RunFolder(str(run)).seed(0))
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1500)
-def test_lots_come_out_as_planted(local_ray: None, tmp_path: Path) -> None:
-    config = planted.trained(load("configs/quickstart.yaml"))
-    folder = audit.run(config, str(tmp_path / "trained"), last="pretrain")
-    first = folder.seed(config.seeds[0])
-
-    def audited(planned: RunConfig, name: str) -> RunFolder:
-        return audit.run(planned, str(tmp_path / name))
-
-    outcomes = list(selftest.lot_outcomes(config, Splits.load(first.path), first, str(tmp_path), audited))
-    assert [outcome.name for outcome in outcomes] == ["lot-used", "lot-album", "lot-unused"]
-    assert all(outcome.right for outcome in outcomes), [outcome.as_json() for outcome in outcomes]
 
 
 @pytest.mark.slow

@@ -17,16 +17,14 @@ from mi_core.features.pairwise_similarity import PairwiseSimilarity
 from mi_core.metrics.delong import auc
 from mi_core.report.contents import schema
 from pipelines.audit import run as audit
-from pipelines.config.run_config import RunConfig
 from pipelines.data.draw.splits import Splits
 from pipelines.data.plans import plan_of
 from pipelines.extract.division.passes import recorded_passes
-from pipelines.files import storage
 from pipelines.plan.items import Query, items_in
 from pipelines.plan.load import parse
 from pipelines.run.folder import RunFolder
 from pipelines.run.points import Point, points
-from tests.conftest import small_config
+from tests.conftest import report_of, small_config
 from tests.pipelines import staged
 from tests.pipelines.columns import columns
 
@@ -67,15 +65,10 @@ def swept_points(folder: Path) -> list[Point]:
     return [point for point in points(parse(wide(), "wide.yaml"), run) if point.folder != run]
 
 
-def report(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((folder / "report.json").read_text())
-    return found
-
-
 def row(folder: Path, attack: str, output: str = "projection", epoch: int = 3) -> dict[str, Any]:
     found = [
         entry
-        for entry in report(folder)["attacks"]
+        for entry in report_of(folder)["attacks"]
         if (entry["attack"], entry["output"], entry["epoch"]) == (attack, output, epoch)
     ]
     assert len(found) == 1
@@ -86,10 +79,10 @@ def test_every_point_is_a_whole_run(swept: Path) -> None:
     points = ["attacks.-.views/2", "attacks.-.views/4", "attacks.-.p/0", "known/6", "attacks.-.reference_count/5"]
     for point in points:
         place = swept / "sweep" / point
-        jsonschema.validate(report(place), schema())
+        jsonschema.validate(report_of(place), schema())
         assert (place / "report.html").is_file()
     assert not (swept / "sweep" / "attacks.-.p" / "2").exists()  # p is 2 anyway: that point is the run itself
-    whole = report(swept)
+    whole = report_of(swept)
     jsonschema.validate(whole, schema())
     labels = {sweep["name"]: [point["label"] for point in sweep["points"]] for sweep in whole["sweeps"]}
     assert labels == {
@@ -123,7 +116,7 @@ def test_what_points_share_is_made_once(swept: Path) -> None:
     for run in ("sweep/attacks.-.p/0", "sweep/known/6"):
         assert of_point[run] - by_run[""] == by_run[run]
         assert len(by_run[run]) < len(of_point[run]) / 2
-    asked = sum(entry["queries"] for entry in report(swept)["queries"]["entries"])
+    asked = sum(entry["queries"] for entry in report_of(swept)["queries"]["entries"])
     extraction = RunFolder(str(swept)).manifest["extraction"]
     made = sum(entry["views"] for entry in extraction)
     assert asked <= made < asked * 1.2  # another draw of known images asks a few more
@@ -149,7 +142,7 @@ def test_the_first_views_are_used(swept: Path) -> None:
 
 
 def test_every_attack_states_what_it_spends(swept: Path) -> None:
-    spent = {entry["attack"]: entry["queries"] for entry in report(swept)["attacks"]}
+    spent = {entry["attack"]: entry["queries"] for entry in report_of(swept)["attacks"]}
     assert spent["patch-similarity"]["per_sample"] == 9
     assert spent["encodermi-v"]["per_sample"] == 4
     assert spent["lpla"] == {"per_sample": 1, "attack_training": 24, "evaluation": 108}  # 12 of the members are known
@@ -161,7 +154,7 @@ def test_every_attack_states_what_it_spends(swept: Path) -> None:
 
 def test_what_does_not_apply_is_said_and_stops_nothing(swept: Path) -> None:
     """The 0-norm of a dense embedding counts its coordinates: the same for every image."""
-    point = report(swept / "sweep" / "attacks.-.p" / "0")
+    point = report_of(swept / "sweep" / "attacks.-.p" / "0")
     left_out = {(entry["attack"], entry["output"]) for entry in point["not_applicable"]}
     assert ("lpla", "projection") in left_out
     assert not any(entry["attack"] == "lpla" and entry["output"] == "projection" for entry in point["attacks"])
@@ -169,12 +162,12 @@ def test_what_does_not_apply_is_said_and_stops_nothing(swept: Path) -> None:
 
 
 def test_noise_as_non_members_comes_with_a_warning(swept: Path) -> None:
-    assert any("random pixels" in caveat for caveat in report(swept)["caveats"])
+    assert any("random pixels" in caveat for caveat in report_of(swept)["caveats"])
 
 
 def test_results_as_a_table(swept: Path) -> None:
     table = pq.read_table(swept / "results.parquet").to_pylist()
-    whole = report(swept)
+    whole = report_of(swept)
     assert len([entry for entry in table if not entry["sweep"]]) == len(whole["pooled"])
     assert len(table) == len(whole["pooled"]) + sum(len(p["rows"]) for s in whole["sweeps"] for p in s["points"])
     mine = next(
@@ -192,7 +185,7 @@ def test_results_as_a_table(swept: Path) -> None:
 def test_results_in_short(swept: Path) -> None:
     short = json.loads((swept / "results.json").read_text())
     found = {(entry["attack"], entry["output"]): entry["accuracy"]["value"] for entry in short["rows"]}
-    for entry in report(swept)["pooled"]:
+    for entry in report_of(swept)["pooled"]:
         if entry["epoch"] == 3:
             assert found[entry["attack"], entry["output"]] == round(entry["accuracy"]["value"], 4)
     assert {entry["attack"] for entry in short["sweeps"]["attacks.*.views"]["2"]} == {"encodermi-t"}
@@ -213,72 +206,3 @@ def test_a_swept_run_is_not_done_again_and_lost_results_come_back(swept: Path, t
     longer["sweep"]["attacks.*.views"] = [2, 3, 4]
     audit.run(parse(longer, "wide.yaml"), str(folder), last="attack")  # a value may be added
     assert (folder / "sweep" / "attacks.-.views" / "3" / "seed-0" / "attacks").is_dir()
-
-
-@pytest.mark.slow
-def test_the_per_sample_attack_knows_which_shadow_saw_what(local_ray: None, tmp_path: Path) -> None:
-    raw = small_config(attacks=[{"attack": ["lira", "rmia", "sslmem"], "target": "target", "reference": "half"}])
-    raw["data"]["roles"]["known-nonmember"] = {"from": "digits", "count": 40}
-    raw["data"]["roles"]["calibration-member"] = {"from": "digits", "count": 20}  # in no shadow's data: not scored
-    raw["encoders"]["target"]["train_on"] = ["target-member", "calibration-member"]
-    raw["encoders"]["half"] = {"like": "target", "train_on": ["target-member", "target-nonmember"], "halves": 4}
-    raw["encoders"]["half"] |= {"epochs": 1, "checkpoints": []}
-    raw["sweep"] = {"attacks.*.shadows": [2]}
-    config = parse(raw, "halves.yaml")
-    audit.run(config, str(tmp_path / "run"))
-    swept = tmp_path / "run"
-    spent = {entry["attack"]: entry["queries"] for entry in report(swept)["attacks"]}
-    assert spent["lira"]["attack_training"] == 4 * 4 * 120  # four shadows, four views
-    assert spent["rmia"]["attack_training"] == 4 * 4 * (120 + 40)  # with the population
-    assert spent["rmia"]["evaluation"] == 4 * (120 + 40)
-    (point,) = report(swept)["sweeps"][0]["points"]
-    assert {entry["queries"]["attack_training"] for entry in point["rows"]} == {2 * 4 * 120, 2 * 4 * 160}
-    place = RunFolder(str(swept)).seed(0)
-    splits = Splits.load(place.path)
-    roles = ("target-member", "target-nonmember")
-    every = set(splits.ids(roles))
-    for first in (0, 2):
-        one, two = (set(splits.half(roles, number, 0).ids(roles)) for number in (first, first + 1))
-        assert one | two == every
-        assert not one & two
-        assert len(one) == 60
-    assert set(splits.half(roles, 0, 0).ids(roles)) != set(splits.half(roles, 2, 0).ids(roles))
-    for number in range(4):
-        description = json.loads((swept / "seed-0" / "encoders" / f"half-{number}" / "encoder.json").read_text())
-        assert description["images"] == 60
-    state = np.load(next((swept / "seed-0" / "attacks").glob("lira-*-projection-0003")) / "attack.npz")
-    assert set(state["names"]) == every
-    state = np.load(next((swept / "seed-0" / "attacks").glob("rmia-*-projection-0003")) / "attack.npz")
-    assert set(state["names"]) == every
-    assert set(state["population_names"]) == set(splits.ids(["known-nonmember"]))
-    check_memorisation(config, swept, splits)
-
-
-def check_memorisation(config: RunConfig, run: Path, splits: Splits) -> None:
-    """The table says what the shadows' features say, by a loop; report, results and page sum it up."""
-    place = RunFolder(str(run)).seed(0)
-    roles = ("target-member", "target-nonmember")
-    shown = report(run)["memorisation"]
-    assert {entry["output"] for entry in shown} == {"backbone", "projection"}
-    assert {(entry["pairs"], entry["epoch"]) for entry in shown} == {(2, 1)}
-    for entry in shown:
-        table = {row["id"]: row for row in storage.read_table(f"{run}/{entry['file']}").to_pylist()}
-        assert set(table) == set(splits.ids(roles))
-        found: dict[str, list[float]] = {name: [] for name in table}
-        for number in range(4):
-            features = columns(config, place, f"half-{number}", 1, entry["output"], [PairwiseSimilarity()], roles)
-            distance = np.sqrt(2 - 2 * np.minimum(features[PairwiseSimilarity()].astype(float), 1)).mean(axis=1) / 2
-            saw = set(splits.half(roles, number, 0).ids(roles))
-            for name, value in zip(features.ids.tolist(), distance - distance.mean(), strict=True):
-                found[name].append(-value if name in saw else value)
-        for name, values in found.items():
-            assert table[name]["memorisation"] == pytest.approx(sum(values) / 2, abs=1e-9)
-            assert (table[name]["shadows_in"], table[name]["shadows_out"]) == (2, 2)
-        mean = np.mean([row["memorisation"] for row in table.values()])
-        assert entry["mean"]["value"] == pytest.approx(mean)
-        assert entry["memorised"] == sum(row["q_value"] <= 0.05 for row in table.values())
-        highest = sorted(table.values(), key=lambda row: -row["memorisation"])[:12]
-        assert [row["id"] for row in entry["top"]] == [row["id"] for row in highest]
-    short = json.loads((run / "results.json").read_text())["memorisation"]
-    assert [entry["mean"]["n"] for entry in short] == [120, 120] and "top" not in short[0]
-    assert "Which images does this training memorise?" in (run / "report.html").read_text()

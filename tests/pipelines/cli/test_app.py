@@ -20,13 +20,9 @@ import yaml
 from pipelines import console
 from pipelines.cli import app as cli
 from pipelines.run.heartbeat import status
-from pipelines.run.machine import RECORD, Process, end_leftovers
 from tests.conftest import ROOT, background, small_config, wait_until
-from tests.pipelines.tars import shard_bytes
 
 pytestmark = pytest.mark.ray
-
-FEW = [f"data.roles.known-{side}={{from: target-{side}, fraction: 0.05}}" for side in ("member", "nonmember")]
 
 
 class Outcome(NamedTuple):
@@ -63,12 +59,10 @@ def config(tmp_path: Path) -> Path:
     ("arguments", "text"),
     [
         (["audit", "@config", "quieries.views=3"], "unknown key quieries; did you mean queries?"),
-        (["audit", "@config", "encoders.target.epochs=x"], "epochs = 'x': allowed is a whole number"),
         (
             ["audit", "@config", "data.roles.target-member.count=1700"],
             "1880 images are wanted from digits, which has 1797",
         ),
-        (["audit", "@config", "queries.views=1"], "needs at least 2"),
         (["audit", "@config", "--force", "lunch"], "--force lunch, allowed: data, pretrain"),
         (["audit", "nothing.yaml"], "nothing.yaml is no file; give an existing config file"),
         (["selftest", "seeds=[0]"], "seeds=[0] changes a field; name the config before it, such as quickstart seeds"),
@@ -76,16 +70,11 @@ def config(tmp_path: Path) -> Path:
         (["audit", "@config", "--out", "@config/below"], "cannot write there"),
         (["submit", "@config"], "--out is missing; give a folder"),
         (["tune", "@config"], "has no section tune"),
-        (
-            ["check", "@config", "attacks=[{attack: mean-cosine, reference: nonmembers}]", *FEW],
-            "mean-cosine needs 19 known non-members with its fpr, not",
-        ),
         (["submit", "@config", "--out", "@tmp/x", "--address", "127.0.0.1:1"], "write http://HOST:8265"),
         (["audit", "@tmp"], "give an existing config file"),
         (["check", "@config", "data.sources.digits={kind: shards, path: none-*.tar}"], "none-*.tar matches no file"),
         (["shards", "inspect", "nowhere"], "nowhere does not exist"),
         (["shards", "import", "digits", "@tmp"], "is not empty; give another folder"),
-        (["shards", "import", "torchvision:Nope", "@tmp/x"], "torchvision has no data set 'Nope'"),
         (["shards", "import", "torchvision:FakeData", "@tmp/x", "--option", "size"], "write name=value"),
     ],
 )
@@ -150,25 +139,6 @@ for words in {listed}:
     assert all(len(text.splitlines()) > 20 for text in parts[:-1:2])
 
 
-def test_lists_name_every_method(call) -> None:
-    from mi_core.adoption.builders import LOADERS
-    from mi_core.attacks import ATTACKS
-    from mi_core.encoders import ENCODERS
-    from mi_core.encoders.remote.adapters import ADAPTERS
-    from mi_core.objectives import OBJECTIVES
-
-    text = call("list", "attacks").out
-    assert all(name in text for name in ATTACKS)
-    text = call("list", "encoders").out
-    assert all(name in text for name in (*ENCODERS, *OBJECTIVES))
-    words = [architecture.summary for architecture in ENCODERS.values()]
-    words += [(thing.__doc__ or "").splitlines()[0] for table in (OBJECTIVES, LOADERS) for thing in table.values()]
-    words += [(type(adapter).__doc__ or "").splitlines()[0] for adapter in ADAPTERS.values()]
-    assert any("[" in line for line in words)
-    shown = "".join(text.split())
-    assert all(word in shown for line in words for word in line.split() if "[" in word)
-
-
 def test_brackets_in_names_and_paths_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
     console.say("data", "photos[red] of [/me]")
     assert "photos[red] of [/me]" in capsys.readouterr().err
@@ -184,14 +154,6 @@ def test_help_tells_version_debug_and_stages(call) -> None:
     assert "--debug" in text
     help_ = " ".join(call("audit", "--help").out.replace("│", " ").split())
     assert f"all that follow: {', '.join(STAGES[:-1])} or {STAGES[-1]}" in help_
-
-
-def test_shards_commands(call, tmp_path: Path) -> None:
-    (tmp_path / "in.tar").write_bytes(shard_bytes(range(5)))
-    assert call("shards", "import", tmp_path / "in.tar", tmp_path / "out").code == 0
-    outcome = call("shards", "inspect", tmp_path / "out")
-    assert outcome.code == 0
-    assert "PNG RGB 5" in outcome.out
 
 
 def test_a_run_folder_is_continued_by_its_path(call, finished_run: Path, tmp_path: Path) -> None:
@@ -210,27 +172,6 @@ def test_a_folder_in_use_is_refused(call, config: Path, local_ray: None, tmp_pat
         outcome = call("audit", config, "--out", tmp_path / "run")
     assert outcome.code == 2
     assert f"in use by process {os.getpid()}" in outcome.err
-
-
-def test_a_fault_in_a_worker_is_one_line(call, finished_run: Path, tmp_path: Path) -> None:
-    """The features of a shard are gone: the attack's Ray task finds out, the user reads one line."""
-    folder = tmp_path / "run"
-    shutil.copytree(finished_run, folder)
-    for path in (folder / "features").glob("*/epoch-0003/**/*.parquet"):
-        path.unlink()
-    shutil.rmtree(folder / "seed-0" / "attacks")
-    from pipelines.attack import run as attack
-    from pipelines.data.plans import plans_of
-    from pipelines.errors import fault_of_user
-    from pipelines.plan.load import load
-    from pipelines.run.folder import RunFolder
-    from pipelines.run.points import Run
-
-    with pytest.raises(Exception, match="is missing") as caught:
-        attack.run(plans_of([Run(load(str(folder / "config.yaml")), RunFolder(str(folder)))]))
-    fault = fault_of_user(caught.value)
-    assert fault is not None
-    assert fault.endswith("is missing; run the extract stage first")
 
 
 def ray_processes(group: int) -> list[int]:
@@ -280,48 +221,6 @@ def test_ctrl_c_and_sigterm_save_the_training_and_leave_no_ray(config: Path, tmp
         assert saved_epoch(folder) >= int(reached)
         before = saved_epoch(folder)
         assert "state  stopped" in status(str(folder))
-
-
-@pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs /proc to find processes")
-@pytest.mark.slow
-def test_agents_that_outlive_a_killed_run_are_ended_by_the_next(config: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    arguments = ("pipelines.audit", str(config), "--out", str(folder), "encoders.target.epochs=100000")
-    with background(*arguments) as process:
-        wait_until(lambda: list(folder.rglob("epoch-0001.safetensors")), process)
-        wait_until((folder / RECORD).exists, process)
-        pairs = json.loads((folder / RECORD).read_text())["processes"]
-        agents = [one for one in (Process(*pair) for pair in pairs) if "Agent" in one.command()]
-        assert len(agents) >= 2
-        for agent in agents:
-            os.kill(agent.pid, signal.SIGSTOP)  # a busy machine may hold them up as long
-        process.kill()
-        process.wait()
-        assert "state  killed" in status(str(folder))
-        assert all(agent.alive() for agent in agents)
-        assert end_leftovers(str(folder)) >= 2
-        assert not any(agent.alive() for agent in agents)
-
-
-@pytest.mark.slow
-def test_a_cluster_of_two_nodes_is_joined_and_left_running(config: Path, finished_run: Path, tmp_path: Path) -> None:
-    """The nodes are processes of this host; the command finds them by address and gives the same scores."""
-    from ray.cluster_utils import Cluster
-
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
-    try:
-        cluster.add_node(num_cpus=2)
-        arguments = ["audit", str(config), "--out", str(tmp_path / "run"), "--address", cluster.address]
-        code = [sys.executable, "-m", "pipelines.cli", *arguments]
-        environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
-        done = subprocess.run(code, env=environment, capture_output=True, text=True, timeout=400, check=False)
-        assert done.returncode == 0, done.stderr
-        assert len(cluster.list_all_nodes()) == 2
-    finally:
-        cluster.shutdown()
-    reports = [json.loads((folder / "report.json").read_text()) for folder in (tmp_path / "run", finished_run)]
-    for mine, other in zip(*(report["attacks"] for report in reports), strict=True):
-        assert mine["auc"]["value"] == pytest.approx(other["auc"]["value"], abs=1e-3)
 
 
 @pytest.mark.parametrize("flag", [["--log", "json"], ["--log=json"]])

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from pathlib import Path
 
 import pytest
 
-from pipelines.cli import app as cli
 from pipelines.cli.flags import PREFIX
 from tests.pages import COMMANDS, understood
+from tests.pipelines.report.stating import called
 
 SECONDS = {
     "list attacks",
@@ -30,13 +29,6 @@ def words(name: str) -> list[str]:
     first, *rest = shlex.split(COMMANDS[name].epilog.removeprefix(PREFIX))
     assert first == "encoder-audit"
     return rest
-
-
-def called(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["encoder-audit", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    return int(ended.value.code or 0)
 
 
 @pytest.mark.parametrize("name", COMMANDS)

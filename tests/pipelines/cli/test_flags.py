@@ -21,8 +21,6 @@ from pipelines.errors import UserError
 from pipelines.plan.load import load, loaded_from
 from pipelines.plan.rules import outputs_of, passed_over, references_of
 
-pytestmark = pytest.mark.ray
-
 ROOT = Path(__file__).parents[3]
 IMAGES = {"candidates": "photos", "controls": "others"}
 
@@ -125,8 +123,8 @@ def test_questions_write_a_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert load("other.yaml").data.sources["known"].path == "c"
 
 
-def test_one_line_audits(tmp_path: Path, local_ray: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Flags, and overrides after them, start a real run."""
+def test_one_line_is_checked_on_real_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flags, and overrides after them."""
     import numpy as np
 
     from mi_core.encoders import build_backbone
@@ -139,27 +137,14 @@ def test_one_line_audits(tmp_path: Path, local_ray: None, monkeypatch: pytest.Mo
         place.mkdir(exist_ok=True)
         (place / f"{row}.png").write_bytes(encode_png(pixels))
     torch.save(build_backbone("conv4", 3, 8).state_dict(), "weights.pth")
-    here = str(tmp_path)  # Ray's workers may stand elsewhere
-    flags = ["--encoder", "checkpoint:conv4", "--weights", f"{here}/weights.pth", "--candidates", f"{here}/photos"]
-    flags += [
-        "--controls",
-        f"{here}/others",
-        "--size",
-        "8",
-        "queries.views=3",
-        "encoders.reference.epochs=2",
-        "encoders.reference.halves=2",
-    ]
+    flags = ["--encoder", "checkpoint:conv4", "--weights", "weights.pth", "--candidates", "photos"]
+    flags += ["--controls", "others", "--size", "8", "queries.views=3"]
     looked = CliRunner().invoke(app, ["check", *flags])
     assert looked.exit_code == 0, looked.exception
     said = " ".join(looked.output.split())
     assert "80 candidate, 100 control" in said and "have to stand out together" in said
     assert said.startswith("WARNING: encoder target: this encoder recognises images no better than")
     assert said.count("encoder target: ") == 2 and said.endswith("the command line: 1 warning")
-    done = CliRunner().invoke(app, ["audit", *flags, "--out", f"{here}/run"])
-    assert done.exit_code == 0, done.exception
-    assert load("run/config.yaml").queries.views == 3
-    assert (tmp_path / "run/report.html").exists()
 
 
 @pytest.mark.parametrize("command", ["audit", "check", "estimate"])

@@ -18,7 +18,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-import yaml
 
 from cluster.serve_encoder import Reply
 from mi_core.augmentations import AUGMENTATIONS
@@ -47,18 +46,8 @@ from pipelines.estimate.run import estimate, lines
 from pipelines.plan.load import parse
 from pipelines.run.folder import FREE, RunFolder
 from tests.conftest import small_config
-from tests.endpoints import FaultyServer, slow, status
-from tests.pipelines.served import (
-    ASKED,
-    AUDITED,
-    PROBE,
-    ROLES,
-    charged,
-    config_of,
-    features,
-    raw_config,
-    trained,
-)
+from tests.endpoints import FaultyServer, status
+from tests.pipelines.served import ASKED, AUDITED, PROBE, ROLES, charged, config_of, features, raw_config, trained
 
 pytestmark = pytest.mark.ray
 
@@ -143,34 +132,6 @@ def test_an_audit_over_http_is_the_audit_itself(
     assert [row["auc"] for row in again["attacks"]] == [row["auc"] for row in report["attacks"]]
     probed = [entry for entry in again["queries"]["entries"] if entry["role"] == "(probe)"]
     assert [entry["queries"] for entry in probed] == [PROBE + 2 * CHECKED]
-
-
-@pytest.mark.slow
-def test_a_cap_stops_the_run_and_raising_it_goes_on(server: FaultyServer, folder: Path) -> None:
-    """What one worker has in flight when the other is refused is kept too."""
-    two = {"encoder_actors": 2, "actor_cpus": 0.5}
-    chunks = {"views": 4, "chunk": 8, "batch_views": 32}
-    costs = {"price_per_image": 0.01, "max_spend": 0.01 * (PROBE + 200), "batch": 16, "concurrency": 1}
-    (folder / "config.yaml").unlink()
-    shutil.rmtree(folder / "features", ignore_errors=True)
-    poor = config_of(server, costs, queries=chunks, resources=two)
-    (folder / "config.yaml").write_text(yaml.safe_dump(poor.model_dump(mode="json", by_alias=True)))
-    audit.run(poor, str(folder), last="pretrain")
-    probe = Counter(server.images)
-    server.always = slow(0.3)
-    cap = rf"/json\): max_spend = {0.01 * (PROBE + 200):.4g}, of which \d\.\d+ is spent on .*; raise it and run"
-    with pytest.raises(UserError, match=cap):
-        audit.run(poor, str(folder), last="extract")
-    server.always = None
-    assert server.in_flight == 0
-    assert PROBE < server.asked <= PROBE + 200
-    assert list((folder / "features").rglob("*.parquet"))
-    sent = server.asked
-    rich = config_of(server, costs | {"max_spend": 100, "batch": 32, "concurrency": 2}, queries=chunks, resources=two)
-    audit.run(rich, str(folder), last="extract")
-    assert server.asked == PROBE + CHECKED + asked_since(server, probe)  # nothing was asked twice
-    assert sent < server.asked == charged(folder, server).images
-    assert features(rich, folder, "projection", 0)["norm:2"].shape == (AUDITED,)
 
 
 @pytest.mark.slow

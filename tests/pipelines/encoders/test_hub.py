@@ -88,8 +88,7 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str
     endpoint = f"http://127.0.0.1:{server.server_port}"
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", endpoint)
     monkeypatch.setattr(
-        "huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE",
-        endpoint + "/{repo_id}/resolve/{revision}/{filename}",
+        "huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", endpoint + "/{repo_id}/resolve/{revision}/{filename}"
     )
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
@@ -133,12 +132,7 @@ def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_the_record_says_the_commit_and_the_encoder_is_that_of_the_file(served: list[str], tmp_path: Path) -> None:
     target = LoadedConfig.model_validate(
-        {
-            "load": "checkpoint:conv4",
-            "weights": "hf://org/name@v1/sub/model.safetensors",
-            "mean": [0.5],
-            "std": [0.5],
-        }
+        {"load": "checkpoint:conv4", "weights": "hf://org/name@v1/sub/model.safetensors", "mean": [0.5], "std": [0.5]}
     )
     data = load("quickstart").data
     folder = RunFolder(str(tmp_path / "run")).seed(0)

@@ -32,15 +32,7 @@ from pipelines.run.folder import RunFolder
 from tests.conftest import background, wait_until
 from tests.endpoints import FaultyServer, slow
 from tests.pipelines.columns import feature_files
-from tests.pipelines.served import (
-    ASKED,
-    PROBE,
-    charged,
-    config_of,
-    features,
-    prepare,
-    raw_config,
-)
+from tests.pipelines.served import ASKED, PROBE, charged, config_of, features, prepare, raw_config
 
 pytestmark = pytest.mark.ray
 
@@ -154,10 +146,7 @@ def test_a_run_that_stops_waits_for_the_answers_that_it_pays_for(
 
     server.always = slow(1.0)
     config = config_of(server, {"price_per_image": 1})
-    with (
-        pytest.raises(UserError, match="something else"),
-        access_to([(config, RunFolder(str(tmp_path)))]) as shared,
-    ):
+    with pytest.raises(UserError, match="something else"), access_to([(config, RunFolder(str(tmp_path)))]) as shared:
         assert shared is not None
         work = ray.remote(num_cpus=0.5)(ask_and_keep).remote(server.url, shared)
         while server.asked < 2:
@@ -170,32 +159,6 @@ def test_a_run_that_stops_waits_for_the_answers_that_it_pays_for(
     assert charged(tmp_path, server) == certain(str(tmp_path), f"{server.url}/json") == Spent(2, 2, 2.0)
     with pytest.raises(ray.exceptions.RayTaskError, match="the run is stopping; run the same command again"):
         ray.get(work)
-
-
-@pytest.mark.slow
-def test_workers_share_one_rate_and_one_ledger_even_if_the_meter_dies(
-    server: FaultyServer, local_ray: None, tmp_path: Path
-) -> None:
-    import ray
-
-    began, rate = time.monotonic(), 20
-    config = config_of(server, {"requests_per_second": rate, "price_per_image": 1})
-    with access_to([(config, RunFolder(str(tmp_path)))]) as shared:
-        assert shared is not None
-        work = [ray.remote(num_cpus=0.5)(ask).remote(server.url, shared, seed) for seed in range(4)]
-        while server.asked < 5:
-            time.sleep(0.01)
-        os.kill(ray.get(ray.remote(_pid_of).remote(shared.meters)), signal.SIGKILL)
-        ray.get(work)
-    assert server.asked == 40
-    assert all(arrived - began >= k / rate for k, arrived in enumerate(sorted(server.started), start=1))
-    assert 40 <= charged(tmp_path, server).images <= 40 + 4 * 2  # calls that were made twice when it died
-
-
-def _pid_of(meters: Any) -> int:
-    import ray
-
-    return int(ray.get(meters.__ray_call__.remote(lambda meters: __import__("os").getpid())))
 
 
 def encoder_actors() -> set[int]:

@@ -21,7 +21,7 @@ from pipelines.config.sections.encoders import EndpointConfig
 from pipelines.config.sections.sources import SourceConfig
 from pipelines.data.draw.draw import draw
 from pipelines.data.look import evenly
-from pipelines.data.plans import plan_of, plans_of
+from pipelines.data.plans import plans_of
 from pipelines.data.read.samples import Item
 from pipelines.data.read.sources import Source
 from pipelines.data.scan.scan import scan
@@ -34,13 +34,11 @@ from pipelines.estimate.measure import key as source_key
 from pipelines.estimate.run import Estimate, cluster, estimate
 from pipelines.extract.actor.worker import STEPS
 from pipelines.extract.division.jobs import shared
-from pipelines.extract.ledger import count_queries
 from pipelines.extract.run import plan_passes
 from pipelines.files import storage
-from pipelines.plan.load import parse
 from pipelines.run.folder import RunFolder
 from pipelines.run.points import Run, runs_of
-from tests.conftest import small_config
+from tests.conftest import config_with, small_config
 from tests.pipelines.banks import with_anchors
 from tests.pipelines.tars import image_bytes, tar_bytes
 
@@ -48,10 +46,6 @@ SHORT = 0.5  # seconds of timing
 HALVES = {"like": "target", "train_on": ["target-member", "target-nonmember"], "halves": 4}
 LIRA = {"attack": "lira", "reference": "shadows", "target": "target"}
 SMALLER = {"label": "30", "data.roles.shadow-member.count": 30, "data.roles.shadow-nonmember.count": 30}
-
-
-def config_with(**sections: Any) -> RunConfig:
-    return parse(small_config(**sections), "small.yaml")
 
 
 def asked_by_planning(runs: list[Run]) -> dict[str, float]:
@@ -118,48 +112,6 @@ def estimated(local_ray: None, tmp_path_factory: pytest.TempPathFactory) -> tupl
 
 
 @pytest.mark.slow
-def test_queries_are_those_that_the_run_then_makes(
-    estimated: tuple[RunConfig, Estimate, Path], finished_run: Path
-) -> None:
-    config, found, _ = estimated
-    ledger: dict[str, list[int]] = {}
-    for encoder, _, images, queries in count_queries(plan_of(config, RunFolder(str(finished_run)).seed(0))):
-        entry = ledger.setdefault(encoder, [0, 0])
-        entry[0] += images
-        entry[1] += queries
-    assert {name: asked["queries"] for name, asked in found.encoders.items()} == {
-        name: Range.exact(queries) for name, (_, queries) in ledger.items()
-    }
-    done = RunFolder(str(finished_run)).manifest["extraction"]
-    assert found.stages["extract"]["queries"].value == sum(entry["views"] for entry in done)
-    assert found.stages["extract"]["images"].value == sum(entry["images"] for entry in done)
-
-
-@pytest.mark.slow
-def test_an_estimate_leaves_nothing_behind(estimated: tuple[RunConfig, Estimate, Path]) -> None:
-    assert list(estimated[2].iterdir()) == []
-
-
-@pytest.mark.slow
-def test_stored_bytes_are_those_of_the_finished_run(
-    estimated: tuple[RunConfig, Estimate, Path], finished_run: Path
-) -> None:
-    files = (finished_run / "features").rglob("epoch-*/**/*.parquet")
-    stored = sum(path.stat().st_size for path in files)
-    assert estimated[1].stages["extract"]["gigabytes"].value * 1e9 == pytest.approx(stored, rel=0.3)
-
-
-@pytest.mark.slow
-def test_hours_are_of_the_order_of_those_of_the_finished_run(
-    estimated: tuple[RunConfig, Estimate, Path], finished_run: Path
-) -> None:
-    """Within a factor of 10: chunks of a few images, on machines that are busy with other tests."""
-    done = RunFolder(str(finished_run)).manifest["extraction"]
-    took = sum(entry[step] for entry in done for step in STEPS)
-    assert took / 10 < estimated[1].encoding.value < took * 10
-
-
-@pytest.mark.slow
 def test_every_stage_is_in_the_total_and_money_follows_prices(estimated: tuple[RunConfig, Estimate, Path]) -> None:
     _, found, _ = estimated
     content = estimate_view.as_json(found)
@@ -174,20 +126,6 @@ def test_every_stage_is_in_the_total_and_money_follows_prices(estimated: tuple[R
     for cost in found.seconds_per_image.values():
         assert cost.chunks >= 3
         assert all(cost.seconds["digits"][step].value > 0 for step in ("decode", "forward", "commit"))
-
-
-@pytest.mark.slow
-def test_the_first_line_says_how_long_how_many_queries_and_how_much_money(
-    estimated: tuple[RunConfig, Estimate, Path],
-) -> None:
-    _, found, _ = estimated
-    first, *others = estimate_view.lines(found)
-    queries = sum(asked["queries"].value for asked in found.encoders.values())
-    assert first.startswith("The run takes about ")
-    assert f" here and asks {queries:,.0f} queries; it costs " in first
-    assert any(line.startswith("extract: ") and "of CPU time" in line and "stored" in line for line in others)
-    unpriced = replace(found, prices={})
-    assert next(estimate_view.lines(unpriced)).endswith("the config has no prices.")
 
 
 @pytest.mark.slow

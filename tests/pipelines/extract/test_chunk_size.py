@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,21 +12,9 @@ import pytest
 from pipelines.audit import run as audit
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.data import DataConfig
-from pipelines.data.plans import plan_of
 from pipelines.extract import chunk_size as chunk_sizes
-from pipelines.extract.chunk_size import (
-    BYTES,
-    LEAST,
-    MOST,
-    PER_ACTOR,
-    SECONDS,
-    Cost,
-    Sizing,
-    chunk_size,
-    cost_of,
-)
+from pipelines.extract.chunk_size import BYTES, LEAST, MOST, PER_ACTOR, SECONDS, Cost, Sizing, chunk_size, cost_of
 from pipelines.extract.division.passes import CHUNK, Pass, recorded_passes
-from pipelines.plan.items import Query, items_in
 from pipelines.plan.load import parse
 from pipelines.run.folder import RunFolder, SeedFolder
 from pipelines.run.points import Run
@@ -41,12 +28,6 @@ MANY = 10**8
 
 def config_with(**queries: Any) -> RunConfig:
     return parse(small_config(queries={"views": 4} | queries), "small.yaml")
-
-
-@pytest.fixture
-def folder(trained_run: Path, tmp_path: Path) -> Path:
-    shutil.copytree(trained_run, tmp_path / "run")
-    return tmp_path / "run"
 
 
 def never() -> Cost:
@@ -117,29 +98,6 @@ def test_a_number_that_was_asked_for_stays_where_none_is(folder: Path) -> None:
     first = files([run], Decided(70))
     assert {chunk for _, chunk in first} == {20}
     assert files([run._replace(config=config_with(chunk="auto"))], Decided(70)) == first
-
-
-def test_points_of_a_sweep_share_the_passes(folder: Path) -> None:
-    """A point that asks for the same adds none, and one that asks for more adds that, whenever it comes."""
-    point = RunFolder(str(folder / "sweep" / "count" / "7"), str(folder))
-    shutil.copytree(folder / "seed-0", folder / "sweep" / "count" / "7" / "seed-0")
-    run = Run(config_with(chunk="auto"), RunFolder(str(folder)))
-    alone, both = Decided(70), Decided(70)
-    first = files([run], alone)
-    assert files([run, run._replace(folder=point)], both) == first
-    assert both.passes == 0
-    fewer = parse(small_config(attacks=[{"attack": "encodermi-t", "count": 7}]), "small.yaml")
-    more = recorded_now([run, Run(fewer, point)], Decided(70))[len({path.split("/epoch-")[0] for path, _ in first}) :]
-    assert more
-    assert all(one.new and one.query.count == 7 and one.planned.folder == point.seed(0) for one in more)
-    wanted = {query.key for of in (run, Run(fewer, point)) for query in queries_of(of)}
-    records = recorded_passes(run.folder.seed(0).store)
-    assert sorted(key for record in records for key in record.keys) == sorted(wanted)
-    assert {record.content["chunk"] for record in records} == {70}
-
-
-def queries_of(run: Run) -> list[Query]:
-    return items_in(plan_of(run.config, run.folder.seed(0)).plan, Query)
 
 
 def test_the_cost_of_an_image_is_found_without_asking_for_one(folder: Path) -> None:

@@ -45,7 +45,7 @@ from pipelines.plan.resolve import resolve, roles_in_config
 from pipelines.report import run as report
 from pipelines.run.folder import RunFolder, SeedFolder
 from pipelines.run.points import Run
-from tests.conftest import small_config
+from tests.conftest import config_with, small_config
 from tests.pipelines import planned
 from tests.pipelines.columns import seed_0
 from tests.raising import refused
@@ -53,10 +53,6 @@ from tests.raising import refused
 pytestmark = pytest.mark.ray
 
 NEEDED = 2 * (120 * 4 + 240)  # of two checkpoints: views of 120 audited images, and each of 240 images itself
-
-
-def config_with(**sections: Any) -> RunConfig:
-    return parse(small_config(**sections), "small.yaml")
 
 
 def asked_of_target(config: RunConfig, folder: Path) -> dict[str, int]:
@@ -69,12 +65,6 @@ def asked_of_target(config: RunConfig, folder: Path) -> dict[str, int]:
 
 def jobs_of(config: RunConfig, folder: Path) -> list[ShardJob]:
     return [job for job in planned.jobs_of(config, folder) if job.encoder == "target"]
-
-
-@pytest.fixture
-def folder(trained_run: Path, tmp_path: Path) -> Path:
-    shutil.copytree(trained_run, tmp_path / "run")
-    return tmp_path / "run"
 
 
 def test_a_budget_is_never_exceeded(folder: Path, tmp_path: Path) -> None:

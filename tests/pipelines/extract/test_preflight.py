@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,7 +12,6 @@ from pipelines.errors import UserError
 from pipelines.extract import preflight
 from pipelines.extract.preflight import Probe
 from pipelines.plan.load import parse
-from pipelines.run.folder import RunFolder
 from tests.conftest import small_config
 
 pytestmark = pytest.mark.ray
@@ -74,19 +70,3 @@ print(len(probes), "nodes")
 ray.shutdown()
 cluster.shutdown()
 """
-
-
-@pytest.mark.slow
-def test_a_node_with_a_folder_of_its_own_is_found(tmp_path: Path) -> None:
-    homes = [tmp_path / name for name in ("one", "two", "shared")]
-    for home in homes:
-        home.mkdir()
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    command = [sys.executable, "-c", CLUSTER, str(homes[1]), str(homes[2])]
-    done = subprocess.run(
-        command, env=environment | {"HOME": str(homes[0])}, capture_output=True, text=True, timeout=300, check=False
-    )
-    lines = done.stdout.splitlines()
-    assert "has a folder of its own there" in lines[0], done.stderr[-2000:]
-    assert lines[1] == "2 nodes"
-    assert RunFolder(str(homes[0])).manifest == {}

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import shutil
-import signal
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -46,7 +44,7 @@ from pipelines.files import storage
 from pipelines.plan.load import parse
 from pipelines.run.folder import RunFolder
 from pipelines.run.registration import registered_nonce
-from tests.conftest import background, own_processes, small_config, wait_until
+from tests.conftest import background, config_with, small_config, wait_until
 from tests.pipelines import staged
 from tests.pipelines.columns import columns, seed_0
 from tests.pipelines.planned import jobs_of
@@ -55,17 +53,6 @@ from tests.pipelines.tars import image_bytes, shard_bytes, tar_bytes
 pytestmark = pytest.mark.ray
 
 ROLES = ("target-member", "target-nonmember")
-
-
-def config_with(**sections: Any) -> RunConfig:
-    return parse(small_config(**sections), "small.yaml")
-
-
-@pytest.fixture
-def folder(trained_run: Path, tmp_path: Path) -> Path:
-    """A run whose encoders are trained and not yet queried."""
-    shutil.copytree(trained_run, tmp_path / "run")
-    return tmp_path / "run"
 
 
 def features(config: RunConfig, folder: Path, output: str = "projection", epoch: int = 3) -> dict[str, np.ndarray]:
@@ -190,25 +177,6 @@ def test_a_killed_extraction_continues_and_ends_the_same(finished_run: Path, fol
     assert_same(parquet_contents(folder), parquet_contents(reference))
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs /proc to find processes")
-def test_a_killed_actor_is_replaced_and_nothing_lost(folder: Path) -> None:
-    config = config_with(queries={"views": 4, "chunk": 4})
-    (folder / "config.yaml").write_text(yaml.safe_dump(config.model_dump(mode="json", by_alias=True)))
-    reference = folder.parent / "reference"
-    shutil.copytree(folder, reference)
-    before = own_processes("(EncodeChunks)")
-    with background("pipelines.extract", str(folder)) as process:
-        wait_until(lambda: len(chunk_files(folder)) >= 6, process)
-        victims = own_processes("(EncodeChunks)") - before
-        assert victims
-        for victim in victims:
-            os.kill(victim, signal.SIGKILL)
-        assert process.wait(timeout=300) == 0
-    extraction(reference, config)
-    assert_same(parquet_contents(folder), parquet_contents(reference))
-
-
 def spoil(folder: Path, epoch: int = 3) -> None:
     """Make the target return NaN."""
     path = folder / "seed-0" / "encoders" / "target" / f"epoch-{epoch:04d}.safetensors"
@@ -241,17 +209,6 @@ def test_a_chunk_that_keeps_killing_its_worker_is_given_up_and_listed(folder: Pa
     assert {(bad["source"], bad["shard"]) for bad in listed} == {("digits", job.item.name)}
     assert {bad["key"] for bad in listed} < set(job.selection.classes(job.source, job.item.name))
     assert len(features(lenient, folder)["ids"]) == 120 - len({bad["key"] for bad in listed} & keys_of(folder))
-
-
-def test_interruptions_are_no_deaths(folder: Path) -> None:
-    """A chunk in flight in many runs that were killed is asked all the same."""
-    config = config_with()
-    job = jobs_of(config, folder)[0]
-    for number in range(1, 8):
-        storage.write_atomic(marker_path(job, 1, str(number), attempts.QUERYING), b"10 session-%d" % number)
-    staged.query(config, folder)
-    assert rejected_of(config, folder) == []
-    assert len(features(config, folder)["ids"]) == 120
 
 
 @pytest.mark.slow
@@ -310,10 +267,9 @@ def emitted(path: Path, *wanted: tuple[int, ...], skip: frozenset[int] = frozens
     return [row for part in read_chunks(table) for row in part.to_pylist()]
 
 
-def test_the_row_of_a_chunk_does_not_grow_with_its_shard(trained_run: Path, tmp_path: Path) -> None:
+def test_the_row_of_a_chunk_does_not_grow_with_its_shard(folder: Path) -> None:
     """Each row used to carry all keys of its shard: 121 kB for 10,000 of them."""
-    shutil.copytree(trained_run, tmp_path / "run")
-    jobs = jobs_of(config_with(), tmp_path / "run")
+    jobs = jobs_of(config_with(), folder)
     few, many = (
         replace(jobs[0], selection=Selection.given_as({f"s{n:07d}": n for n in range(count)}))
         for count in (100, 10_000)
@@ -327,11 +283,10 @@ def test_the_row_of_a_chunk_does_not_grow_with_its_shard(trained_run: Path, tmp_
         assert (row.selection.given, row.data) == (None, None)
 
 
-def test_work_orders_hold_no_samples(trained_run: Path, tmp_path: Path) -> None:
+def test_work_orders_hold_no_samples(folder: Path) -> None:
     """The driver holds orders for all shards at once; readers find the samples from the roles."""
-    shutil.copytree(trained_run, tmp_path / "run")
-    jobs = jobs_of(config_with(), tmp_path / "run")
-    splits = Splits.load(str(tmp_path / "run" / "seed-0"))
+    jobs = jobs_of(config_with(), folder)
+    splits = Splits.load(str(folder / "seed-0"))
     for order in orders_of(jobs):
         assert all(share.selection.given is None for share in order.shares)
         for share in order.shares:
@@ -382,9 +337,8 @@ def test_jobs_of_the_same_samples_share_a_chunk_unless_one_has_done_it(tmp_path:
     assert [(row["chunk"], row["jobs"]) for row in rows] == [(0, [b"b"]), (2, [b"a", b"b"])]
 
 
-def test_a_commit_lists_what_was_rejected_and_keeps_what_is_wanted(trained_run: Path, tmp_path: Path) -> None:
-    shutil.copytree(trained_run, tmp_path / "run")
-    job = jobs_of(config_with(), tmp_path / "run")[0]
+def test_a_commit_lists_what_was_rejected_and_keeps_what_is_wanted(folder: Path) -> None:
+    job = jobs_of(config_with(), folder)[0]
     kept = sorted(job.query.columns)[0]
     values = {epoch: {kept: np.array([1.0, 2.0]), "x.norm:2": np.array([3.0, 4.0])} for epoch in job.query.epochs}
     commit(job, 1, ["a", "c", "b"], ["ok", "undecodable: cut", "ok"], values)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from mi_core.attacks.sequential import EncoderMISequential, SequentialParameters
@@ -18,7 +16,6 @@ from mi_core.features.pairwise_similarity import PairwiseSimilarity
 from mi_core.features.sequential import by_views, stopped
 from mi_core.records import LabelledFeatures
 from mi_core.report.contents import schema
-from pipelines.attack.fit import stopping_rule
 from pipelines.audit import run as audit
 from pipelines.config.run_config import RunConfig
 from pipelines.data.draw.splits import Splits
@@ -33,7 +30,7 @@ from pipelines.plan.load import parse
 from pipelines.plan.resolve import resolve, roles_in_config
 from pipelines.plan.rules import audited_roles
 from pipelines.run.folder import RunFolder
-from tests.conftest import small_config
+from tests.conftest import report_of, small_config
 from tests.pipelines.columns import columns, seed_0
 
 pytestmark = pytest.mark.ray
@@ -59,12 +56,6 @@ def finished(trained_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     shutil.copytree(trained_run, folder)
     audit.run(config_with(), str(folder))
     return folder
-
-
-@pytest.fixture
-def folder(trained_run: Path, tmp_path: Path) -> Path:
-    shutil.copytree(trained_run, tmp_path / "run")
-    return tmp_path / "run"
 
 
 def judge_of(config: RunConfig, folder: Path, position: int, epoch: int) -> Judge:
@@ -102,11 +93,6 @@ def rules(folder: Path) -> dict[str, bytes]:
     return {path.parent.name: path.read_bytes() for path in (folder / "features").glob("*/rule.json")}
 
 
-def report(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((folder / "report.json").read_text())
-    return found
-
-
 @pytest.mark.slow
 def test_the_target_is_asked_what_a_rule_of_the_shadow_alone_asks(finished: Path) -> None:
     config = config_with()
@@ -127,21 +113,8 @@ def test_the_target_is_asked_what_a_rule_of_the_shadow_alone_asks(finished: Path
 
 
 @pytest.mark.slow
-def test_known_samples_are_asked_for_all_views_and_not_again(finished: Path) -> None:
-    config, place = config_with(), RunFolder(str(finished)).seed(0)
-    known = set(Splits.load(place.path).ids(["known-member", "known-nonmember"]))
-    found = queries_of_images(config, finished, 2)
-    assert not known & set(found)
-    assert len(found) + len(known) == 120
-    files = (finished / "features").glob("*/epoch-0003/**/*.parquet")
-    tables = [storage.read_table(str(path)) for path in files]
-    rows = sum(len(table) for table in tables if "projection.sequential" in table.column_names)
-    assert rows == 120 + 96  # of the attack with a shadow, and of this one
-
-
-@pytest.mark.slow
 def test_queries_are_counted_as_they_were_made(finished: Path) -> None:
-    found = report(finished)
+    found = report_of(finished)
     jsonschema.validate(found, schema())
     made = sum(entry["views"] for entry in RunFolder(str(finished)).manifest["extraction"])
     assert found["queries"]["total"] == made
@@ -158,16 +131,6 @@ def test_queries_are_counted_as_they_were_made(finished: Path) -> None:
             assert entry["queries"]["evaluation"] == VIEWS * 120
 
 
-@pytest.mark.slow
-@pytest.mark.slow
-@pytest.mark.parametrize("queries", [{"batch_views": 5}, {"chunk": 7, "batch_views": 64}])
-def test_batches_and_chunks_change_no_decision(queries: dict[str, Any], finished: Path, folder: Path) -> None:
-    config = config_with(queries)
-    audit.run(config, str(folder), last="extract")
-    assert_same(queries_of_images(config_with(), finished), queries_of_images(config, folder))
-
-
-@pytest.mark.slow
 @pytest.mark.slow
 def test_what_was_lost_is_asked_again_by_the_same_rule(finished: Path, tmp_path: Path) -> None:
     """Committed features of the target are gone, then its rules too: they come back as they were."""
@@ -186,29 +149,6 @@ def test_what_was_lost_is_asked_again_by_the_same_rule(finished: Path, tmp_path:
         audit.run(config_with(), str(folder), last="extract")
         assert rules(folder) == rules(finished)
         assert_same(queries_of_images(config_with(), finished), queries_of_images(config_with(), folder))
-
-
-@pytest.mark.slow
-@pytest.mark.slow
-def test_the_truth_about_the_target_changes_no_rule(finished: Path, tmp_path: Path) -> None:
-    """Members and non-members of the target change places; the rules fitted then are those that were followed."""
-    folder = tmp_path / "run"
-    shutil.copytree(finished, folder)
-    place = seed_0(folder)
-    drawn = Splits.load(place.path)
-    swapped = {"target-member": "target-nonmember", "target-nonmember": "target-member"}
-    given = drawn.table.set_column(
-        drawn.table.column_names.index("role"),
-        "role",
-        pa.array([swapped.get(role, role) for role in drawn.table["role"].to_pylist()]),
-    )
-    Splits.from_table(given, drawn.roles).save(place.path)
-    assert set(Splits.load(place.path).ids(["target-member"])) == set(drawn.ids(["target-nonmember"]))
-    followed = [json.loads(rule) for rule in rules(finished).values()]
-    assert len(followed) == 4
-    for epoch in (1, 3):
-        rule = stopping_rule(judge_of(config_with(), folder, 1, epoch).score.fit, place)
-        assert {"low": list(rule.low), "high": list(rule.high)} in followed
 
 
 def test_equal_attacks_ask_once_and_others_each_for_themselves() -> None:

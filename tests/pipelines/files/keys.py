@@ -7,6 +7,9 @@ from pipelines.files.lock import lock
 from pipelines.files.many import remove_files
 from pipelines.files.walk import walk
 
+ODD = ("a b+c%20d=é", "a%2Fb", "%", "%zz", "[x]", "a{1}", "q?r", "h#i", "t~'\"!*()", "x&y;z:@,$^`|", "b\\s", "e\u0301")
+"""Names with letters that addresses, patterns and shells read otherwise."""
+
 
 def check_key(store: str, name: str) -> None:
     """Make, write, list, read, walk, remove and lock objects of a name below a folder of that name."""
@@ -23,4 +26,4 @@ def check_key(store: str, name: str) -> None:
     assert not storage.exists(path)
     with lock(folder):
         assert storage.exists(f"{folder}/.lock")
-    assert not storage.exists(folder)
+    assert not storage.exists(f"{folder}/.lock")

@@ -22,11 +22,10 @@ from pipelines.errors import UserError
 from pipelines.files import azure, conditional, storage, stores
 from pipelines.files.stores import store_of
 from pipelines.files.walk import walk
-from tests.pipelines.files.keys import check_key
+from tests.pipelines.files.keys import ODD, check_key
 from tests.raising import refused
 
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="  # Azurite's, public
-ODD = ("a b+c%20d=é", "a%2Fb", "%", "%zz", "[x]", "a{1}", "q?r", "h#i", "t~'\"!*()", "x&y;z:@,$^`|", "e\u0301")
 
 
 def _account(monkeypatch: pytest.MonkeyPatch, endpoint: str) -> None:
@@ -71,9 +70,10 @@ def az(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Itera
     conditional._store.cache_clear()
 
 
-@pytest.mark.parametrize("name", ODD)
+@pytest.mark.parametrize("name", [name for name in ODD if "\\" not in name])
 def test_a_key_is_read_and_written_as_it_stands(name: str, az: str) -> None:
     check_key(az, name)
+    assert not storage.exists(f"{az}/odd {name}")
 
 
 def test_folders_and_what_is_not_there(az: str) -> None:
@@ -125,7 +125,7 @@ def test_an_empty_object_that_marks_a_folder_is_no_file(azurite: str, monkeypatc
     assert storage.list_files("az://box/marked") == ["az://box/marked/sub/x"]
     assert storage.sizes("az://box/marked") == {}
     assert [(one.path, one.fault) for one in walk("az://box/marked", lambda *_: True)] == [
-        *(("az://box/marked", ""), ("az://box/marked/empty", ""), ("az://box/marked/sub", "")),
+        *(("az://box/marked", ""), ("az://box/marked/empty", ""), ("az://box/marked/sub", ""))
     ]
 
 

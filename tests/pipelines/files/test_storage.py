@@ -6,7 +6,6 @@ import errno
 import os
 import subprocess
 import sys
-import threading
 from importlib import import_module
 from pathlib import Path
 
@@ -88,27 +87,6 @@ def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path: Path, monkey
     refused(OSError, "disk full", storage.write_atomic, str(path), b"new")
     assert path.read_bytes() == b"old"
     assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
-
-
-def test_a_reader_never_sees_a_part(tmp_path: Path) -> None:
-    path = str(tmp_path / "file")
-    contents = {bytes([letter]) * 200_000 for letter in b"ab"}
-    storage.write_atomic(path, min(contents))
-    ended = threading.Event()
-
-    def write() -> None:
-        while not ended.is_set():
-            for content in contents:
-                storage.write_atomic(path, content)
-
-    writer = threading.Thread(target=write)
-    writer.start()
-    try:
-        seen = {storage.read_bytes(path) for _ in range(300)}
-    finally:
-        ended.set()
-        writer.join()
-    assert seen <= contents
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,9 @@ from pyarrow import fs
 from pipelines.errors import UserError
 from pipelines.files import storage, stores
 from pipelines.files.conditional import Conditional
-from pipelines.files.lock import lock
-from pipelines.files.many import remove_files
 from pipelines.files.stores import ATTEMPTS, Address, store_of
-from pipelines.files.walk import walk
 from tests.conftest import S3_BUSY
+from tests.pipelines.files.keys import ODD, check_key
 
 
 def test_requests_to_a_bucket_share_a_client(s3: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,41 +49,15 @@ def test_every_client_works_in_the_region_of_the_bucket(monkeypatch: pytest.Monk
     assert Conditional("s3://far/run/.lock").store.config["region"] == "eu-north-1"
 
 
-ODD = (
-    "a b+c%20d=é",
-    "a%2Fb",
-    "%",
-    "%zz",
-    "[x]",
-    "a{1}",
-    "q?r",
-    "h#i",
-    "t~'\"!*()",
-    "x&y;z:@,$^`|",
-    "b\\s",
-    "e\u0301",
-)
-
-
 @pytest.mark.parametrize("name", ODD)
 def test_a_key_is_read_and_written_as_it_stands(name: str, s3: str, s3_server: str) -> None:
     """By the client that reads and by the one that writes on condition alike; the store holds that key and no other."""
     import boto3
 
-    folder, key = f"{s3}/odd {name}", f"odd {name}/{name}.bin"
-    assert storage.create(f"{folder}/{name}.bin", b"1")
-    assert not storage.create(f"{folder}/{name}.bin", b"2")
+    check_key(s3, name)
+    assert storage.create(f"{s3}/odd {name}/{name}.bin", b"1")
     client = boto3.client("s3", endpoint_url=s3_server)
-    assert client.get_object(Bucket="bucket", Key=key)["Body"].read() == b"1"
-    storage.write_atomic(f"{folder}/{name}.bin", b"3")
-    assert storage.list_files(folder) == [f"{folder}/{name}.bin"]
-    assert storage.read_bytes(f"{folder}/{name}.bin") == b"3"
-    assert [(one.path, one.files) for one in walk(f"{s3}/odd {name}", lambda *_: True)] == [(folder, (f"{name}.bin",))]
-    remove_files([f"{folder}/{name}.bin"])
-    assert not storage.exists(f"{folder}/{name}.bin")
-    with lock(folder):
-        assert storage.exists(f"{folder}/.lock")
-    assert not storage.exists(f"{folder}/.lock")
+    assert client.get_object(Bucket="bucket", Key=f"odd {name}/{name}.bin")["Body"].read() == b"1"
 
 
 @pytest.mark.parametrize(

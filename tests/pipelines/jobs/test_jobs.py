@@ -136,15 +136,6 @@ class TestJobs:
         assert "succeeded" in ray_job(head, "status", job)
         assert f"report: {out}/report.html" in ray_job(head, "logs", job)
 
-    def test_a_second_submission_does_nothing_again(self, head: Head, config: Path, whole: tuple[Done, Path]) -> None:
-        done, out = whole
-        before = (out / "seed-0/encoders/target/encoder.json").stat().st_mtime_ns
-        again = audit_job(head, config, out)
-        assert again.code == 0, again.out + again.err
-        assert "2 of 2 encoders already done" in again.out
-        assert job_of(again.out) != job_of(done.out)
-        assert (out / "seed-0/encoders/target/encoder.json").stat().st_mtime_ns == before
-
     def test_a_job_that_is_stopped_goes_on_where_it_was(
         self, head: Head, config: Path, whole: tuple[Done, Path], tmp_path: Path
     ) -> None:
@@ -172,12 +163,6 @@ class TestJobs:
             for folder in (out, whole[1])
         )
         assert mine == reference
-
-    def test_wrong_input_is_the_commands_exit_code(self, head: Head, config: Path, tmp_path: Path) -> None:
-        done = audit_job(head, config, tmp_path / "run", "data.roles.target-member.count=100000")
-        assert done.code == 2, done.out + done.err
-        assert "encoder-audit: " in done.out
-        assert "Traceback" not in done.out + done.err
 
     def test_a_client_without_the_token_is_told_so(self, head: Head, config: Path, tmp_path: Path) -> None:
         for token in ({}, {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64}):

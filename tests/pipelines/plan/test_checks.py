@@ -16,6 +16,12 @@ from tests.pipelines.mistakes import ROOT, message
     ("changes", "expected"),
     [
         ({"encoders.target.train_on": "control"}, "needs the role 'control'; data.roles has target-member"),
+        ({"sweep": {"..": [1]}}, "sweep.'..': makes the folder '..'; allowed are letters"),
+        (
+            {"sweep": {"x": [{"label": "..", "queries.views": 4}]}},
+            "sweep.x, point '..': makes the folder '..'; allowed",
+        ),
+        ({"sweep": {"x": [{"label": "a" * 200, "queries.views": 4}]}}, "at most 120 bytes; give it a label"),
         ({"queries.outputs": ["logits"]}, "asks for 'logits', but the encoder 'target' has backbone, projection"),
         ({"validity": {"references": ["target"]}}, "a reference saw neither group"),
         ({"validity": {"references": ["nobody"]}}, "validity.references = 'nobody', allowed: "),

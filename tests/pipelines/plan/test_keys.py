@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -293,24 +292,6 @@ def test_limits_of_an_api_move_no_key_and_its_address_does() -> None:
     assert patient == keys
     other = keys_of(planned(served(url="http://127.0.0.1:9/other")))
     assert {"Encoder target"} == {name for name, key in keys.items() if other[name] != key and "Encoder" in name}
-
-
-def test_keys_are_equal_in_another_process() -> None:
-    """Whatever the order of its hashes."""
-    code = """
-from pipelines.plan.items import Item, items_in
-from pipelines.plan.load import parse
-from tests.conftest import small_config
-from tests.pipelines.undrawn import plan_in
-print(*(item.key for item in items_in(plan_in(parse(small_config(checkpoints="last"), "x")), Item)))
-"""
-    own = [item.key for item in items_in(planned(), Item)]
-    for seed in ("1", "2"):
-        environment = os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)}
-        told = subprocess.run(
-            [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
-        )
-        assert told.stdout.split() == own
 
 
 def test_keys_are_equal_where_a_plan_is_sent() -> None:

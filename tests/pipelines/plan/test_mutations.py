@@ -58,12 +58,6 @@ def test_mistakes_are_one_line(path: Path, tmp_path: Path) -> None:
     judge(path, tmp_path / "run.yaml", rounds=6 if path.parent == CONFIGS else 3, seed=0)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
-def test_many_mistakes_are_one_line(path: Path, tmp_path: Path) -> None:
-    judge(path, tmp_path / "run.yaml", rounds=150, seed=1)
-
-
 SLOWEST = ("contrastiveleaks-cifar10", "contrastiveleaks-defenses-cifar10", "alm-cifar10-cpu")
 
 

@@ -13,12 +13,14 @@ from mi_core.features.embedding import Embedding, LpNorm
 from mi_core.features.pairwise_similarity import PairwiseSimilarity
 from mi_core.features.sequential import SequentialSimilarity
 from mi_core.validity.verdict import CLASSIFIED
+from pipelines.attack.inference import inference_path, map_path
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.encoders import DefendedConfig, TrainedConfig
 from pipelines.extract.division.passes import grouped
-from pipelines.plan.items import Beside, Judge, Plan, Query, Reading, Role, items_in
+from pipelines.plan.items import Beside, Inference, Judge, Plan, Query, Reading, Role, items_in
 from pipelines.plan.load import load, parse
-from pipelines.run.folder import RunFolder
+from pipelines.plan.rules import primary_output
+from pipelines.run.folder import RunFolder, SeedFolder
 from pipelines.run.points import Run, points
 from pipelines.tune.trial import Trial
 from tests.conftest import small_config
@@ -43,11 +45,7 @@ class Read(NamedTuple):
 
 def shipped(name: str) -> RunConfig:
     """A config that is shipped; its images are somewhere."""
-    paths = {
-        "cifar10": ["pool"],
-        "clip-audit": ["candidates", "controls"],
-        "audit-encoder": ["candidates", "controls"],
-    }
+    paths = {"cifar10": ["pool"], "clip-audit": ["candidates", "controls"], "audit-encoder": ["candidates", "controls"]}
     return load(str(ROOT / "configs" / f"{name}.yaml"), [f"data.sources.{one}.path=x" for one in paths.get(name, ())])
 
 
@@ -455,3 +453,26 @@ print(len(plan.judges), plan.key[:4] == resolve(config, 0, roles_in_config(confi
 """
     ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert ran.stdout.split(maxsplit=3) == ["8", "True", "False", "[]\n"], ran.stderr
+
+
+def test_the_verdict_rests_on_an_output_that_its_attack_reads() -> None:
+    attacks = [{"attack": "encodermi-t", "outputs": ["projection"]}, {"attack": "lpla", "reference": "known"}]
+    raw = small_config(attacks=attacks, queries={"views": 2, "outputs": ["backbone", "projection"]})
+    assert primary_output(parse(raw, "x")) == "projection"
+    assert primary_output(parse(raw | {"validity": {"attack": 1}}, "x")) == "backbone"
+
+
+def test_other_samples_have_another_map_and_other_settings_another_result() -> None:
+    """Files of inferred attributes."""
+
+    def inference(**settings: Any) -> Inference:
+        chosen = {"attribute": "digit", "target": "target", "test": ["target-nonmember"]}
+        raw = small_config(attribute_inference=[chosen | settings], checkpoints="last")
+        raw["data"]["attributes"] = {"digit": {"from": "class", "values": list(range(10))}}
+        (item,) = plan_in(parse(raw, "small.yaml")).inferences
+        return item
+
+    folder = SeedFolder("run/seed-0", 0)
+    first, deeper, other = inference(), inference(layers=5), inference(test=["shadow-nonmember"])
+    assert map_path(first, folder) == map_path(deeper, folder) != map_path(other, folder)
+    assert len({inference_path(item, folder) for item in (first, deeper, other)}) == 3

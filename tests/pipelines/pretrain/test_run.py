@@ -97,11 +97,7 @@ def test_trainings_that_work_are_told_to_stop_and_waited_for(local_ray: None, mo
     [("bfloat16", "AVX2", True), ("bfloat16", "AVX512", False), ("float32", "AVX2", False)],
 )
 def test_arithmetic_that_this_cpu_only_emulates_is_told(
-    precision: str,
-    cpu: str,
-    told: bool,
-    trained_run: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    precision: str, cpu: str, told: bool, trained_run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: cpu)
     said: list[str] = []
@@ -113,34 +109,12 @@ def test_arithmetic_that_this_cpu_only_emulates_is_told(
     assert [text.endswith("set encoders.target.precision=float32") for text in said] == [True] * told
 
 
-@pytest.mark.slow
-def test_two_workers_train_one_encoder(local_ray: None, trained_run: Path, tmp_path: Path) -> None:
-    """The batch of 30 is cut in two, negatives are gathered from both: the loss is that of one worker but for batch
-    normalisation, which sees 15 images instead of 30. Without gathered negatives it would be lower by log 2."""
-    two = train(config_with(3, [1], train_workers=2), tmp_path / "run")
-    one = describe(RunFolder(str(trained_run)).seed(0), "target").record
-    assert len(two.losses) == 3
-    assert abs(two.losses[0] - one.losses[0]) < 0.25
-    state = torch.load(next((tmp_path / "run/seed-0/encoders/target/state").glob("*.pt")), weights_only=True)
-    steps = {int(entry["step"]) for entry in state["optimizer"]["state"].values()}
-    assert steps == {6}  # 60 images in batches of 30, three times; not once per worker
-
-
 def test_encoders_of_other_inputs_are_not_reused(trained_run: Path, local_ray: None, tmp_path: Path) -> None:
     shutil.copytree(trained_run, tmp_path / "run")
     path = f"{tmp_path}/run/seed-0/encoders/target/encoder.json"
     storage.write_json(path, {**storage.read_json(path), "inputs": "other"})
     with pytest.raises(UserError, match=r"encoder.json was made from other inputs; redo with --force pretrain"):
         train(config_with(3, [1]), tmp_path / "run")
-
-
-@pytest.mark.slow
-def test_a_loss_that_explodes_is_one_line(local_ray: None, tmp_path: Path) -> None:
-    encoders = small_config()["encoders"]
-    encoders["target"] |= {"optimizer": {"name": "sgd", "learning_rate": 1e30}, "epochs": 30}
-    config = parse(small_config(encoders=encoders), "small.yaml")
-    with pytest.raises(UserError, match=r"\(seed 0\): the loss of epoch \d+ is .*; lower optimizer.learning_rate"):
-        audit.run(config, str(tmp_path / "run"), last="pretrain")
 
 
 def phases(**target: Any) -> dict[str, Any]:
@@ -241,36 +215,6 @@ def test_an_encoder_that_started_from_members_is_no_reference() -> None:
     config = parse(raw, "phases.yaml")
     assert members_of(config, "shadow") == {"shadow-nonmember", "target-member", "shadow-member"}
     assert references_of(config, config.attacks[0]) == ("base",)
-
-
-@pytest.mark.slow
-def test_a_killed_worker_costs_at_most_the_epochs_since_the_last_state(local_ray: None, tmp_path: Path) -> None:
-    """Ray starts the worker anew, it resumes from the saved state, and the encoder is the one of an undisturbed run."""
-    encoders = small_config()["encoders"]
-    encoders["target"] |= {"epochs": 120, "checkpoints": [], "save_every": 10}
-    encoders["shadow"] = {"like": "target", "train_on": "shadow-member", "epochs": 1}
-    config = parse(small_config(encoders=encoders, resources={"actor_cpus": 0.5}), "small.yaml")
-    whole = train(config, tmp_path / "whole")
-    place = tmp_path / "run/seed-0/encoders/target"
-    before = own_processes("train_alone")
-    done: list[int] = []
-
-    def kill_one() -> None:
-        while not (states := list(place.glob("state/*.pt"))):
-            time.sleep(0.005)
-        epoch = torch.load(states[0], weights_only=True)["epoch"]
-        for pid in own_processes("train_alone") - before:
-            os.kill(pid, signal.SIGKILL)
-            done.append(epoch)
-
-    killer = threading.Thread(target=kill_one, daemon=True)
-    killer.start()
-    again = train(config, tmp_path / "run")
-    killer.join(timeout=10)
-    assert done
-    assert done[0] < 120
-    assert again.losses == pytest.approx(whole.losses, abs=1e-6)
-    assert again.fingerprints == whole.fingerprints
 
 
 def test_a_process_that_trained_one_encoder_trains_the_next_alike(

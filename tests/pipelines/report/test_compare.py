@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import shutil
-import sys
+from collections.abc import Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,9 @@ import pytest
 from rich.console import Console
 
 from mi_core.report.contents import schema
-from pipelines.cli import app as cli
 from pipelines.errors import UserError
 from pipelines.report.compare import compare, table
+from tests.pipelines.report.stating import called
 
 pytestmark = pytest.mark.ray
 
@@ -143,27 +143,26 @@ def test_the_remark_says_whether_the_interval_holds(folders, hashes: tuple[str, 
     assert remark in " ".join(shown(found).split())
 
 
-def test_known_samples_are_not_judged(folders) -> None:
-    second = deepcopy(report())
-    second["data"]["roles"]["known-member"] = {"n": 5, "sha256": C}
-    assert compare(*folders(report(), second))["same_images"] == "some"
-
-
-def test_candidates_are_what_is_compared_where_they_are_audited(folders) -> None:
-    def audited(candidates: str) -> dict[str, Any]:
-        roles = {"candidate": {"n": 9, "sha256": candidates}, "control": {"n": 9, "sha256": C}}
-        return {"source": "photos", "roles": roles, "duplicates_removed": 0}
-
-    assert compare(*folders(report(data=audited(A)), report(data=audited(B))))["same_images"] == "some"
-
-
-def test_seeds_count(folders) -> None:
-    second = report()
-    second["data"]["per_seed"] = [
-        {"seed": 0, "roles": second["data"]["roles"]},
-        {"seed": 1, "roles": {name: {"n": 50, "sha256": C} for name in second["data"]["roles"]}},
+def data_of(per_seed: Sequence[str] = (), **digests: str) -> dict[str, Any]:
+    """The part ``data`` of a report with these roles."""
+    roles = {role.replace("_", "-"): {"n": 9, "sha256": digest} for role, digest in digests.items()}
+    seeds = [
+        {"seed": seed, "roles": {name: {"n": 9, "sha256": one} for name in roles}} for seed, one in enumerate(per_seed)
     ]
-    assert compare(*folders(report(), second))["same_images"] == "some"
+    return {"source": "digits", "roles": roles, "duplicates_removed": 0} | ({"per_seed": seeds} if seeds else {})
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (data_of(target_member=A), data_of(target_member=A, known_member=C)),
+        (data_of(candidate=A, control=C), data_of(candidate=B, control=C)),
+        (data_of(target_member=A), data_of([A, C], target_member=A)),
+    ],
+    ids=["known samples are not judged", "candidates", "seeds count"],
+)
+def test_runs_share_some_images(folders, first: dict[str, Any], second: dict[str, Any]) -> None:
+    assert compare(*folders(report(data=first), report(data=second)))["same_images"] == "some"
 
 
 def test_verdicts_encoders_utility_defenses_and_configs(folders) -> None:
@@ -244,11 +243,7 @@ def test_the_command(
     other.mkdir()
     shutil.copy(finished_run / "report.json", other)
     for second, code in ((other, 0), (tmp_path, 2)):
-        arguments = ["encoder-audit", "compare", finished_run, second, "--json", tmp_path / "found.json"]
-        monkeypatch.setattr(sys, "argv", [str(argument) for argument in arguments])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        assert (ended.value.code or 0) == code
+        assert called(monkeypatch, "compare", finished_run, second, "--json", tmp_path / "found.json") == code
     captured = capsys.readouterr()
     assert "a paired test on their scores" in " ".join(captured.out.split())
     assert captured.err.startswith(f"encoder-audit: {tmp_path}/report.json is not there; run encoder-audit report")

@@ -21,6 +21,7 @@ from pipelines.files import storage
 from pipelines.report.index import Index, write
 from tests.mi_core.report.conftest import make_report
 from tests.mi_core.report.page.page import Page
+from tests.pipelines.report.stating import called
 from tests.raising import refused
 
 STARTED = {"config.yaml": b"name: x\n", "manifest.json": b'{"name": "x"}'}
@@ -29,14 +30,6 @@ STARTED = {"config.yaml": b"name: x\n", "manifest.json": b'{"name": "x"}'}
 @pytest.fixture(scope="module")
 def report() -> dict[str, Any]:
     return make_report(seeds=(0,), epochs=(400,))
-
-
-@pytest.fixture(params=["disk", "s3"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A folder on this disk, and one on an object store."""
-    if request.param == "disk":
-        return str(tmp_path)
-    return f"{request.getfixturevalue('s3')}/{tmp_path.name}"
 
 
 def plant(folder: str, report: dict[str, Any] | bytes, *more: str, page: bool = True) -> None:
@@ -247,10 +240,7 @@ def test_open_shows_the_finished_report_at_once(report: dict[str, Any], tmp_path
     end = time.monotonic() + 60
     while not (browser.exists() and len(browser.read_text().splitlines()) == 2) and time.monotonic() < end:
         time.sleep(0.05)
-    assert browser.read_text().splitlines() == [
-        (run / "report.html").as_uri(),
-        (tmp_path / "index.html").as_uri(),
-    ]
+    assert browser.read_text().splitlines() == [(run / "report.html").as_uri(), (tmp_path / "index.html").as_uri()]
 
 
 def test_without_a_browser_the_path_is_printed(
@@ -267,34 +257,29 @@ def test_without_a_browser_the_path_is_printed(
     )
 
 
+DONE = {"state": "done", "stage": "report"}
+
+
 @pytest.mark.parametrize(
-    "progress", [{}, {"state": "done", "stage": "attack"}, {"state": "running", "stage": "report"}, None]
+    ("progress", "more"),
+    [
+        *((one, []) for one in ({}, DONE | {"stage": "attack"}, DONE | {"state": "running"}, None)),
+        *((DONE, more) for more in (["name=other"], ["--force", "attack"], ["--out", "elsewhere"])),
+    ],
 )
-def test_open_does_not_show_an_old_report(
-    progress: dict[str, str] | None, report: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_report_that_is_old_or_asked_for_anew_is_written_before_it_is_shown(
+    progress: dict[str, str] | None,
+    more: list[str],
+    report: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A run whose last start did not end with the report has it written first."""
+    """The last start did not end with the report, or fields and options ask for another one."""
     plant(str(tmp_path), report)
     if progress is not None:
         storage.write_json(f"{tmp_path}/progress.json", progress)
     ran = []
     monkeypatch.setattr(cli, "_run", lambda *given: ran.append(given))
-    monkeypatch.setattr(sys, "argv", ["encoder-audit", "report", str(tmp_path), "--open"])
-    with pytest.raises(SystemExit):
-        cli.main()
+    called(monkeypatch, "report", tmp_path, *more, "--open")
     ((config, _, last, show),) = ran
     assert (config, last, show) == (str(tmp_path), "report", True)
-
-
-def test_fields_and_force_write_the_report_before_it_is_shown(
-    report: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plant(str(tmp_path), report)
-    storage.write_json(f"{tmp_path}/progress.json", {"state": "done", "stage": "report"})
-    ran = []
-    monkeypatch.setattr(cli, "_run", lambda *given: ran.append(given))
-    for more in (["name=other"], ["--force", "attack"], ["--out", "elsewhere"]):
-        monkeypatch.setattr(sys, "argv", ["encoder-audit", "report", str(tmp_path), *more, "--open"])
-        with pytest.raises(SystemExit):
-            cli.main()
-    assert len(ran) == 3

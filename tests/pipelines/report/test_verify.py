@@ -171,12 +171,7 @@ def test_a_bound_other_than_the_registered_one_is_named(copied: Path) -> None:
         ("report.json", "name", lambda name: f"{name}2", r"parts that differ: name \(run.name\)"),
         ("report.json", "queries.total", lambda n: n + 1, "parts that differ: queries$"),
         ("config.yaml", "", None, "config: config.yaml has other bytes"),
-        (
-            "seed-1/encoders/target/encoder.json",
-            "fingerprints.3",
-            lambda _: A,
-            "weights: seed-1/encoders/target",
-        ),
+        ("seed-1/encoders/target/encoder.json", "fingerprints.3", lambda _: A, "weights: seed-1/encoders/target"),
         ("seed-1/splits/roles.json", "counts.target-member", lambda n: n - 1, "roles: seed-1/splits/roles.json has"),
     ],
 )
@@ -195,22 +190,10 @@ def test_a_changed_field_is_named(
     [
         ("predicate.verdict.verdict", lambda _: "no-evidence", "the statement says no-evidence, but .* give leak"),
         ("predicate.verdict.p_value", lambda _: 0.2, "the statement says leak, but .* give no-evidence"),
-        (
-            "predicate.verdict.registered",
-            lambda _: False,
-            "in the run give another verdict.registered",
-        ),
-        (
-            "predicate.verdict.attack_auc.n",
-            lambda n: n + 1,
-            "statement's verdict.attack_auc.n is not as report.json",
-        ),
+        ("predicate.verdict.registered", lambda _: False, "in the run give another verdict.registered"),
+        ("predicate.verdict.attack_auc.n", lambda n: n + 1, "statement's verdict.attack_auc.n is not as report.json"),
         ("predicate.rule.level", lambda _: 0.5, "rule is not the rule of this version"),
-        (
-            "predicate.verdict.warning",
-            lambda _: "broken",
-            "in the run give another verdict.warning",
-        ),
+        ("predicate.verdict.warning", lambda _: "broken", "in the run give another verdict.warning"),
         (
             "predicate.roles.0.roles.target-member.n",
             lambda n: n + 1,

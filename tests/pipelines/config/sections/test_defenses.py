@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 
-from mi_core.features.embedding import Embedding
 from mi_core.features.pairwise_similarity import PairwiseSimilarity
 from mi_core.report.contents import schema
 from pipelines.audit import run as audit
@@ -21,7 +20,6 @@ from pipelines.encoders.stored import describe
 from pipelines.errors import UserError
 from pipelines.plan.checks import build
 from pipelines.plan.load import parse
-from pipelines.plan.rules import utility_roles
 from pipelines.run.folder import RunFolder
 from tests.conftest import small_config
 from tests.pipelines.columns import columns
@@ -64,10 +62,7 @@ def test_an_attacker_who_knows_nothing_of_a_defense_fits_on_plain_shadows() -> N
         ([{**LAST, "settings": {"strength": 1}}], "unknown setting 'strength'"),
         ([{**LAST, "outside": {"target": "nobody"}}], "nobody"),
         ([{**LAST, "outside": {"target": "target-nonmember"}}], "holds target-nonmember, which the audit judges"),
-        (
-            [{**LAST, "outside": {"target": "target-member"}}],
-            "outside holds target-member, which target was",
-        ),
+        ([{**LAST, "outside": {"target": "target-member"}}], "outside holds target-member, which target was"),
         ([{**LAST, "attribute": "mood"}], "attribute = 'mood', data.attributes has: none is declared"),
         ([{**LAST, "beside": "clean"}], "defenses.beside = 'clean', allowed: nothing"),
         ([{**LAST, "without": ["lira"]}], "defenses.without = 'lira', allowed: encodermi-t, lpla"),
@@ -210,33 +205,3 @@ def test_every_defense_of_a_classifier_through_a_whole_run(local_ray: None, tmp_
     assert {"defenses-attacks-target", "defenses-tradeoff-target"} <= {
         path.stem for path in Path(folder.path, "figures").glob("defenses*")
     }
-
-
-@pytest.mark.slow
-def test_noise_on_answers_is_averaged_away_by_whoever_asks_often(trained_run: Path, tmp_path: Path) -> None:
-    """Noise drawn anew hides less from an attacker who asks every query 16 times, and her queries are counted."""
-    noisy = {"defense": "output-noise", "label": "noisy", "settings": {"scale": 1.0, "mode": "fresh"}}
-    embeddings: dict[int, np.ndarray] = {}
-    for repeats in (1, 16):
-        config = config_with(
-            noisy,
-            checkpoints="last",
-            queries={"views": 2, "chunk": 64, "outputs": ["backbone"], "repeats": repeats},
-            attacks=[{"attack": "encodermi-t"}],
-        )
-        folder = RunFolder(str(tmp_path / f"run-{repeats}"))
-        folder.open(config.model_dump(mode="json", by_alias=True), command="")
-        shutil.copytree(trained_run / "seed-0" / "encoders", Path(folder.path) / "seed-0" / "encoders")
-        audit.run(config, folder.path)
-        place = folder.seed(0)
-        clean, found = (
-            columns(config, place, name, 3, "backbone", [Embedding()], utility_roles(config, "target")[1])[Embedding()]
-            for name in ("target", "target+noisy")
-        )
-        embeddings[repeats] = found - clean
-        report = json.loads(Path(folder.path, "report.json").read_text())
-        (row,) = [row for row in report["pooled"] if row["target"] == "target+noisy"]
-        assert row["queries"]["per_sample"] == 2 * repeats
-        assert row["queries"]["evaluation"] == 120 * 2 * repeats
-    ratio = embeddings[1].std() / embeddings[16].std()
-    assert 3.5 < ratio < 4.5  # the noise falls as the root of the queries

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from pipelines.config.sections.data import DataConfig, NearDuplicatesConfig
+from pipelines.config.sections.data import DataConfig
 from pipelines.data.draw.draw import draw
 from pipelines.data.draw.splits import Splits
 from pipelines.data.scan.scan import scan
@@ -36,28 +36,6 @@ def pictures(tmp_path: Path, **contents: list[tuple[str, bytes]]) -> dict[str, d
     return {name: {"kind": "imagefolder", "path": str(tmp_path / name)} for name in contents}
 
 
-def test_near_copies_across_drawn_roles_are_kept_once(tmp_path: Path) -> None:
-    originals = [(f"{seed:03d}.png", photo(seed)) for seed in range(40)]
-    copies = [(f"{seed:03d}-again.jpg", photo(seed, change=True)) for seed in range(12)]
-    sources = pictures(tmp_path, pool=originals + copies)
-    roles = {"target-member": {"from": "pool", "count": 20}, "target-nonmember": {"from": "pool", "count": 20}}
-    plain = DataConfig(sources=sources, image_size=32, roles=roles)
-    config = plain.model_copy(update={"near_duplicates": NearDuplicatesConfig()})
-    found = scan(config)
-    torn = 0
-    for seed in range(5):
-        splits = draw(config, found, seed)
-        assert splits.duplicates_removed == 0
-        assert splits.near_removed == 12
-        assert len({name[5:8] for name in splits.ids(roles)}) == 40  # every picture once, whichever copy
-        assert splits.near_copies is not None
-        pairs = zip(splits.near_copies["id"].to_pylist(), splits.near_copies["copy_of"].to_pylist(), strict=True)
-        assert all(one != other and one[5:8] == other[5:8] for one, other in pairs)
-        roles_of = [{name[5:8] for name in draw(plain, found, seed).ids([role])} for role in roles]
-        torn += len(roles_of[0] & roles_of[1])
-    assert torn > 5  # without looking, the same picture stands on both sides
-
-
 def test_a_given_nonmember_goes_and_the_member_stays(tmp_path: Path) -> None:
     mine = [(f"{seed:03d}.png", photo(seed)) for seed in range(20)] + [("000-again.jpg", photo(0, change=True))]
     rest = [(f"{seed:03d}.png", photo(seed)) for seed in range(100, 120)] + [("mine.jpg", photo(7, change=True))]
@@ -82,11 +60,7 @@ def test_a_control_that_is_a_known_member_is_no_control(tmp_path: Path, change: 
     rest = [(f"{seed:03d}.png", photo(seed)) for seed in range(100, 110)] + [("known.jpg", photo(3, change=change))]
     mine = [(f"{seed:03d}.png", photo(seed)) for seed in range(200, 210)]
     sources = pictures(tmp_path, rest=rest, known=known, mine=mine)
-    roles = {
-        "control": {"from": "rest"},
-        "candidate": {"from": "mine"},
-        "known-member": {"from": "known", "count": 20},
-    }
+    roles = {"control": {"from": "rest"}, "candidate": {"from": "mine"}, "known-member": {"from": "known", "count": 20}}
     splits = drawn(DataConfig(sources=sources, image_size=32, roles=roles, near_duplicates={}))
     assert splits.counts() == {"control": 10, "candidate": 10, "known-member": 20}
     assert "rest/known.jpg" not in splits.ids(["control"])

@@ -14,10 +14,9 @@ from mi_core.checks import ConfigError
 from mi_core.hashing import half_of
 from pipelines.config.sections.attributes import GroupConfig
 from pipelines.config.sections.data import DataConfig, Role
-from pipelines.data.draw.draw import draw
 from pipelines.data.scan.scan import scan
 from pipelines.errors import UserError
-from tests.pipelines.data.draw.test_splits import COUNTS, drawn
+from tests.pipelines.data.draw.test_splits import drawn
 from tests.pipelines.tars import image_bytes, tar_bytes
 from tests.raising import refused
 
@@ -37,18 +36,6 @@ def grouped(tmp_path: Path, counts: dict[str, int], **settings: Any) -> DataConf
         group_by="json:person.id",
         **settings,
     )
-
-
-def test_no_group_stands_in_two_roles_and_counts_are_exact(tmp_path: Path) -> None:
-    config = grouped(tmp_path, COUNTS)
-    found = scan(config)
-    for seed in range(20):
-        splits = draw(config, found, seed)
-        assert splits.counts() == COUNTS
-        groups = {role: set(splits.groups(splits.ids([role])).tolist()) for role in COUNTS}  # type: ignore[union-attr]
-        assert sum(map(len, groups.values())) == len(set.union(*groups.values()))
-        assert len(groups["target-member"]) < 20  # groups came whole
-    assert draw(config, found, 0).ids(["target-member"]) != draw(config, found, 1).ids(["target-member"])
 
 
 def test_parts_and_halves_keep_groups_whole(tmp_path: Path) -> None:

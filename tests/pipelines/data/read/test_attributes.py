@@ -65,37 +65,6 @@ def test_utkface_names(tmp_path: Path) -> None:
     assert config.attributes["race"].names == ("a", "b", "other")
 
 
-def test_places365_folders(tmp_path: Path) -> None:
-    """data_256/<letter>/<scene>[/<part>]/file.jpg, and IO_places365.txt: 1 indoor, 2 outdoor."""
-    write(tmp_path / "data", "a/airfield/1.jpg", "a/apartment_building/outdoor/1.jpg", "b/bakery/shop/1.jpg")
-    (tmp_path / "io.txt").write_text("/a/airfield 2\n/a/apartment_building/outdoor 2\n/b/bakery/shop 1\n")
-    scenes = ["a/airfield", "a/apartment_building/outdoor", "b/bakery/shop"]
-    place = {"from": "key", "pattern": "^(.+)/"}
-    attributes = {
-        "indoor": place | {"table": str(tmp_path / "io.txt"), "values": {"outdoor": [2], "indoor": [1]}},
-        "scene": place | {"values": scenes},
-    }
-    config = config_of(tmp_path / "data", attributes)
-    assert list(found(config, "indoor").values()) == [0, 0, 1]
-    assert list(found(config, "scene").values()) == [0, 1, 2]
-
-
-def test_celeba_list(tmp_path: Path) -> None:
-    """A count, a header without a name for the files, then one line per file."""
-    write(tmp_path / "faces", "000001.jpg", "000002.jpg")
-    (tmp_path / "list.txt").write_text("2\nBald Male Young \n000001.jpg -1  1 -1\n000002.jpg  1 -1  1\n")
-    table = {"from": "key", "table": str(tmp_path / "list.txt")}
-    attributes = {
-        "male": table | {"column": "Male", "values": ["-1", "1"]},
-        "bald": table | {"column": "Bald", "values": ["-1", "1"]},
-    }
-    config = config_of(tmp_path / "faces", attributes)
-    assert list(found(config, "male").values()) == [1, 0]
-    assert list(found(config, "bald").values()) == [0, 1]
-    (tmp_path / "list.csv").write_text("image_id,Bald,Male\n000001.jpg,-1,1\n000002.jpg,1,-1\n")
-    assert read_table(str(tmp_path / "list.csv"), "Male") == {"000001.jpg": "1", "000002.jpg": "-1"}
-
-
 def test_json_and_classes_of_shards(tmp_path: Path) -> None:
     members = []
     for seed, (smile, city) in enumerate([(True, "Bonn"), (False, "Ulm")]):

@@ -16,7 +16,6 @@ from pipelines.data.draw.draw import draw
 from pipelines.data.draw.splits import Splits
 from pipelines.data.read.samples import IMAGES
 from pipelines.data.read.sources import Source
-from pipelines.data.scan import shards
 from pipelines.data.scan.scan import Scan, scan
 from pipelines.errors import UserError
 from pipelines.plan.load import parse
@@ -136,19 +135,6 @@ def test_a_folder_of_usual_images_is_read_as_ever(tmp_path: Path) -> None:
     assert [name for item in items for name in item.files] == sorted(names)
     assert [label for item in items for label in item.labels] == [name.startswith("dog") for name in sorted(names)]
     assert Source(source).unread() == ()
-
-
-def test_inspect_and_import_tell_what_they_leave(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "in").mkdir()
-    for number in range(3):
-        (tmp_path / "in" / f"{number}.png").write_bytes(image_bytes(number))
-    (tmp_path / "in" / "x.nef").touch()
-    (tmp_path / "in" / "x.txt").touch()
-    source = shards.source_of(str(tmp_path / "in"))
-    assert [bad.key for bad in shards.inspect(source).problems] == ["x.nef"]
-    manifest = shards.import_shards(source, str(tmp_path / "out"), max_rejected=0.3)
-    assert [bad["key"] for bad in manifest["rejected"]] == ["x.nef", "*.txt"]
-    assert "*.txt: 1 file skipped: no image by its suffix" in " ".join(capsys.readouterr().err.split())
 
 
 def test_postscript_called_jpg_is_listed_and_starts_no_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -107,20 +107,6 @@ def config_of(folder: Path, lists: dict[str, str], **settings: Any) -> DataConfi
     return DataConfig.model_validate({"sources": sources, "image_size": 8, "roles": roles, **settings})
 
 
-def test_a_role_holds_exactly_the_samples_of_its_list(tmp_path: Path) -> None:
-    wanted = [f"s{number:04d}" for number in (3, 17, 20, 41, 59)]
-    (tmp_path / "mine.txt").write_text("\n".join(wanted))
-    config = config_of(images(tmp_path), {"target-member": str(tmp_path / "mine.txt")})
-    scanned = scan(config)
-    for seed in (0, 1):
-        splits = draw(config, scanned, seed)
-        assert splits.ids(["target-member"]) == [f"pool/{key}" for key in wanted]
-        assert splits.count(["target-nonmember"]) == 10
-        assert not set(splits.ids(["target-nonmember"])) & {*splits.ids(["target-member"]), "pool/again0003"}
-        assert splits.duplicates_removed == 1  # the listed one of two copies stays
-        assert faults_of_lists(splits) == []
-
-
 def test_keys_that_are_not_found_or_stand_twice_are_counted_and_told(tmp_path: Path) -> None:
     keys = ["s0001", "gone-1", "s0002", "s0001", "gone-2", "gone-2", "s0001", "gone-3", "gone-4"]
     (tmp_path / "mine.txt").write_text("\n".join(keys))

@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +21,7 @@ from pipelines.data.read.parquet_columns import Columns
 from pipelines.data.read.samples import Problem, Sample
 from pipelines.data.read.sources import Source
 from pipelines.data.scan import shards
-from pipelines.data.scan.scan import Scan, scan, scan_item
+from pipelines.data.scan.scan import scan
 from pipelines.errors import UserError
 from pipelines.files import storage
 from tests.pipelines.hub import hub_of
@@ -111,10 +106,7 @@ def test_the_same_images_as_tars_give_the_same_roles_and_pixels(form: str, tmp_p
 
 def test_a_row_group_is_an_item(files: Path) -> None:
     items = Source(config_of(str(files)).sources["pool"]).items()
-    assert [item.name for item in items[:6]] == [
-        *(f"train-0-{group:05d}" for group in range(5)),
-        "train-1-00000",
-    ]
+    assert [item.name for item in items[:6]] == [*(f"train-0-{group:05d}" for group in range(5)), "train-1-00000"]
     assert [item.count for item in items] == [7, 7, 7, 7, 2] * 2
     few = scan(config_of(str(files), shards=4, roles={"candidate": {"from": "pool", "fraction": 0.5}}))
     assert few.read == {"pool": (4, 10)}
@@ -324,61 +316,6 @@ def test_no_parquet_file_and_no_row(tmp_path: Path) -> None:
     empty = pa.schema([("image", pa.binary())]).empty_table()
     pq.write_table(empty, tmp_path / "a.parquet")
     refused(UserError, "holds no row", Source(config_of(str(tmp_path)).sources["pool"]).items)
-
-
-def counted(read: list[str]) -> Callable[..., list[Any]]:
-    """Tasks one by one; the names of the items that are read go into a list."""
-
-    def task_map(
-        function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], *, title: str, memory: int = 0
-    ) -> list[Any]:
-        del title, memory
-        if function is scan_item:
-            read.extend(work.item.name for work, *_ in arguments)
-        return [function(*given) for given in arguments]
-
-    return task_map
-
-
-KILLED = """
-import sys, time
-from pipelines.data.scan.scan import scan
-from tests.pipelines.data.read.test_parquet import config_of
-
-def slow(function, arguments, *, title, memory=0):
-    found = []
-    for given in arguments:
-        found.append(function(*given))
-        time.sleep(0.5)
-    return found
-
-scan(config_of(sys.argv[1]), sys.argv[2], slow)
-"""
-
-
-def test_a_killed_scan_reads_no_finished_row_group_again(files: Path, tmp_path: Path) -> None:
-    place = tmp_path / "scan"
-    process = subprocess.Popen([sys.executable, "-c", KILLED, str(files), str(place)])
-    while len(list(place.glob("pool/*.json"))) < 3 and process.poll() is None:
-        time.sleep(0.05)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    done = {path.name.rpartition("-")[0] for path in place.glob("pool/*.json")}
-    assert 3 <= len(done) < 10
-    read: list[str] = []
-    found: Scan = scan(config_of(str(files)), str(place), counted(read))
-    every = [item.name for item in Source(config_of(str(files)).sources["pool"]).items()]
-    assert read == [name for name in every if name not in done]
-    kept = [
-        pa.concat_tables(pq.read_table(shard.path) for shard in one.shards)
-        for one in (found, scan(config_of(str(files))))
-    ]
-    assert kept[0].equals(kept[1])
-    read.clear()
-    rows = [row_of(row) for row in range(COUNT, 2 * COUNT + 4)]
-    written(files / "train-1.parquet", rows)
-    assert scan(config_of(str(files)), str(place), counted(read)).usable == {"pool": 2 * COUNT + 4}
-    assert read == [f"train-1-{group:05d}" for group in range(5)]  # the other file was not touched
 
 
 def test_an_object_store_and_the_hub_are_read_as_a_disk(

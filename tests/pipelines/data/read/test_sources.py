@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import io
-import itertools
 import json
 import struct
 import subprocess
@@ -19,7 +18,7 @@ from torchvision.datasets import STL10
 
 from mi_core.images import Decoder, decode
 from pipelines.config.sections.sources import SourceConfig
-from pipelines.data.read.samples import Damage, Item, Problem, Sample
+from pipelines.data.read.samples import Problem, Sample
 from pipelines.data.read.sources import Source
 from pipelines.errors import UserError
 from tests.pipelines.tars import image_bytes, shard_bytes, tar_bytes
@@ -105,13 +104,6 @@ def test_torchvision_s_folders_start_no_ghostscript(tmp_path: Path, monkeypatch:
     assert [sample.label for sample in samples] == [0]
     assert [(one.key, "Ghostscript" in one.reason) for one in problems] == [("0000001", True)]
     assert not (tmp_path / "started").exists()
-
-
-def test_generated_torchvision_images() -> None:
-    source = SourceConfig(kind="torchvision:FakeData", options={"size": 3, "image_size": [3, 8, 8], "num_classes": 2})
-    samples, problems = scanned(source)
-    assert len(samples) == 3
-    assert not problems
 
 
 def test_unlabelled_images_of_stl10_have_no_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,14 +237,6 @@ def test_gnu_tars_hard_links_are_listed_with_the_remedy(tmp_path: Path) -> None:
     assert ([sample.key for sample in samples], problems) == (["a", "b", "c"], [])
 
 
-@pytest.mark.parametrize("last", [b"", b"x" * 700], ids=["at a member", "in the next sample"])
-def test_the_last_whole_sample_before_a_damage_is_used(last: bytes, tmp_path: Path) -> None:
-    (tmp_path / "cut.tar").write_bytes(shard_bytes(range(20))[: 9 * 2048] + last)
-    samples, problems = scanned(SourceConfig(kind="shards", path=str(tmp_path / "cut.tar")))
-    assert [sample.key for sample in samples] == [f"s{number:04d}" for number in range(9)]
-    assert [(problem.key, isinstance(problem, Damage) and problem.found) for problem in problems] == [("", 9)]
-
-
 def test_settings_of_shards_leave_no_trace_where_they_are_not_set() -> None:
     """What hashes a source is the same as before it had them, so runs of before go on."""
     plain = {"kind": "shards", "path": "x.tar", "options": {}}
@@ -265,22 +249,6 @@ def test_settings_of_shards_leave_no_trace_where_they_are_not_set() -> None:
         SourceConfig(kind="digits", shard_in_key=True)
     refused(ValidationError, "key is for shards, not for digits", SourceConfig, kind="digits", key="last-dot")
     refused(ValidationError, "'first-dot' or 'last-dot'", SourceConfig, **{**plain, "key": "second-dot"})
-
-
-def test_a_broken_shard_gives_what_stands_before_the_damage(tmp_path: Path) -> None:
-    whole = shard_bytes(range(20))
-    (tmp_path / "cut.tar").write_bytes(whole[:CUT])
-    (tmp_path / "empty.tar").touch()
-    source = SourceConfig(kind="shards", path=(str(tmp_path / "cut.tar"), str(tmp_path / "empty.tar")))
-    samples, problems = scanned(source)
-    assert [sample.key for sample in samples] == [f"s{number:04d}" for number in range(9)]
-    assert [problem.key for problem in problems] == ["s0009", "", ""]
-    assert "the shard is damaged after this sample" in problems[0].reason
-    assert "the file is empty" in problems[2].reason
-    cut, empty = problems[1:]
-    assert isinstance(cut, Damage)
-    assert isinstance(empty, Damage)
-    assert (cut.found, cut.cut, empty.found, empty.cut) == (10, True, 0, True)
 
 
 def test_reading_wanted_samples_stops_early_and_tells_loss(tmp_path: Path) -> None:
@@ -299,18 +267,20 @@ def test_reading_wanted_samples_stops_early_and_tells_loss(tmp_path: Path) -> No
         ({"kind": "shard"}, "kind = 'shard', allowed: digits, noise, imagefolder, shards, parquet, torchvision:<Name>"),
         ({"kind": "shards"}, "path is missing"),
         ({"kind": "digits", "options": {"a": 1}}, "options are for torchvision"),
+        ({"kind": "noise", "options": {}}, "options of noise: count is missing"),
+        ({"kind": "noise", "options": {"count": 0, "size": 8}}, "options.count = 0"),
+        (
+            {"kind": "noise", "options": {"count": 5, "size": 8, "distribution": "pink"}},
+            "options.distribution = 'pink', allowed: gaussian, uniform",
+        ),
+        (
+            {"kind": "noise", "options": {"count": 5, "size": 8, "seed": 1}},
+            "unknown setting 'seed', allowed: count, size, distribution",
+        ),
     ],
 )
 def test_mistakes(settings: dict[str, object], text: str) -> None:
-    refused(ValidationError, text, SourceConfig, **settings)
-
-
-def test_reading_twice_is_the_same(tmp_path: Path) -> None:
-    (tmp_path / "one.tar").write_bytes(shard_bytes(range(9)))
-    source = SourceConfig(kind="shards", path=str(tmp_path))
-    (item,) = Source(source).items()
-    assert list(itertools.islice(Source(source).scan(item), 9)) == list(Source(source).scan(item))
-    assert Item("x").count is None
+    refused(ValueError, text, SourceConfig, **settings)
 
 
 def test_noise_is_seeded_and_uniform_or_not() -> None:
@@ -331,16 +301,3 @@ def test_noise_is_seeded_and_uniform_or_not() -> None:
         [np.asarray(Image.open(io.BytesIO(one.image))) for one in Source(bell).read(Source(bell).items()[0])]
     )
     assert abs(pixels.std() - 62) < 3  # 64, cut at 0 and 255
-
-
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ({}, "options of noise: count is missing"),
-        ({"count": 0, "size": 8}, "options.count = 0"),
-        ({"count": 5, "size": 8, "distribution": "pink"}, "options.distribution = 'pink', allowed: gaussian, uniform"),
-        ({"count": 5, "size": 8, "seed": 1}, "unknown setting 'seed', allowed: count, size, distribution"),
-    ],
-)
-def test_noise_mistakes(options: dict[str, object], text: str) -> None:
-    refused(ValueError, text, SourceConfig, kind="noise", options=options)

@@ -12,7 +12,6 @@ import pytest
 from pipelines.config.sections.data import DataConfig
 from pipelines.data.draw.draw import draw
 from pipelines.data.read.tars import TarError, read_members
-from pipelines.data.scan import shards
 from pipelines.data.scan.scan import scan
 from pipelines.files import storage
 from tests.pipelines.tars import shard_bytes, tar_bytes
@@ -65,17 +64,6 @@ def test_a_zeroed_header_never_ends_the_tar_silently(member: int) -> None:
     assert error is not None
     assert 0 < error.left <= len(WHOLE) - start
     assert (error.read, error.cut) == (start if member else 0, member == 0)
-
-
-@pytest.mark.parametrize("member", [1, 5, 9])
-def test_a_garbled_header_is_an_error(member: int) -> None:
-    data = bytearray(WHOLE)
-    start = offsets(WHOLE)[member]
-    data[start : start + 512] = bytes(range(256)) * 2
-    found, error = collected(bytes(data))
-    assert found == MEMBERS[:member]
-    assert error is not None
-    assert f"damaged at byte {start}" in str(error)
 
 
 def test_cut_anywhere_whole_members_come_and_the_cut_is_told() -> None:
@@ -150,22 +138,6 @@ def test_what_is_no_tar(data: bytes, text: str) -> None:
     assert text in str(error)
 
 
-def test_webdataset_reads_the_same(tmp_path: object) -> None:
-    """The package that writes such shards is the referee on a whole one."""
-    import webdataset
-
-    data = shard_bytes(range(5))
-    path = f"{tmp_path}/x.tar"
-    with open(path, "wb") as handle:  # noqa: PTH123
-        handle.write(data)
-    peer = {sample["__key__"]: sample for sample in webdataset.WebDataset(path, shardshuffle=False)}
-    mine = {member.name: member.content for member in read_members(io.BytesIO(data))}
-    assert len(mine) == 2 * len(peer)
-    for key, sample in peer.items():
-        assert mine[f"{key}.png"] == sample["png"]
-        assert mine[f"{key}.cls"] == sample["cls"]
-
-
 @pytest.mark.parametrize("ending", ["tar.gz", "tgz"])
 @pytest.mark.parametrize("pieces", [1, 7])
 def test_gzipped_tars_give_the_roles_and_pixels_of_plain_ones(ending: str, pieces: int, tmp_path: Path) -> None:
@@ -184,11 +156,3 @@ def test_gzipped_tars_give_the_roles_and_pixels_of_plain_ones(ending: str, piece
         tables.append(draw(config, scan(config), 0).table.drop_columns("item"))
     assert tables[0].equals(tables[1])
     assert tables[0].equals(tables[2])
-
-
-def test_a_gzipped_tar_is_known_by_its_name_on_the_command_line(tmp_path: Path) -> None:
-    for name in ("a.tgz", "b.tar.gz"):
-        (tmp_path / name).write_bytes(gzip.compress(shard_bytes(range(3))))
-        found = shards.source_of(str(tmp_path / name))
-        assert (found.kind, shards.inspect(found).samples) == ("shards", 3)
-    assert shards.source_of(str(tmp_path)).kind == "shards"

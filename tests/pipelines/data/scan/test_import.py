@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -94,42 +89,3 @@ def test_a_source_that_changes_meanwhile_gives_no_shards_of_another(content: byt
     with pytest.raises(UserError, match=r"tars: s-1/s0030 was changed during the import; run it again"):
         shards.import_shards(shards.source_of(str(tars)), str(tmp_path / "out"), max_rejected=0.2, task_map=changing)
     assert not (tmp_path / "out" / "manifest.json").exists()
-
-
-IMPORT = """
-import sys
-from pipelines.data.scan import shards
-from pipelines.run import parts
-shards.MOST_SAMPLES, parts.HERE = 1, int(sys.argv.pop(1))
-from pipelines.cli.process import run
-run()
-"""
-
-
-@pytest.mark.parametrize("here", [9, pytest.param(4, marks=pytest.mark.slow)], ids=["here", "ray"])
-def test_a_killed_import_leaves_whole_shards_and_starts_again(here: int, tars: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    words = [sys.executable, "-c", IMPORT, str(here), "shards", "import", str(tars)]
-    environment = {**os.environ, "RAY_ADDRESS": "local"}
-
-    def start(place: Path) -> subprocess.Popen[str]:
-        command = [*words, str(place), "--max-rejected", "0.2"]
-        return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
-
-    whole = tmp_path / "whole"
-    shards_of_one = start(whole)
-    assert shards_of_one.wait(200) == 0, shards_of_one.stderr and shards_of_one.stderr.read()
-    process = start(out)
-    while process.poll() is None and not list(out.glob("shard-*")):
-        time.sleep(0.001)
-    process.kill()
-    assert process.wait(50) == -signal.SIGKILL
-    left = content(out)
-    assert left and "manifest.json" not in left
-    assert left.items() < content(whole).items()
-    again = start(out)
-    said = again.communicate()[1]
-    assert again.returncode == 0, said
-    assert content(out) == content(whole)
-    assert ("starting Ray" in said) == (here == 4)
-    assert not list(out.glob(".tmp-*"))

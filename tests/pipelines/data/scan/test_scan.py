@@ -93,16 +93,6 @@ def test_a_shard_without_receipt_or_written_again_is_read(shards: Path, tmp_path
     assert found.usable == {"pool": 28}
 
 
-def test_a_repaired_shard_is_read(shards: Path, tmp_path: Path) -> None:
-    whole = (shards / "001.tar").read_bytes()
-    (shards / "001.tar").write_bytes(b"")
-    with pytest.raises(UserError, match="are unusable"):
-        scanned(config_of(shards), tmp_path / "scan")
-    (shards / "001.tar").write_bytes(whole)
-    found, read = scanned(config_of(shards), tmp_path / "scan")
-    assert (read, found.tally.used, found.rejected) == (["001"], 30, ())
-
-
 def test_a_shard_is_read_anew_once_a_format_that_it_lacked_can_be_read(
     shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

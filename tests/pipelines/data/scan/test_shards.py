@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -19,6 +17,7 @@ from pipelines.data.scan import shards
 from pipelines.data.scan.scan import scan
 from pipelines.errors import UserError
 from pipelines.files import storage
+from tests.pipelines.report.stating import called
 from tests.pipelines.tars import image_bytes, shard_bytes, tar_bytes
 from tests.raising import refused
 
@@ -103,24 +102,6 @@ def test_every_format_that_is_read_is_read_back_from_shards(tmp_path: Path) -> N
     assert sorted(read_back(tmp_path / "out")) == sorted(kinds)
 
 
-def test_import_is_reproducible(folder: Path, tmp_path: Path) -> None:
-    made = [shards.import_shards(shards.source_of(str(folder)), str(tmp_path / name)) for name in ("a", "b")]
-    assert made[0]["shards"] == made[1]["shards"]
-
-
-def test_bad_images_are_listed_up_to_a_share(tmp_path: Path) -> None:
-    (tmp_path / "in.tar").write_bytes(
-        tar_bytes([("bad.png", b"junk"), *((f"{n}.png", image_bytes(n)) for n in range(9))])
-    )
-    source = shards.source_of(str(tmp_path / "in.tar"))
-    with pytest.raises(UserError, match=r"1 of 10 samples are unusable, more than --max-rejected 0.01: in/bad"):
-        shards.import_shards(source, str(tmp_path / "out"))
-    assert storage.list_files(str(tmp_path / "out")) == []  # nothing half-written
-    manifest = shards.import_shards(source, str(tmp_path / "out"), max_rejected=0.1)
-    assert [bad["key"] for bad in manifest["rejected"]] == ["bad"]
-    assert manifest["samples"] == 9
-
-
 def test_finished_shards_are_not_overwritten_but_a_broken_off_import_is(folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     source = shards.source_of(str(folder))
@@ -160,7 +141,9 @@ def test_inspect_and_a_run_agree_on_what_is_usable(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["empty.tar", "text.tar", "cut.parquet", "null.parquet"])
-def test_nothing_usable_is_exit_code_2(name: str, tmp_path: Path) -> None:
+def test_nothing_usable_is_exit_code_2(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / name
     if name == "null.parquet":
         table = {
@@ -169,14 +152,10 @@ def test_nothing_usable_is_exit_code_2(name: str, tmp_path: Path) -> None:
         pq.write_table(pa.table(table), path)
     else:
         path.write_bytes({"empty.tar": b"", "text.tar": tar_bytes([("a.txt", b"x")]), "cut.parquet": b"PAR1"}[name])
-    done = subprocess.run(
-        [sys.executable, "-m", "pipelines.cli", "shards", "inspect", str(path)],
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-    assert (done.returncode, done.stderr) == (2, f"encoder-audit: {path} holds no usable sample\n")
-    assert "usable samples" in done.stdout
+    assert called(monkeypatch, "shards", "inspect", path) == 2
+    told = capsys.readouterr()
+    assert told.err == f"encoder-audit: {path} holds no usable sample\n"
+    assert "usable samples" in told.out
 
 
 def test_what_a_word_on_the_command_line_means(folder: Path, tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -20,28 +19,16 @@ from pipelines.extract.actor import attempts
 from pipelines.extract.actor.attempts import QUERYING, begun, lost_queries, marker_path, settle
 from pipelines.extract.actor.worker import EncodeChunks
 from pipelines.extract.division.jobs import ShardJob, looked_up, orders_of
-from pipelines.extract.division.passes import recorded_passes
 from pipelines.extract.division.readers import chunks_of
 from pipelines.extract.features import matrix
 from pipelines.files import many, storage
 from pipelines.plan.load import parse
-from tests.conftest import S3_REQUESTS, small_config
-from tests.pipelines.columns import seed_0
+from tests.conftest import S3_REQUESTS, config_with, small_config
 from tests.pipelines.planned import jobs_of
 
 pytestmark = pytest.mark.ray
 
 LAST = small_config() | {"checkpoints": "last"}
-
-
-def config_with(**sections: Any) -> RunConfig:
-    return parse(small_config(**sections), "small.yaml")
-
-
-@pytest.fixture
-def folder(trained_run: Path, tmp_path: Path) -> Path:
-    shutil.copytree(trained_run, tmp_path / "run")
-    return tmp_path / "run"
 
 
 def planned(config: RunConfig, folder: str) -> list[ShardJob]:
@@ -200,26 +187,3 @@ def test_a_chunk_costs_an_object_store_two_requests(folder: Path, s3: str) -> No
     )
     assert (len(asking) + removal) / chunks < 2.1
     assert not [job for job in jobs if storage.list_files(attempts.markers_folder(*markers_of(job), QUERYING))]
-
-
-def test_splitting_asks_for_every_sample_once(folder: Path) -> None:
-    """Also where an attack is added later: passes that are recorded are never split again."""
-    store = seed_0(folder).store
-    asked = samples_by_column(planned(config_with(attacks=[{"attack": "lpla", "reference": "known"}]), str(folder)))
-    recorded = recorded_passes(store)
-    assert all(len(names) == len(set(names)) for names in asked.values())
-    more = samples_by_column(planned(config_with(), str(folder)))
-    assert all(len(names) == len(set(names)) for names in more.values())
-    assert {one.folder: one.content for one in recorded}.items() <= {
-        one.folder: one.content for one in recorded_passes(store)
-    }.items()
-
-
-def samples_by_column(jobs: Sequence[ShardJob]) -> dict[tuple[str, int, str], list[str]]:
-    """The samples that are asked for, by encoder, checkpoint and column."""
-    found: dict[tuple[str, int, str], list[str]] = {}
-    for job in jobs:
-        keys = job.selection.classes(job.source, job.item.name)
-        for epoch, column in product(job.query.epochs, job.query.columns):
-            found.setdefault((job.query.encoder_key, epoch, column), []).extend(keys)
-    return found

@@ -81,12 +81,6 @@ def test_who_fails_gives_his_turn_back() -> None:
         pass
 
 
-@pytest.fixture
-def folder(trained_run: Path, tmp_path: Path) -> Path:
-    shutil.copytree(trained_run, tmp_path / "run")
-    return tmp_path / "run"
-
-
 def at_once(encode: EncodeChunks, rows: Sequence[pa.Table]) -> list[dict[str, Any]]:
     with ThreadPoolExecutor(2) as pool:
         return [receipt for table in pool.map(encode, rows) for receipt in table.to_pylist()]

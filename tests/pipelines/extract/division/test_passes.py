@@ -9,17 +9,14 @@ from typing import Any
 
 import pytest
 
-from mi_core.features import Measure
-from mi_core.features.embedding import Embedding, LpNorm
 from mi_core.features.pairwise_similarity import PairwiseSimilarity
-from mi_core.features.patch_similarity import CenterSimilarity
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.queries import Recipe
 from pipelines.data.plans import plan_of
 from pipelines.data.read.sources import Source
 from pipelines.extract.actor.worker import EncodeChunks
 from pipelines.extract.division.jobs import looked_up, orders_of
-from pipelines.extract.division.passes import Pass, grouped, recorded_passes, remove_passes
+from pipelines.extract.division.passes import grouped, recorded_passes, remove_passes
 from pipelines.extract.division.readers import chunks_of
 from pipelines.extract.features import read, rejected_samples
 from pipelines.extract.ledger import count_queries
@@ -30,7 +27,7 @@ from pipelines.plan.load import parse
 from pipelines.plan.resolve import resolve, roles_in_config
 from pipelines.run.folder import FEATURES, TUNED, RunFolder
 from pipelines.run.points import Run
-from tests.conftest import S3_REQUESTS, small_config
+from tests.conftest import S3_REQUESTS, config_with, small_config
 from tests.pipelines import staged
 from tests.pipelines.banks import with_anchors
 from tests.pipelines.planned import recorded_now
@@ -42,10 +39,6 @@ TESTED = ("shadow-member", "shadow-nonmember")
 MI_T = {"attack": "encodermi-t"}
 LPLA = {"attack": "lpla", "reference": "known"}
 SEQUENTIAL = {"attack": "encodermi-sequential", "reference": "known", "tolerance": 0.2, "outputs": ["projection"]}
-
-
-def config_with(**sections: Any) -> RunConfig:
-    return parse(small_config(**sections), "small.yaml")
 
 
 def plan_before_drawing(config: RunConfig) -> Plan:
@@ -79,8 +72,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "count": small_config(attacks=[{"attack": "patch-similarity"}, {**MI_T, "count": 7}]),
     "sequential": small_config(attacks=[{**MI_T, "outputs": ["projection"]}, SEQUENTIAL]),
     "halves": small_config(
-        attacks=[{"attack": "lira", "reference": "shadows"}],
-        encoders={**small_config()["encoders"], "shadows": HALVES},
+        attacks=[{"attack": "lira", "reference": "shadows"}], encoders={**small_config()["encoders"], "shadows": HALVES}
     ),
     "bank": with_anchors(MI_T, {"attack": "combined", "neighbours": "5/10"}, LPLA),
     "repeats": small_config(queries={"views": 4, "chunk": 32, "repeats": 3}),
@@ -158,12 +150,7 @@ def test_no_set_of_queries_is_asked_twice_and_none_that_nobody_reads(name: str) 
 def test_the_small_run_by_hand() -> None:
     """Two passes over the audited images, which both encoders see; one over what the utility is tested on."""
     found = {(one.encoder, one.roles): one for one in grouped(queries_of(config_with()), "store")}
-    assert set(found) == {
-        ("target", AUDITED),
-        ("target", TESTED),
-        ("shadow", AUDITED),
-        ("shadow", TESTED),
-    }
+    assert set(found) == {("target", AUDITED), ("target", TESTED), ("shadow", AUDITED), ("shadow", TESTED)}
     target, tested = found["target", AUDITED], found["target", TESTED]
     assert set(map(str, target.measures)) == {"embedding", "norm:2", "pairwise:cosine"}
     assert (target.epochs, target.outputs, target.views) == ((1, 3), ("backbone", "projection"), 4)
@@ -172,47 +159,6 @@ def test_the_small_run_by_hand() -> None:
     assert tested.queries_per_image == 2
     assert target.columns >= {"backbone.embedding", "projection.norm:2", "projection.pairwise:cosine"}
     assert "projection.embedding" not in target.columns  # computed, as backbone and norm are, and not kept
-
-
-def columns_of(config: RunConfig, encoder: str, role: str) -> list[tuple[Pass, Measure, set[str]]]:
-    """The passes over a role, with each of their measures and the outputs that it is kept of."""
-    return [
-        (one, measure, {output for output in one.outputs if f"{output}.{measure.name}" in one.columns})
-        for one in grouped(queries_of(config), "store")
-        if one.encoder == encoder and role in one.roles
-        for measure in one.measures
-    ]
-
-
-def test_attacks_on_other_outputs_read_the_same_queries() -> None:
-    found = columns_of(parse(CONFIGS["outputs"], "small.yaml"), "target", "target-member")
-    both = ("backbone", "projection")
-    assert {measure: one.outputs for one, measure, _ in found} == {
-        LpNorm(): both,
-        Embedding(): both,
-        PairwiseSimilarity(): ("projection",),
-        CenterSimilarity(): ("backbone",),
-    }
-    assert len(found) == 4
-    assert {measure: kept for _, measure, kept in found} == {
-        LpNorm(): {"projection"},
-        Embedding(): {"backbone"},
-        PairwiseSimilarity(): {"projection"},
-        CenterSimilarity(): {"backbone"},
-    }
-
-
-def test_what_needs_no_views_goes_with_the_first_recipe() -> None:
-    config = parse(CONFIGS["recipes"], "small.yaml")
-    first, second = (Recipe("simclr", config.encoders[name].augmentation) for name in ("shadow", "other"))
-    assert first != second
-    of_target = [one for one in grouped(queries_of(config), "store") if one.encoder == "target"]
-    assert {(one.roles, frozenset(one.plan().sets)): one.recipe for one in of_target} == {
-        (AUDITED, frozenset({"image", "views"})): first,
-        (TESTED, frozenset({"image"})): first,
-        (AUDITED, frozenset({"views"})): second,
-    }
-    assert len(of_target) == 3
 
 
 class Asks:
