@@ -232,14 +232,8 @@ def test_what_stands_beside_the_weights_is_said() -> None:
         {"state_dict": {"a.weight": tensor}, "best_acc1": torch.tensor(76.0), "state_dict_ema": {"a": tensor}}
     )
     assert list(found.state) == ["a.weight"]
-    assert found.ignored == (
-        "best_acc1 (no weights)",
-        "state_dict_ema (averaged weights; weights_key chooses them)",
-    )
-    assert sorted(unwrap({"model": {"module.a": tensor}, "head": {"0.weight": tensor}}).state) == [
-        "a",
-        "head.0.weight",
-    ]
+    assert found.ignored == ("best_acc1 (no weights)", "state_dict_ema (averaged weights; weights_key chooses them)")
+    assert sorted(unwrap({"model": {"module.a": tensor}, "head": {"0.weight": tensor}}).state) == ["a", "head.0.weight"]
     assert listed({f"part{number}.a.total_ops": "counters" for number in range(9)}) == ["total_ops, 9 keys (counters)"]
     for content, message in (
         ([1, 2], "the file holds a list"),

@@ -10,13 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from mi_core.attacks.clip import (
-    CaptionCosine,
-    ConformalParameters,
-    PairLoss,
-    PairLossParameters,
-    bank_losses,
-)
+from mi_core.attacks.clip import CaptionCosine, ConformalParameters, PairLoss, PairLossParameters, bank_losses
 from mi_core.checks import ConfigError, NumericError
 from mi_core.metrics.delong import auc, auc_difference
 from mi_core.records import Features, LabelledFeatures

@@ -98,12 +98,7 @@ def test_adjustments(
         torch.testing.assert_close(result[row], theirs(images[row], float(changed[row])), atol=3e-6, rtol=0)
 
 
-FUNCTIONS = [
-    reference.adjust_brightness,
-    reference.adjust_contrast,
-    reference.adjust_saturation,
-    reference.adjust_hue,
-]
+FUNCTIONS = [reference.adjust_brightness, reference.adjust_contrast, reference.adjust_saturation, reference.adjust_hue]
 
 
 def jitters() -> tuple[torch.Tensor, torch.Tensor]:

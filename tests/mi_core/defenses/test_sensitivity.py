@@ -14,15 +14,7 @@ from scipy import stats
 from sklearn.linear_model import LogisticRegression
 
 from mi_core.checks import ConfigError, NumericError, ShapeError
-from mi_core.defenses.sensitivity import (
-    ADJACENCIES,
-    Array,
-    HeadTraining,
-    Pair,
-    draw_pairs,
-    pair_distance,
-    train_head,
-)
+from mi_core.defenses.sensitivity import ADJACENCIES, Array, HeadTraining, Pair, draw_pairs, pair_distance, train_head
 from mi_core.training.optimizers import OptimizerParameters
 from tests.mi_core.defenses.classifiers import digits
 from tests.raising import refused

@@ -200,16 +200,10 @@ def changed(place: str, value: Any) -> dict[str, Any]:
         ([], "its _type is not https://in-toto.io/Statement/v1"),
         ({}, "its _type is not https://in-toto.io/Statement/v1"),
         ({"_type": "https://in-toto.io/Statement/v1"}, "the whole: 'subject' is a required"),
-        (
-            changed("_type", "https://in-toto.io/Statement/v0.1"),
-            "its _type is not https://in-toto.io",
-        ),
+        (changed("_type", "https://in-toto.io/Statement/v0.1"), "its _type is not https://in-toto.io"),
         (changed("predicateType", "https://slsa.dev/provenance/v1"), "its predicateType is not urn:encoder-audit:"),
         (changed("predicate.roles.0.seed", None), "predicate.roles.0: 'seed' is a required"),
-        (
-            changed("predicate.verdict.verdict", "innocent"),
-            "predicate.verdict.verdict: 'innocent' is not one of",
-        ),
+        (changed("predicate.verdict.verdict", "innocent"), "predicate.verdict.verdict: 'innocent' is not one of"),
         (changed("predicate.verdict.delta_auc.n", True), "predicate.verdict.delta_auc.n: True is not of type"),
         (changed("predicate.verdict.delta_auc.ci95", [1, 2, 3]), "delta_auc.ci95: [1, 2, 3] is too long"),
         (changed("subject", []), "subject: [] should be non-empty"),

@@ -12,14 +12,7 @@ from scipy.stats import norm, rankdata
 from mi_core.checks import ConfigError
 from mi_core.metrics.delong import auc
 from mi_core.metrics.membership import tpr_at_fpr
-from mi_core.validity.power import (
-    SHARES,
-    _standard_errors,
-    detectable_auc,
-    fpr_floor,
-    needed_images,
-    verdict_power,
-)
+from mi_core.validity.power import SHARES, _standard_errors, detectable_auc, fpr_floor, needed_images, verdict_power
 from mi_core.validity.sets.dataset import dataset_test
 from mi_core.validity.verdict import CHOICE, LEVEL, LOT, judge
 

@@ -10,10 +10,7 @@ from rich.console import RenderableType
 from pipelines.console import output
 from pipelines.files import storage
 
-bench_app = typer.Typer(
-    no_args_is_help=True,
-    help="Measure our speed beside published code and the bare network.",
-)
+bench_app = typer.Typer(no_args_is_help=True, help="Measure our speed beside published code and the bare network.")
 Json = Annotated[str | None, typer.Option("--json", help="Write the result to a file.", metavar="FILE")]
 
 

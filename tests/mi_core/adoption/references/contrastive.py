@@ -164,13 +164,4 @@ def compiled() -> Case:
     return Case("resnet18", {"model": state}, "plain state dict", {"logits": network}, (), (STRIDES,))
 
 
-CASES = (
-    moco_v1,
-    moco_v2,
-    moco_demo,
-    moco_v3_resnet,
-    moco_v3_vit,
-    simclr_leftthomas,
-    simclr_sthalles,
-    compiled,
-)
+CASES = (moco_v1, moco_v2, moco_demo, moco_v3_resnet, moco_v3_vit, simclr_leftthomas, simclr_sthalles, compiled)

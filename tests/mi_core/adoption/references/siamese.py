@@ -109,10 +109,7 @@ def solo_learn() -> Case:
             "epoch, hyper_parameters (no weights)",
             "loops (the state of its training)",
         ),
-        (
-            *activations(layout, "projection", "prediction"),
-            STRIDES,
-        ),
+        (*activations(layout, "projection", "prediction"), STRIDES),
     )
 
 
@@ -211,11 +208,7 @@ def barlow_twins() -> Case:
         {"epoch": 3, "model": state, "optimizer": sgd()},
         "Barlow Twins checkpoint",
         chained(network, projector),
-        (
-            "bn.*, 3 keys (the norm before the loss)",
-            "epoch (no weights)",
-            "optimizer (the state of its training)",
-        ),
+        ("bn.*, 3 keys (the norm before the loss)", "epoch (no weights)", "optimizer (the state of its training)"),
         activations("Barlow Twins checkpoint", "projection"),
     )
 
@@ -235,14 +228,4 @@ def vicreg() -> Case:
     )
 
 
-CASES = (
-    lightly_byol,
-    lightly_swav,
-    lightly_dino,
-    solo_learn,
-    simsiam,
-    byol_pytorch,
-    swav,
-    barlow_twins,
-    vicreg,
-)
+CASES = (lightly_byol, lightly_swav, lightly_dino, solo_learn, simsiam, byol_pytorch, swav, barlow_twins, vicreg)

@@ -171,13 +171,4 @@ def separate_dictionaries() -> Case:
     )
 
 
-CASES = (
-    dino_resnet,
-    dino_vit,
-    mae,
-    dinov2,
-    dinov2_registers,
-    deit,
-    torchvision_names,
-    separate_dictionaries,
-)
+CASES = (dino_resnet, dino_vit, mae, dinov2, dinov2_registers, deit, torchvision_names, separate_dictionaries)

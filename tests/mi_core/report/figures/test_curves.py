@@ -10,13 +10,7 @@ import jsonschema
 import numpy as np
 import pytest
 
-from mi_core.report.contents import (
-    final_rows,
-    known_in_words,
-    pooled_rows,
-    schema,
-    side_by_side,
-)
+from mi_core.report.contents import final_rows, known_in_words, pooled_rows, schema, side_by_side
 from mi_core.report.figures.curves import comparison_figures, sweep_figures
 from mi_core.report.figures.data import AttackScores, FigureData
 from mi_core.report.figures.figures import draw_figures
