@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,10 +11,8 @@ import torch.nn.functional as F
 
 from mi_core.attacks.clip import CaptionCosine, ConformalParameters, PairLoss, PairLossParameters, bank_losses
 from mi_core.checks import ConfigError, NumericError
-from mi_core.metrics.delong import auc, auc_difference
+from mi_core.metrics.delong import auc
 from mi_core.records import Features, LabelledFeatures
-from tests.studies.pair_losses import SETTINGS, directions
-from tests.studies.pair_losses import pairs as digits_with_captions
 
 
 def pairs(count: int, leak: float, seed: int) -> Features:
@@ -116,32 +113,3 @@ def test_what_the_loss_attack_refuses() -> None:
     for fault in ({"temperature": 0}, {"bank": 1}, {"fpr": 0}):
         with pytest.raises(ConfigError, match=next(iter(fault))):
             PairLossParameters(**fault)
-
-
-def caption_features(sides: tuple[torch.Tensor, ...], rows: slice) -> Features:
-    """What a CLIP answers about some pairs."""
-    images, texts = (side[rows].numpy() for side in sides)
-    values = {"embedding": images, "caption:embedding": texts, "caption:cosine": (images * texts).sum(axis=1)}
-    return Features(np.array([f"digits/{row}" for row in range(len(sides[0]))])[rows], values)
-
-
-def test_the_loss_finds_more_members_of_a_small_clip_than_the_cosine_and_none_of_one_that_saw_neither() -> None:
-    """Members, non-members and bank are drawn from one pool; seeds 0 to 2 chose the temperature."""
-    how = replace(SETTINGS["digits"], epochs=(30,))
-    drawn, count = digits_with_captions("digits", 13), how.count
-    audited, known = slice(0, 2 * count), slice(3 * count, None)
-    member = np.arange(2 * count) < count
-    found = {}
-    for name, first in (("member", 0), ("neither", 2 * count)):
-        sides = directions(drawn, np.arange(first, first + count), how, 13)[30]
-        scores = {}
-        for attack in (PairLoss(), CaptionCosine()):
-            nonmembers = caption_features(sides, known)
-            attack.fit(LabelledFeatures(nonmembers, np.zeros(len(nonmembers), dtype=bool)))
-            scores[attack.name] = attack.score(caption_features(sides, audited))
-        found[name] = scores
-    gain = auc_difference(found["member"]["clip-loss"], found["member"]["clip-cosine"], member)
-    assert auc(found["member"]["clip-loss"], member).low > 0.6
-    assert gain.low > 0
-    null = auc(found["neither"]["clip-loss"], member)
-    assert null.low <= 0.5 <= null.high
