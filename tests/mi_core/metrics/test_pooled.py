@@ -47,33 +47,6 @@ def test_a_difference_reaches_as_far_as_the_root_of_the_summed_squares() -> None
     assert lopsided.high == pytest.approx(0.2 + (0.15**2 + 0.1**2) ** 0.5)
 
 
-def drawn(generator: np.random.Generator, pools: tuple[int, int], size: int, swap: bool) -> list[Estimate]:
-    """AUCs of three seeds that tell nothing, of ``size`` a side drawn from pools whose samples score much alike."""
-    own = generator.standard_normal(sum(pools))
-    every, runs = np.arange(sum(pools)), []
-    for _ in range(3):
-        sides = (generator.permutation(every[: pools[0]])[:size], generator.permutation(every[pools[0] :])[:size])
-        chosen = generator.permutation(every)[: 2 * size] if swap else np.concatenate(sides)
-        scores = 0.95 * own[chosen] + 0.3 * generator.standard_normal(2 * size)
-        runs.append(auc(scores, np.arange(2 * size) < size))
-    return runs
-
-
-@pytest.mark.parametrize(
-    ("pools", "swap", "overlap"),
-    [((600, 600), False, 500 / 600), ((500, 8000), False, 1.0), ((2000, 2000), False, 0.25), ((900, 900), True, 0)],
-)
-def test_the_interval_covers_where_samples_recur(pools: tuple[int, int], swap: bool, overlap: float) -> None:
-    """Sides of their own pools, and one pool whose samples change sides: there seeds are as good as independent."""
-    generator = np.random.default_rng(0)
-    found = [drawn(generator, pools, 500, swap) for _ in range(300)]
-    held = [pool(runs, overlap=overlap) for runs in found]
-    covered = np.mean([one.low <= 0.5 <= one.high for one in held])
-    assert covered > 0.92
-    naive = np.mean([one.low <= 0.5 <= one.high for one in map(pool, found)])
-    assert naive < covered - 0.02 if overlap else (naive == covered and held[0] == pool(found[0]))
-
-
 def test_what_recurs_counts_between_once_and_every_time() -> None:
     runs = [Estimate(0.7, 0.6, 0.8, 100, True, 30), Estimate(0.7, 0.6, 0.8, 100, True, 30)]
     half = pool(runs, overlap=0.5)
