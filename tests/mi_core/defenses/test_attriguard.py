@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from scipy.optimize import minimize
 from scipy.special import log_softmax, softmax
 from torch import nn
@@ -17,9 +16,8 @@ from mi_core import mlp
 from mi_core.checks import ConfigError, NumericError
 from mi_core.defenses.attriguard import AttriGuard, AttriGuardParameters, smallest_changes, value_distribution
 from mi_core.defenses.base import ProviderData, answers
-from mi_core.encoders.checkpoint import Encoder
 from mi_core.objectives.gradient_reversal import Adversary
-from tests.mi_core.defenses.planted import attribute_images, classifier, encoder_of, task_accuracy, told
+from tests.mi_core.defenses.planted import attribute_images, classifier, encoder_of
 
 MEMBERS, TESTED = attribute_images(1000, 0), attribute_images(1000, 1)
 SEARCH = AttriGuardParameters(rounds=3, steps=40, step=0.05)
@@ -48,32 +46,6 @@ def test_of_a_linear_adversary_the_smallest_change_is_found(confidence: float) -
     wanted = margin / (layer.weight[0] - layer.weight[1]).abs().sum()
     found = smallest_changes(layer, points, targets, replace(SEARCH, confidence=confidence)).abs().amax(dim=1)
     assert ((found / wanted >= 1 - 1e-4) & (found / wanted < 1.01)).all()
-
-
-def test_of_a_network_the_changes_are_as_small_as_another_search_finds() -> None:
-    """Projected sign gradients in a box, and bisection of its size."""
-    generator = torch.Generator().manual_seed(1)
-    adversary = Adversary(8, 3).requires_grad_(False)
-    for parameter in adversary.parameters():
-        parameter.copy_(0.3 * torch.randn(parameter.shape, generator=generator))
-    points = torch.randn(40, 8, generator=generator)
-    targets = (adversary(points).argmax(dim=1) + 1) % 3
-    found = smallest_changes(adversary, points, targets, AttriGuardParameters())
-    assert (adversary(points + found).argmax(dim=1) == targets).all()
-    low, high = torch.zeros(40, 1), torch.full((40, 1), 8.0)
-    for _ in range(10):
-        size, moved = (low + high) / 2, torch.zeros_like(points)
-        reached = torch.zeros(40, 1, dtype=torch.bool)
-        for _ in range(60):
-            moved.requires_grad_(True)
-            loss = F.cross_entropy(adversary(points + moved), targets, reduction="sum")
-            (gradient,) = torch.autograd.grad(loss, moved)
-            moved = (moved.detach() - size / 10 * gradient.sign()).clamp(-size, size)
-            reached |= (adversary(points + moved).argmax(dim=1) == targets)[:, None]
-        low, high = torch.where(reached, low, size), torch.where(reached, size, high)
-    ratio = found.abs().amax(dim=1) / high[:, 0]
-    assert ratio.median() < 1.02
-    assert ratio.max() < 1.5
 
 
 def test_what_is_told_already_stays_and_what_cannot_be_reached_is_infinite() -> None:
@@ -164,16 +136,6 @@ def test_values_are_drawn_as_often_as_they_should_be_and_the_budget_holds(state:
                 assert kept > share + 0.1
         unmoved = (after == before).all(dim=1).numpy()
         assert np.array_equal(unmoved, said(after) == said(before))
-
-
-def test_the_attribute_is_told_less_by_those_trained_on_defended_answers(served: Encoder) -> None:
-    plain = classifier()
-    for large in (False, True):
-        before, after = (told(encoder, MEMBERS, TESTED, large=large) for encoder in (plain, served))
-        assert before > 0.75
-        assert after < before - 0.05
-        assert after > 0.5  # guessing is .34: what the module's text admits
-    assert task_accuracy(served, TESTED) > task_accuracy(plain, TESTED) - 0.06
 
 
 def test_heads_read_the_changed_representation(served: Any) -> None:

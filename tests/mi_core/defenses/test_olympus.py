@@ -12,14 +12,13 @@ import torch.nn.functional as F
 from torch import nn
 
 from mi_core.checks import ConfigError, NumericError, ShapeError
-from mi_core.defenses.base import ProviderData, numbers
+from mi_core.defenses.base import ProviderData
 from mi_core.defenses.olympus import Olympus, OlympusParameters
 from mi_core.encoders.checkpoint import Encoder
 from mi_core.objectives.gradient_reversal import Adversary
-from tests.mi_core.defenses.planted import attribute_images, classifier, task_accuracy, told
+from tests.mi_core.defenses.planted import attribute_images, classifier
 
-MEMBERS, TESTED = attribute_images(600, 0), attribute_images(600, 1)
-CHOSEN = OlympusParameters(learning_rate=1e-3, epochs=40, batch_size=64)
+MEMBERS = attribute_images(600, 0)
 
 
 def test_the_fine_tuning_is_that_of_the_paper() -> None:
@@ -55,20 +54,6 @@ def test_the_fine_tuning_is_that_of_the_paper() -> None:
         found = served(members.images.float() / 255)
     torch.testing.assert_close(found["backbone"], expected, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(found["logits"], head(expected), rtol=1e-4, atol=1e-5)
-
-
-def test_the_attribute_is_told_less_by_those_trained_on_its_answers() -> None:
-    plain = classifier()
-    state = Olympus(CHOSEN).fit(plain, MEMBERS)
-    served = Olympus(CHOSEN).defended(plain, state)
-    for large in (False, True):
-        before, after = (told(encoder, MEMBERS, TESTED, large=large) for encoder in (plain, served))
-        assert before > 0.75
-        assert after < before - 0.15
-    assert task_accuracy(served, TESTED) > task_accuracy(plain, TESTED) - 0.05
-    shown = numbers(state)
-    assert shown["task_accuracy_members"] > 0.95
-    assert shown["adversary_loss"] > 0.8 * np.log(3)  # of who guesses; it falls to nothing where the sign is wrong
 
 
 def test_nothing_but_the_autoencoder_is_new() -> None:

@@ -44,23 +44,6 @@ def test_the_mean_moves_by_its_formula(adjacency: str) -> None:
         assert found == pytest.approx((np.abs(expected).sum(), math.sqrt((expected**2).sum())), rel=1e-9)
 
 
-def test_one_step_of_a_head_moves_by_two_gradients() -> None:
-    inputs, labels = blobs(25)
-    step = HeadTraining(classes=3, epochs=1, batch_size=0, optimizer=DESCENT)
-    still = replace(step, optimizer=replace(DESCENT, learning_rate=1e-300))
-    start = train_head(inputs, labels, np.ones(25, dtype=bool), training=still, seed=7)
-    weights, biases = start[:12].reshape(3, 4), start[12:]
-
-    def gradient(sample: int) -> Array:
-        scores = np.exp(weights @ inputs[sample] + biases)
-        error = scores / scores.sum() - np.eye(3)[labels[sample]]
-        return np.concatenate([np.outer(error, inputs[sample]).ravel(), error])
-
-    expected = 0.5 / 24 * (gradient(4) - gradient(11))
-    found = pair_distance(Pair(4, 11), inputs, labels, partial(train_head, training=step, seed=7))
-    assert found == pytest.approx((np.abs(expected).sum(), np.linalg.norm(expected)), rel=1e-9)
-
-
 def test_a_trained_head_moves_as_the_peer_s_and_within_the_proved_bound() -> None:
     """With an L2 penalty there is one minimum, whose sensitivity is at most 2 L / (n lambda) in the 2-norm (Chaudhuri,
     Monteleoni, Sarwate, JMLR 2011, corollary 8), L = sqrt(2) |(x, 1)|."""
