@@ -42,6 +42,7 @@ def rebuilt(adopted: Adopted, load: str) -> None:
         load, weights_bytes(adopted.encoder), adopted.preprocessing, channels=3, image_size=32, mark=adopted.fingerprint
     )
     assert fingerprint(again) == adopted.fingerprint
+    assert (again.text is None) == (adopted.encoder.text is None)
     kept = weights_bytes(adopted.encoder)
     assert saved_mark(load, kept, adopted.activations) == adopted.fingerprint
     changed = kept[:-1] + bytes([kept[-1] ^ 1])
@@ -113,9 +114,15 @@ def test_open_clip_weights() -> None:
     with torch.no_grad():
         found = adopted.encoder(pixels)
         expected = model.encode_image(normalised(pixels, adopted.preprocessing.mean, adopted.preprocessing.std))
-    torch.testing.assert_close(found["projection"], expected, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(found["projection"], expected, rtol=1e-4, atol=1e-5)
+        captions = ["a photo of a cat", "dogs"]
+        words = model.encode_text(open_clip.get_tokenizer("ViT-S-32-alt")(captions))
+        assert adopted.encoder.text is not None
+        torch.testing.assert_close(adopted.encoder.text(captions), words, rtol=1e-4, atol=1e-5)
     assert found["backbone"].shape == (2, 384)
     rebuilt(adopted, load)
+    images_alone = {key: value for key, value in model.state_dict().items() if key.startswith("visual.")}
+    assert adopt(load, saved(images_alone), channels=3, image_size=32).encoder.text is None
     with pytest.raises(ConfigError, match="open_clip has no model 'ViT-Z'"):
         adopt("open_clip:ViT-Z", None, channels=3, image_size=32, fresh=0)
     with pytest.raises(ConfigError, match=r"asked for open_clip:ViT-S-32-alt; the file looks like .* of a ResNet-18"):

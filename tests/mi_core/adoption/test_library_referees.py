@@ -6,7 +6,6 @@ Weights are random; preprocessing is the library's own, of those weights that th
 from __future__ import annotations
 
 import io
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,9 +14,7 @@ import torch
 from PIL import Image
 
 from mi_core.adoption.foreign import Adopted, adopt
-from mi_core.adoption.weight_sources import read_local, read_weights_of
 from mi_core.images import Decoder, decode
-from tests.mi_core.adoption.folders import save_transformers
 
 ALIKE = 0.9999
 
@@ -105,36 +102,3 @@ def test_open_clip(name: str, tag: str) -> None:
         theirs = model.encode_image(torch.stack([rule(one) for one in pictures()]))
     found = adopt(f"open_clip:{name}:{tag}", weights(model), channels=3, image_size=224)
     assert least_cosine(found, theirs, "projection") >= ALIKE
-
-
-@pytest.mark.parametrize("rules", [{}, {"do_rescale": False}, {"rescale_factor": 1 / 127.5}])
-@pytest.mark.parametrize(
-    ("name", "processor"),
-    [
-        ("CLIPVisionModelWithProjection", "CLIPImageProcessor"),
-        ("SiglipVisionModel", "SiglipImageProcessor"),
-        ("ViTModel", "ViTImageProcessor"),
-        ("Dinov2Model", "BitImageProcessor"),
-        ("Dinov2WithRegistersModel", "BitImageProcessor"),
-        ("DINOv3ViTModel", "DINOv3ViTImageProcessor"),
-    ],
-)
-def test_transformers(tmp_path: Path, name: str, processor: str, rules: dict[str, Any]) -> None:
-    transformers = pytest.importorskip("transformers")
-    if name == "DINOv3ViTModel" and not rules.get("do_rescale", True):
-        pytest.skip("its own processor fails")
-    model = save_transformers(name, tmp_path)
-    sides = {"size": {"height": 32, "width": 32}}
-    if processor in ("CLIPImageProcessor", "BitImageProcessor"):
-        sides = {"size": {"shortest_edge": 36}, "crop_size": {"height": 32, "width": 32}}
-    own = getattr(transformers, processor)(**sides, **rules)
-    own.save_pretrained(tmp_path)
-    with torch.no_grad():
-        answer = model(**own(pictures(), return_tensors="pt"))
-    output = "projection" if name == "CLIPVisionModelWithProjection" else "backbone"
-    theirs = answer.image_embeds if output == "projection" else answer.pooler_output
-    if name == "ViTModel":
-        theirs = answer.last_hidden_state[:, 0]
-    load = "transformers:here"
-    found = adopt(load, read_weights_of(load, str(tmp_path), read_local).content, channels=3, image_size=32)
-    assert least_cosine(found, theirs, output) >= ALIKE

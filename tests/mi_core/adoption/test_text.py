@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 import torch
 
-from mi_core.adoption.foreign import adopt, rebuild
 from mi_core.augmentations import AUGMENTATIONS
 from mi_core.encoders.checkpoint import fingerprint, load_weights, weights_bytes
 from mi_core.objectives import OBJECTIVES
@@ -55,35 +53,3 @@ def test_the_audited_encoder_matches_captions_to_images() -> None:
 def test_others_have_none() -> None:
     simclr = PretrainingParameters(backbone="conv4", objective="simclr", epochs=1, batch_size=2)
     assert audited_encoder(simclr, 3, 12).text is None
-
-
-@pytest.mark.slow
-def test_open_clips_text_side_comes_with_its_weights() -> None:
-    open_clip = pytest.importorskip("open_clip")
-    name = "ViT-B-32"
-    torch.manual_seed(0)
-    model = open_clip.create_model(name, pretrained=None, load_weights=False).eval()
-    state = model.state_dict()
-    import io
-
-    def saved(part: dict[str, torch.Tensor]) -> bytes:
-        buffer = io.BytesIO()
-        torch.save(part, buffer)
-        return buffer.getvalue()
-
-    found = adopt(f"open_clip:{name}", saved(state), channels=3, image_size=224)
-    assert found.encoder.text is not None
-    with torch.inference_mode():
-        expected = model.encode_text(open_clip.get_tokenizer(name)(CAPTIONS))
-        torch.testing.assert_close(found.encoder.text(CAPTIONS), expected, rtol=1e-4, atol=1e-5)
-    kept = rebuild(
-        f"open_clip:{name}",
-        weights_bytes(found.encoder),
-        found.preprocessing,
-        channels=3,
-        image_size=224,
-        mark=found.fingerprint,
-    )
-    assert kept.text is not None
-    alone = {key: value for key, value in state.items() if key.startswith("visual.")}
-    assert adopt(f"open_clip:{name}", saved(alone), channels=3, image_size=224).encoder.text is None
