@@ -185,15 +185,6 @@ def test_references_that_the_user_has_are_asked_and_tried_out() -> None:
     assert quick.validity.control_auc is None and "references" not in yaml.safe_load(quick.config())["validity"]
 
 
-def test_all_forms_of_an_image_give_one_answer(tmp_path: Path) -> None:
-    for row, pixels in enumerate(IMAGES):
-        (tmp_path / f"{row:03d}.png").write_bytes(encode_png(pixels))
-    files = sorted(tmp_path.glob("*.png"))
-    by_key = {"array": IMAGES, "bytes": [one.read_bytes() for one in files]}
-    aucs = {name: found_in(one[:100], one[100:]).auc for name, one in by_key.items()}
-    assert len(set(aucs.values())) == 1, aucs
-
-
 class FirstNumber(Attack):
     """An attack of the user's own, which reads embeddings alone."""
 
@@ -343,15 +334,6 @@ def test_groups_that_differ_prove_nothing(monkeypatch: pytest.MonkeyPatch) -> No
     assert set(found.table[0]) == {"key", "score"}
 
 
-def test_the_blind_classifier_sees_no_more_of_a_side_than_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The three AUCs of the verdict are of the images that it saw; the flags are of all."""
-    monkeypatch.setattr("mi_core.auditing.audit.CLASSIFIED", 60)
-    found = found_in()
-    assert found.validity.blind_auc is not None
-    assert found.validity.attack_auc.n == found.validity.blind_auc.n <= 120
-    assert len(found.table) == 100
-
-
 def test_only_what_the_classifiers_see_is_kept_and_it_is_what_they_saw_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """Against all images, decoded and shrunk one by one, and the answers for all, of which rows are taken."""
     given: dict[str, list[Any]] = {}
@@ -499,18 +481,6 @@ class Unread:
         raise AssertionError("it was read")
 
     __getitem__ = __len__
-
-
-def test_numbers_of_numpy_and_torch_are_numbers() -> None:
-    plain = found_in(seed=3, views=4, mean=(0.5, 0.5, 0.5), std=(0.5, 0.25, 0.5), fdr=0.1)
-    other = audit(
-        network(), IMAGES[:100], IMAGES[100:],
-        size=np.int64(SIDE), seed=np.int64(3), views=np.uint8(4),
-        mean=np.full(3, 0.5), std=torch.tensor([0.5, 0.25, 0.5]), fdr=np.float32(0.1),
-        quick=True, nonce="7", progress=False,
-    )  # fmt: skip
-    assert other.table == plain.table
-    assert yaml.safe_load(other.config())["seeds"] == [3]
 
 
 def test_an_encoder_behind_an_api_answers_like_the_network_itself() -> None:

@@ -22,7 +22,6 @@ from mi_core.lots.designs import (
 )
 
 STRATA = np.array([0, 0, 0, 0, 1, 1, 1, 1, 1, 2])
-BACK = {0: 1, 1: 2, 2: 0}
 
 
 def all_draws() -> list[np.ndarray]:
@@ -43,13 +42,6 @@ def test_the_p_value_is_that_of_all_draws() -> None:
     for held in draws[::7]:
         exact = (sums <= normal[held].sum() + 1e-9).mean()
         assert held_back_p_value(scores, held, STRATA, seed=0) == pytest.approx(exact, abs=0.006)
-
-
-def test_p_values_of_all_draws_are_never_too_small() -> None:
-    scores = np.round(np.random.default_rng(2).standard_normal(10), 1)
-    found = np.array([held_back_p_value(scores, held, STRATA, seed=0, draws=4999) for held in all_draws()])
-    for level in np.unique(found):
-        assert (found <= level).mean() <= level + 0.01
 
 
 def test_the_wealth_is_worth_one_on_average_over_all_draws_after_every_bet() -> None:

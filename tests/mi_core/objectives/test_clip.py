@@ -42,13 +42,6 @@ def test_image_text_info_nce_equals_the_paper() -> None:
     refused(ShapeError, "texts has shape", image_text_info_nce, images, texts[:3], torch.tensor(1.0))
 
 
-def test_image_text_info_nce_equals_open_clip() -> None:
-    loss = pytest.importorskip("open_clip").ClipLoss()
-    images, texts = rows(6, 8, 3), rows(6, 8, 4)
-    expected = loss(F.normalize(images, dim=1), F.normalize(texts, dim=1), torch.tensor(20.0))
-    torch.testing.assert_close(image_text_info_nce(images, texts, torch.tensor(20.0)), expected)
-
-
 def test_byte_tokens() -> None:
     tokens = byte_tokens(["é", "abcdefgh"], 5)
     assert tokens.tolist() == [[0xC3, 0xA9, END, PAD, PAD], [97, 98, 99, 100, END]]
