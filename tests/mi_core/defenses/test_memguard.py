@@ -92,13 +92,12 @@ def test_changed_answers_are_on_the_other_side_and_keep_the_class(plain: Encoder
     assert torch.equal(found.argmax(dim=1), logits.argmax(dim=1))
 
 
-@pytest.mark.parametrize("count", [60, 300])
-def test_a_network_that_saw_few_images_is_trained_to_its_end(plain: Encoder, count: int) -> None:
+def test_a_network_that_saw_few_images_is_trained_to_its_end(plain: Encoder, state: Any) -> None:
     """It tells what it was trained on, and most answers change; 400 epochs of gradient descent changed none."""
-    known = [membership_images(count, seed, member=not seed) for seed in (0, 1)]
-    told = numbers(MemGuard().fit(plain, *known))
-    assert told["network_accuracy"] > 0.75
-    assert told["answers_changed"] > 0.75
+    few = MemGuard().fit(plain, *(membership_images(60, seed, member=not seed) for seed in (0, 1)))
+    for told in map(numbers, (few, state)):
+        assert told["network_accuracy"] > 0.75
+        assert told["answers_changed"] > 0.75
 
 
 def test_the_share_of_changed_answers_is_that_of_the_answers(plain: Encoder, state: Any, served: Any) -> None:

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from mi_core.checks import ConfigError, NumericError, ShapeError
-from mi_core.defenses.base import ProviderData
+from mi_core.defenses.base import ProviderData, numbers
 from mi_core.defenses.olympus import Olympus, OlympusParameters
 from mi_core.encoders.checkpoint import Encoder
 from mi_core.objectives.gradient_reversal import Adversary
@@ -26,7 +26,8 @@ def test_the_fine_tuning_is_that_of_the_paper() -> None:
     encoder, factor, rate, decay = classifier(), 0.7, 1e-3, 1e-4
     members = attribute_images(50, 3)
     chosen = OlympusParameters(factor=factor, learning_rate=rate, epochs=2, batch_size=20)
-    served = Olympus(chosen, seed=5).defended(encoder, Olympus(chosen, seed=5).fit(encoder, members))
+    state = Olympus(chosen, seed=5).fit(encoder, members)
+    served = Olympus(chosen, seed=5).defended(encoder, state)
 
     torch.manual_seed(5)
     there = nn.Sequential(nn.Linear(16, 256), nn.ReLU(), nn.Linear(256, 128), nn.ReLU())
@@ -40,6 +41,7 @@ def test_the_fine_tuning_is_that_of_the_paper() -> None:
     assert members.labels is not None
     assert members.attributes is not None
     for _ in range(2):
+        adversary_loss = 0.0
         for rows in torch.randperm(50).tensor_split(3):
             representation = back(there(backbone(images[rows])))
             adversary_step.zero_grad()
@@ -47,13 +49,18 @@ def test_the_fine_tuning_is_that_of_the_paper() -> None:
             adversary_step.step()
             model_step.zero_grad()
             task = F.cross_entropy(head(representation), members.labels[rows])
-            (task - factor * F.cross_entropy(adversary(representation), members.attributes[rows])).backward()
+            hidden = F.cross_entropy(adversary(representation), members.attributes[rows])
+            adversary_loss += hidden.item() * len(rows) / 50
+            (task - factor * hidden).backward()
             model_step.step()
     with torch.no_grad():
         expected = back(there(backbone(images)))
         found = served(members.images.float() / 255)
     torch.testing.assert_close(found["backbone"], expected, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(found["logits"], head(expected), rtol=1e-4, atol=1e-5)
+    told, right = numbers(state), (head(expected).argmax(dim=1) == members.labels).float().mean()
+    assert told["task_accuracy_members"] == pytest.approx(right.item(), abs=0.03)
+    assert told["adversary_loss"] == pytest.approx(adversary_loss, rel=1e-3)
 
 
 def test_nothing_but_the_autoencoder_is_new() -> None:
