@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from scipy.optimize import minimize
 from scipy.special import log_softmax, softmax
 from torch import nn
@@ -46,6 +47,32 @@ def test_of_a_linear_adversary_the_smallest_change_is_found(confidence: float) -
     wanted = margin / (layer.weight[0] - layer.weight[1]).abs().sum()
     found = smallest_changes(layer, points, targets, replace(SEARCH, confidence=confidence)).abs().amax(dim=1)
     assert ((found / wanted >= 1 - 1e-4) & (found / wanted < 1.01)).all()
+
+
+def test_of_a_network_the_changes_are_as_small_as_another_search_finds() -> None:
+    """Projected sign gradients in a box, and bisection of its size."""
+    generator = torch.Generator().manual_seed(1)
+    adversary = Adversary(8, 3).requires_grad_(False)
+    for parameter in adversary.parameters():
+        parameter.copy_(0.3 * torch.randn(parameter.shape, generator=generator))
+    points = torch.randn(40, 8, generator=generator)
+    targets = (adversary(points).argmax(dim=1) + 1) % 3
+    found = smallest_changes(adversary, points, targets, AttriGuardParameters())
+    assert (adversary(points + found).argmax(dim=1) == targets).all()
+    low, high = torch.zeros(40, 1), torch.full((40, 1), 8.0)
+    for _ in range(10):
+        size, moved = (low + high) / 2, torch.zeros_like(points)
+        reached = torch.zeros(40, 1, dtype=torch.bool)
+        for _ in range(60):
+            moved.requires_grad_(True)
+            loss = F.cross_entropy(adversary(points + moved), targets, reduction="sum")
+            (gradient,) = torch.autograd.grad(loss, moved)
+            moved = (moved.detach() - size / 10 * gradient.sign()).clamp(-size, size)
+            reached |= (adversary(points + moved).argmax(dim=1) == targets)[:, None]
+        low, high = torch.where(reached, low, size), torch.where(reached, size, high)
+    ratio = found.abs().amax(dim=1) / high[:, 0]
+    assert ratio.median() < 1.02
+    assert ratio.max() < 1.5
 
 
 def test_what_is_told_already_stays_and_what_cannot_be_reached_is_infinite() -> None:
