@@ -38,6 +38,7 @@ from mi_core.report.contents import schema, to_json
 from mi_core.report.model.judgement import SampleAnswers, TopSample
 from mi_core.validity.file_features import shrunken
 from tests.endpoints import serving
+from tests.raising import refused
 
 
 @dataclass(frozen=True)
@@ -87,8 +88,7 @@ def test_an_untrained_network_leaks_nothing_and_stays_as_it_was(tmp_path: Path) 
     found.save(tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text()
     assert found.answer in page and "<script" not in page
-    with pytest.raises(ConfigError, match=r"suffix of the file = '\.pdf', allowed: \.html, \.json"):
-        found.save("report.pdf")
+    refused(ConfigError, r"suffix of the file = '\.pdf', allowed: \.html, \.json", found.save, "report.pdf")
 
 
 def test_the_same_again_and_another_seed() -> None:
@@ -267,8 +267,7 @@ def test_scores_of_an_own_attack_are_those_of_the_judged_images() -> None:
     ],
 )
 def test_attacks_that_cannot_run_here_are_named(given: Any, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        found_in(attacks=given)
+    refused(ConfigError, message, found_in, attacks=given)
 
 
 def test_an_encoder_of_grey_images_is_asked_about_grey_images() -> None:
@@ -277,8 +276,7 @@ def test_an_encoder_of_grey_images_is_asked_about_grey_images() -> None:
     found = found_in(IMAGES[:100, ..., 0], IMAGES[100:, ..., 0], model=model, channels=1)
     assert yaml.safe_load(found.config())["data"]["channels"] == 1
     assert len(found.table) == 100
-    with pytest.raises(ConfigError, match="channels = 2, allowed: 1 or 3"):
-        found_in(channels=2)
+    refused(ConfigError, "channels = 2, allowed: 1 or 3", found_in, channels=2)
 
 
 def test_what_was_lost_or_left_out_is_printed_and_counted() -> None:
@@ -428,8 +426,7 @@ def test_what_a_notebook_shows_is_escaped(tmp_path: Path) -> None:
     ],
 )
 def test_what_it_refuses(arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        found_in(**arguments)
+    refused(ConfigError, message, found_in, **arguments)
 
 
 @pytest.mark.parametrize(
@@ -560,10 +557,8 @@ def test_images_that_were_turned_are_counted_and_can_be_left_as_stored(tmp_path:
     for found, right in ((stored, IMAGES[0]), (turned, np.rot90(IMAGES[0], -1))):
         shown = np.asarray(Image.open(io.BytesIO(with_answers(found, ids)._thumbnails()[ids[0]])))
         assert (shown == decode(encode_png(right), Decoder(64)).transpose(1, 2, 0)).all()
-    with pytest.raises(ConfigError, match="orientation = 'upright'"):
-        found_in(decoding={"orientation": "upright"})
-    with pytest.raises(ConfigError, match="decoding = 'size'"):
-        found_in(decoding={"size": 3})
+    refused(ConfigError, "orientation = 'upright'", found_in, decoding={"orientation": "upright"})
+    refused(ConfigError, "decoding = 'size'", found_in, decoding={"size": 3})
 
 
 def test_images_of_few_pixels_are_no_copies_of_each_other() -> None:

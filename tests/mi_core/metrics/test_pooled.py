@@ -7,6 +7,7 @@ import pytest
 from mi_core.checks import ConfigError, ShapeError
 from mi_core.metrics.pooled import difference, pool, pooled_count
 from mi_core.records import Estimate
+from tests.raising import refused
 
 
 def test_counts_add_up_and_marks_stay() -> None:
@@ -15,8 +16,7 @@ def test_counts_add_up_and_marks_stay() -> None:
     assert (pooled.n, pooled.false_positives, pooled.supported) == (120, 3, False)
     assert pool(runs[:1]) == runs[0]
     assert pool([Estimate(0.2, 0.1, 0.3, 5)] * 2).false_positives is None
-    with pytest.raises(ShapeError, match="0 runs"):
-        pool([])
+    refused(ShapeError, "0 runs", pool, [])
 
 
 def test_the_same_samples_again_tell_no_more_about_them() -> None:
@@ -44,5 +44,4 @@ def test_what_recurs_counts_between_once_and_every_time() -> None:
     assert pool(runs, overlap=0) == pool(runs)
     assert pooled_count([100, 90]) == 190
     assert pooled_count([100, 90], 1) == 100
-    with pytest.raises(ConfigError, match=r"overlap = 1\.5"):
-        pool(runs, overlap=1.5)
+    refused(ConfigError, r"overlap = 1\.5", pool, runs, overlap=1.5)

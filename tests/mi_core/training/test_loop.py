@@ -18,6 +18,7 @@ from mi_core.objectives.vicreg import VICRegParameters
 from mi_core.training.data import ResidentImages
 from mi_core.training.loop import Pretrainer, PretrainingParameters, audited_encoder
 from mi_core.training.optimizers import OptimizerParameters
+from tests.raising import refused
 
 
 def make_trainer(**changes: object) -> Pretrainer:
@@ -163,18 +164,12 @@ def test_started_from_another_encoder() -> None:
 
 
 def test_bad_settings_are_refused() -> None:
-    with pytest.raises(ConfigError, match="batch_size = 64 exceeds the 40 images"):
-        make_trainer(batch_size=64)
-    with pytest.raises(ConfigError, match="precision = 'float16', allowed: bfloat16, float32"):
-        make_trainer(precision="float16")
-    with pytest.raises(ConfigError, match="has 2 values for 1 channels; give 1 or 1"):
-        make_trainer(mean=(0.5, 0.5), std=(0.5, 0.5))
-    with pytest.raises(ConfigError, match="std above 0"):
-        make_trainer(std=(0.0,))
-    with pytest.raises(ConfigError, match="learning_rate"):
-        OptimizerParameters(learning_rate=0)
-    with pytest.raises(ConfigError, match=r"optimizer\.name"):
-        OptimizerParameters(name="lamb")
+    refused(ConfigError, "batch_size = 64 exceeds the 40 images", make_trainer, batch_size=64)
+    refused(ConfigError, "precision = 'float16', allowed: bfloat16, float32", make_trainer, precision="float16")
+    refused(ConfigError, "has 2 values for 1 channels; give 1 or 1", make_trainer, mean=(0.5, 0.5), std=(0.5, 0.5))
+    refused(ConfigError, "std above 0", make_trainer, std=(0.0,))
+    refused(ConfigError, "learning_rate", OptimizerParameters, learning_rate=0)
+    refused(ConfigError, r"optimizer\.name", OptimizerParameters, name="lamb")
 
 
 def test_a_diverging_run_stops() -> None:

@@ -36,15 +36,6 @@ def test_flags_equal_the_step_up_procedure(numerators: list[int], fdr: float) ->
     assert flagged.tolist() == [p <= bound for p in exact]
 
 
-def test_q_values_are_the_smallest_rates_that_flag() -> None:
-    p = np.random.default_rng(0).integers(1, 60, 40) / 60
-    q = q_values(p)
-    for rate in (0.2, 0.5, 0.9):
-        np.testing.assert_array_equal(flagged_at(q_values(p), rate), q <= rate)
-    assert all(flagged_at(q_values(p), value)[row] for row, value in enumerate(q))
-    assert not any(flagged_at(q_values(p), 0.999 * value)[row] for row, value in enumerate(q))
-
-
 def test_every_control_of_a_group_is_drawn_alike() -> None:
     controls, groups = np.array([0.0, 1.0, 2.0, 3.0, 9.0, 9.0]), np.array([5, 5, 5, 5, -1, -1])
     drawn = [conformal_p_values(np.array([0.5, 1.5, 2.5]), controls, groups=groups, seed=seed) for seed in range(2000)]
