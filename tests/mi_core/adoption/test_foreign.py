@@ -1,4 +1,4 @@
-"""Models of torchvision, timm and open_clip from their own weight files, TorchScript, and Python callables."""
+"""Models of torchvision, timm and open_clip from their weight files, TorchScript, Python callables; text towers."""
 
 from __future__ import annotations
 

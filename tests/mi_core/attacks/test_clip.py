@@ -1,4 +1,4 @@
-"""The attacks on image-text pairs: what is taken for a member, and what a network makes of it."""
+"""The attacks on image-text pairs: what is taken for a member."""
 
 from __future__ import annotations
 

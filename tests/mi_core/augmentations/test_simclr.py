@@ -1,4 +1,4 @@
-"""The SimCLR recipe: the right operations, each as often and as strongly as its settings say, from its own numbers."""
+"""The SimCLR recipe: operations as often and as strong as its settings say; crop boxes; and published recipes beside."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AttriGuard: phase I against the optimum where it is known, phase II against a numerical optimiser, and attackers."""
+"""AttriGuard: phase I against the optimum where it is known, phase II against a numerical optimiser."""
 
 from __future__ import annotations
 

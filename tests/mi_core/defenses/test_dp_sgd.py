@@ -1,4 +1,4 @@
-"""DP-SGD: epsilon against the moments it comes from and an exact case, and learning that stops with the noise."""
+"""DP-SGD: one step by hand, and learning that stops with the noise."""
 
 from __future__ import annotations
 

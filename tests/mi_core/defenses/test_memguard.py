@@ -1,4 +1,4 @@
-"""MemGuard: phase I against a search of one query at a time, phase II by counting, and what attackers have left."""
+"""MemGuard: phase I against a search of one query at a time, phase II by counting."""
 
 from __future__ import annotations
 

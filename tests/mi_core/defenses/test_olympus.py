@@ -1,4 +1,4 @@
-"""Olympus against a loop written from the paper, and what attackers who are trained on its answers have left."""
+"""Olympus against a loop written from the paper."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Epsilon against integrals of the densities, the calibrations against each other, gamma against a plain search."""
+"""Epsilon against the best attack, the calibrations against each other, gamma against a plain search."""
 
 from __future__ import annotations
 

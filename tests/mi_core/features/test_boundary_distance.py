@@ -1,4 +1,4 @@
-"""HopSkipJump against the known distance to a plane, against the Adversarial Robustness Toolbox, and at its edges."""
+"""HopSkipJump against the known distance to a plane, and at its edges."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Norms of an embedding against the formula in a loop."""
+"""Norms of an embedding, and the density of a bank around it, against loops, and as the extractor asks for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AUC and its interval: the pairwise definition, DeLong's and Obuchowski's sums in loops, the bootstrap, coverage."""
+"""AUC and its interval: the pairwise definition, DeLong's and Obuchowski's sums in loops; design effects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rates of one run: counted in a loop, low false-positive rates by search, the bootstrap against one drawn plainly."""
+"""Rates of one run: counted in a loop, low false-positive rates by search, the bootstrap drawn plainly; by class."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memorisation against loops from its definition, and its intervals against the truth of simulations."""
+"""Memorisation against loops from its definition and formulas."""
 
 from __future__ import annotations
 

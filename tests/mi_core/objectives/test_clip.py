@@ -1,4 +1,4 @@
-"""CLIP's loss against a loop and against open_clip's; its text towers; supervised training."""
+"""CLIP's and SigLIP's losses against loops; text towers; trainings on pairs; supervised training."""
 
 from __future__ import annotations
 

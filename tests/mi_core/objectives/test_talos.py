@@ -1,4 +1,4 @@
-"""Talos: whose turn it is, equation 8 term by term, and that a planted attribute is hidden."""
+"""Talos: whose turn it is, and equation 8 term by term."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""BYOL, Barlow Twins and VICReg: losses against loops from the papers and against lightly, and what learns."""
+"""BYOL, Barlow Twins and VICReg: losses against loops from the papers, and what learns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a report says of defenses beside the plain encoder."""
+"""What a report says of defenses beside the plain encoder, and of a search for the settings of one."""
 
 from __future__ import annotations
 

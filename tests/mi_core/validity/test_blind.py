@@ -1,4 +1,4 @@
-"""The blind classifier finds a difference that is there, none that is not, and its interval is honest."""
+"""The blind classifier finds a difference that is there, and none that is not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Posteriors of single candidates: the paper in loops, the exact posterior of normal mixtures, and their bounds."""
+"""Posteriors of single candidates: the paper in loops, and their bounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bounds of one run: against direct sums, a linear program, printed values, and mechanisms of known epsilon."""
+"""The bounds of one run: against linear programs, printed values, and mechanisms of known epsilon."""
 
 from __future__ import annotations
 

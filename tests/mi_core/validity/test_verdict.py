@@ -1,4 +1,4 @@
-"""The verdict follows its rule in its order, on planted cases, on boundaries and against a slow oracle."""
+"""The verdict follows its rule in its order, on planted cases, on boundaries; several p-values at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Candidates against controls: Welch's formula, relabelling, the effect and its needs, and how often each is wrong."""
+"""Candidates against controls: Welch's formula, relabelling, the effect and its needs."""
 
 from __future__ import annotations
 
