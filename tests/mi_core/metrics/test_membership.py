@@ -15,15 +15,10 @@ from mi_core.checks import ConfigError, ShapeError
 from mi_core.metrics.delong import auc
 from mi_core.metrics.intervals import clopper_pearson, rate
 from mi_core.metrics.membership import accuracy, by_class, evaluate, precision, recall, tpr_at_fpr
+from tests.mi_core.metrics.test_delong import gaussian
 from tests.raising import refused
 
 CASES = st.lists(st.tuples(st.integers(0, 8), st.booleans()), min_size=4, max_size=40)
-
-
-def gaussian(n: int, gap: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    generator = np.random.default_rng(seed)
-    member = np.arange(2 * n) < n
-    return generator.standard_normal(2 * n) + gap * member, member
 
 
 def split(cases: list[tuple[int, bool]]) -> tuple[np.ndarray, np.ndarray]:

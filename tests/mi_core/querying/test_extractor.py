@@ -1,4 +1,4 @@
-"""Querying an encoder: batching changes nothing, statistics are those of a loop, bad encoders are named; the batch of a GPU."""
+"""Querying an encoder: batching changes nothing, statistics are those of a loop, bad encoders are named; batches."""
 
 from __future__ import annotations
 
