@@ -15,7 +15,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -34,6 +33,7 @@ from pipelines.console import count_of, say
 from pipelines.errors import UserError
 from pipelines.run.folder import PROGRESS
 from pipelines.run.machine import Process, cpus, descendants
+from tests.conftest import S3_REQUESTS, one_at_a_time
 from tests.studies.bench.setting import dated
 
 SIZES = (100_000, 1_000_000)
@@ -237,20 +237,13 @@ def _object_store() -> Iterator[tuple[dict[str, str], list[str]]]:
     import boto3
     from moto.server import ThreadedMotoServer
 
-    seen: list[str] = []
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
+    S3_REQUESTS.clear()
     try:
         serving: Any = server._server
-        answer, lock = serving.app, threading.Lock()
-
-        def counted(environ: dict[str, Any], respond: Any) -> list[bytes]:
-            with lock:
-                seen.append(f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}")
-                return list(answer(environ, respond))
-
-        serving.app = counted
+        serving.app = one_at_a_time(serving.app)
         endpoint = f"http://127.0.0.1:{server.get_host_and_port()[1]}"
         settings = {
             "AWS_ENDPOINT_URL": endpoint,
@@ -261,7 +254,7 @@ def _object_store() -> Iterator[tuple[dict[str, str], list[str]]]:
         }
         keys = {name.lower(): settings[name] for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")}
         boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1", **keys).create_bucket(Bucket="bucket")
-        yield settings, seen
+        yield settings, S3_REQUESTS
     finally:
         server.stop()
 
