@@ -18,8 +18,21 @@ from mi_core.auditing.images import encoded, items_of
 from mi_core.auditing.reading import read
 from mi_core.checks import ConfigError
 from mi_core.images import Decoder, decode, encode_png
-from tests.mi_core.auditing.restless import Restless
 from tests.raising import refused
+
+
+class Restless:
+    """Mirrors every other time at random, as torchvision's transforms in a data set for training do."""
+
+    def __init__(self, images: np.ndarray) -> None:
+        self.images, self.random = images, np.random.default_rng(0)
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, row: int) -> tuple[np.ndarray, int]:
+        return (self.images[row, :, ::-1] if self.random.random() < 0.5 else self.images[row]), 0
+
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (6, 5, 7, 3), dtype=np.uint8)
 

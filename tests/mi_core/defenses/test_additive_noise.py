@@ -31,8 +31,8 @@ from mi_core.defenses.sensitivity import HeadTraining, draw_pairs, pair_distance
 from mi_core.encoders.checkpoint import Encoder, fingerprint, load_weights, weights_bytes
 from mi_core.hashing import digest64
 from mi_core.training.optimizers import OptimizerParameters
-from tests.mi_core.defenses.bounds import slow_epsilon
 from tests.mi_core.defenses.classifiers import classifier, digits
+from tests.mi_core.defenses.test_privacy import slow_epsilon
 from tests.raising import refused
 
 NOISES: list[type[AdditiveNoise]] = [AdditiveLogistic, AdditiveLaplace, AdditiveGaussian]

@@ -15,7 +15,7 @@ from sklearn.datasets import load_sample_images
 from mi_core.checks import ConfigError, ShapeError
 from mi_core.validity import near_duplicates
 from mi_core.validity.near_duplicates import clusters, confirmed, descriptors, near_pairs, perceptual_hash
-from tests.mi_core.validity.hashes import all_pairs, differing
+from tests.mi_core.validity.test_hash_tables import all_pairs, differing
 from tests.raising import refused
 
 
