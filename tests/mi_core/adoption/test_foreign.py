@@ -22,7 +22,7 @@ from mi_core.objectives import OBJECTIVES
 from mi_core.objectives.clip import CLIPParameters
 from mi_core.training.data import ResidentImages
 from mi_core.training.loop import Pretrainer, PretrainingParameters, audited_encoder
-from tests.mi_core.adoption.references.parts import saved
+from tests.mi_core.adoption.references import saved
 from tests.raising import refused
 
 SHAPE: Any = {"channels": 3, "image_size": 32}
