@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from rich.console import Console
+from scipy.stats import binom
 
 from mi_core.checks import ConfigError
 from mi_core.metrics.delong import auc, auc_contrasts, auc_difference
@@ -94,6 +95,21 @@ def test_groups_that_differ_by_themselves_do_not_count_as_known() -> None:
     found = forgetting([moved])
     assert found.after_auc.low > 0.85
     assert found.verdict != "not-forgotten"
+
+
+@pytest.mark.parametrize("left", [0.0, 0.37])
+def test_the_bound_of_what_is_left_holds(left: float) -> None:
+    """The share that is left, of AUC above 1/2: in 97.5 % of draws it is below the bound."""
+    truth = (auc_of(left) - 0.5) / (auc_of(1.5) - 0.5)
+    draws = 100
+    bounds = [forgetting([drawn(100, 100 + seed, left=left)]).left_at_most for seed in range(draws)]
+    missed = sum(bound is not None and bound < truth - 0.005 for bound in bounds)
+    assert missed <= binom.ppf(0.999, draws, 0.025)
+
+
+def auc_of(shift: float) -> float:
+    generator = np.random.default_rng(0)
+    return auc(generator.normal(0, 1, 400_000) + shift * (np.arange(400_000) % 2), np.arange(400_000) % 2 == 1).value
 
 
 def test_a_kept_tenth_is_not_forgotten() -> None:
