@@ -105,6 +105,11 @@ def test_relabelling_counts_the_data_where_the_sides_hardly_vary() -> None:
     assert result.permutation_p == pytest.approx(1 / 20, abs=0.01)  # 20 relabellings, the data is one
 
 
+def test_where_no_relabelling_reaches_the_data_p_is_not_zero() -> None:
+    scores, candidate, _ = grouped(0, (60, 60))
+    assert dataset_test(scores + 5 * candidate, candidate, seed=0, permutations=99).permutation_p == 1 / 100
+
+
 def test_the_wrong_direction_is_told_and_is_no_evidence() -> None:
     scores, candidate, _ = grouped(0, (60, 60))
     result = dataset_test(scores - 2 * candidate, candidate, seed=0)
