@@ -6,14 +6,14 @@ import pytest
 
 from mi_core.checks import ConfigError, ShapeError
 from mi_core.costs import Range, largest, nodes_for, rate, total, total_of_groups, workers_for
+from tests.raising import refused
 
 
 def test_a_rate_weighs_pieces_by_their_size_and_reaches_from_the_fastest_to_the_slowest() -> None:
     found = rate([2.0, 1.0, 3.0], [20, 5, 5])
     assert (found.value, found.low, found.high) == (6 / 30, 0.1, 0.6)  # the mean of the ratios would be .3
     for amounts, sizes in (([], []), ([1.0], [0]), ([1.0, 2.0], [1])):
-        with pytest.raises(ShapeError, match="pieces of work"):
-            rate(amounts, sizes)
+        refused(ShapeError, "pieces of work", rate, amounts, sizes)
 
 
 def test_the_total_of_some_shards_takes_the_others_as_the_smallest_up_to_the_largest() -> None:
@@ -22,8 +22,7 @@ def test_the_total_of_some_shards_takes_the_others_as_the_smallest_up_to_the_lar
     assert total_of_groups([900.0], 1) == Range.exact(900.0)
     assert total_of_groups([900.0], 3) == Range.exact(2700.0)  # one shard says nothing of the others' spread
     for sampled, groups in (([], 1), ([1.0, 2.0], 1)):
-        with pytest.raises(ShapeError, match="groups cannot give a total"):
-            total_of_groups(sampled, groups)
+        refused(ShapeError, "groups cannot give a total", total_of_groups, sampled, groups)
 
 
 def test_costs_by_hand() -> None:

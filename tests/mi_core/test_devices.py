@@ -68,7 +68,7 @@ NEEDS: dict[str, tuple[Measure, ...]] = {  # per kind of measure, its settings
 READING = ("sequential", "boundary")
 """Needs for which the host waits for numbers: whether to go on."""
 RECIPES: dict[str, dict[str, Any]] = {name: {} for name in AUGMENTATIONS} | {
-    "all of SimCLR": {"rotation": 10.0, "blur": 0.5, "solarize": 0.2},
+    "all of SimCLR": {"rotation": 10.0, "blur": 0.5, "solarize": 0.2}
 }
 WAITS = {"clip": (0, 10), "supervised": (0, 10)}
 """Per batch: numbers that the host waits for (sizes of parts of the batch, which a jitter and a blur have), and tensors

@@ -23,16 +23,7 @@ from mi_core.querying.extractor import Extractor
 from mi_core.querying.plan import QueryPlan
 from mi_core.training.loop import Pretrainer
 from mi_core.training.optimizers import OPTIMIZERS
-from tests.mi_core.test_devices import (
-    CLASSES,
-    NEEDS,
-    RECIPES,
-    STEPS,
-    encoder,
-    new_trainer,
-    query_plan,
-    recipe,
-)
+from tests.mi_core.test_devices import CLASSES, NEEDS, RECIPES, STEPS, encoder, new_trainer, query_plan, recipe
 
 if not torch.cuda.is_available():
     pytest.skip("no GPU", allow_module_level=True)

@@ -96,15 +96,24 @@ def test_a_package_that_cannot_be_used_is_listed_and_stops_what_needs_it(
     tmp_path: Path, code: str, point: str, words: str
 ) -> None:
     folder = install(tmp_path, code, f"[encoder_audit.attacks]\n{point}\n")
-    name, wide = point.split(maxsplit=1)[0], "import os; os.environ['COLUMNS'] = '300'; "
+    name = point.split(maxsplit=1)[0]
     fault = f"the attack {name} of the package my-attack {words}"
-    call = "import sys; sys.argv[1:] = {!r}; from pipelines.cli.app import main; main()"
-    told = python(folder, "-c", wide + call.format(["list", "attacks"]))
-    assert fault in " ".join(told.split()) and "lpla" in told and "Traceback" not in told
-    config = "from pipelines.plan.load import load; load('quickstart', ['attacks.0.attack={}'])"
-    python(folder, "-c", config.format("lpla"))
-    if name != "lpla":
-        assert f"attacks.0: {fault}" in python(folder, "-c", config.format(name), code=1)
+    asked = f"""
+import contextlib, os, sys
+os.environ["COLUMNS"], sys.argv[1:] = "300", ["list", "attacks"]
+from pipelines.cli.app import main
+from pipelines.plan.load import load
+with contextlib.suppress(SystemExit):
+    main()
+load("quickstart", ["attacks.0.attack=lpla"])
+try:
+    load("quickstart", ["attacks.0.attack={name}"])
+except ValueError as error:
+    print("refused:", error)
+"""
+    listed, _, refused = " ".join(python(folder, "-c", asked).split()).partition("refused:")
+    assert fault in listed and "lpla" in listed and "Traceback" not in listed
+    assert name == "lpla" or f"attacks.0: {fault}" in refused
 
 
 def test_a_module_that_is_imported_before_ours_says_so(installed: Path) -> None:

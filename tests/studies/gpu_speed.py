@@ -34,9 +34,8 @@ from mi_core.runtime import prepare_cuda
 from mi_core.training.data import ResidentImages
 from mi_core.training.loop import Pretrainer, PretrainingParameters
 from mi_core.training.optimizers import OptimizerParameters
-from tests.studies.bench.cases import dated
 from tests.studies.bench.extraction import ExtractionCase
-from tests.studies.bench.setting import MEAN, RECIPE, STD, spread
+from tests.studies.bench.setting import MEAN, RECIPE, STD, dated, spread
 
 GPU = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 TURNS, SECONDS = 3, 0.5
@@ -176,24 +175,6 @@ def pixels_apart() -> dict[str, Any]:
         batch_norm._pixels_together = kept
 
 
-def profile(objective: str) -> str:
-    """Where a training step's time goes, by kernel."""
-    from torch.profiler import ProfilerActivity, profile
-
-    made = trainer(objective, "bfloat16", False)
-    made.trained.train()
-    drawn = made.view_batches()
-    for _ in range(4):
-        made.train_views(*next(drawn), 0)
-    wait()
-    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:
-        for _ in range(4):
-            made.train_views(*next(drawn), 0)
-        wait()
-    order = "self_device_time_total" if GPU.type == "cuda" else "self_cpu_time_total"
-    return str(seen.key_averages().table(sort_by=order, row_limit=45, max_name_column_width=70))
-
-
 def pipeline(encoders: int) -> dict[str, Any]:
     """From JPEG shards through Ray: one actor that holds the GPU."""
     from pipelines.plan.load import parse
@@ -217,7 +198,6 @@ def all_cases() -> dict[str, Callable[[], Any]]:
     for objective, precision in (("simclr", "bfloat16"), ("moco-v1", "bfloat16"), ("moco-v1", "float32")):
         cases[f"training, {objective}, {precision}"] = partial(training, objective, precision)
     cases["training, moco-v1, bfloat16, pixels apart"] = pixels_apart
-    cases["profile, moco-v1"] = partial(profile, "moco-v1")
     for encoders in (2, 1):
         cases[f"pipeline, vit-b/32, {encoders} encoders"] = partial(pipeline, encoders)
     for name in ("vit-b/32", "resnet18-imagenet"):

@@ -1,4 +1,4 @@
-"""Models of torchvision, timm and open_clip from their own weight files, TorchScript, and Python callables."""
+"""Models of torchvision, timm and open_clip from their weight files, TorchScript, Python callables; text towers."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from torch import nn
 from torchvision import models, transforms
 
 from mi_core.adoption.foreign import Adopted, adopt, rebuild, saved_mark
+from mi_core.augmentations import AUGMENTATIONS
 from mi_core.checks import ConfigError, ShapeError
-from mi_core.encoders.checkpoint import fingerprint, weights_bytes
+from mi_core.encoders.checkpoint import fingerprint, load_weights, weights_bytes
+from mi_core.objectives import OBJECTIVES
+from mi_core.objectives.clip import CLIPParameters
+from mi_core.training.data import ResidentImages
+from mi_core.training.loop import Pretrainer, PretrainingParameters, audited_encoder
+from tests.mi_core.adoption.references import saved
 from tests.raising import refused
 
 SHAPE: Any = {"channels": 3, "image_size": 32}
-
-
-def saved(state: object) -> bytes:
-    buffer = io.BytesIO()
-    torch.save(state, buffer)
-    return buffer.getvalue()
 
 
 def images(size: int) -> torch.Tensor:
@@ -42,6 +42,7 @@ def rebuilt(adopted: Adopted, load: str) -> None:
         load, weights_bytes(adopted.encoder), adopted.preprocessing, channels=3, image_size=32, mark=adopted.fingerprint
     )
     assert fingerprint(again) == adopted.fingerprint
+    assert (again.text is None) == (adopted.encoder.text is None)
     kept = weights_bytes(adopted.encoder)
     assert saved_mark(load, kept, adopted.activations) == adopted.fingerprint
     changed = kept[:-1] + bytes([kept[-1] ^ 1])
@@ -113,9 +114,15 @@ def test_open_clip_weights() -> None:
     with torch.no_grad():
         found = adopted.encoder(pixels)
         expected = model.encode_image(normalised(pixels, adopted.preprocessing.mean, adopted.preprocessing.std))
-    torch.testing.assert_close(found["projection"], expected, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(found["projection"], expected, rtol=1e-4, atol=1e-5)
+        captions = ["a photo of a cat", "dogs"]
+        words = model.encode_text(open_clip.get_tokenizer("ViT-S-32-alt")(captions))
+        assert adopted.encoder.text is not None
+        torch.testing.assert_close(adopted.encoder.text(captions), words, rtol=1e-4, atol=1e-5)
     assert found["backbone"].shape == (2, 384)
     rebuilt(adopted, load)
+    images_alone = {key: value for key, value in model.state_dict().items() if key.startswith("visual.")}
+    assert adopt(load, saved(images_alone), channels=3, image_size=32).encoder.text is None
     with pytest.raises(ConfigError, match="open_clip has no model 'ViT-Z'"):
         adopt("open_clip:ViT-Z", None, channels=3, image_size=32, fresh=0)
     with pytest.raises(ConfigError, match=r"asked for open_clip:ViT-S-32-alt; the file looks like .* of a ResNet-18"):
@@ -252,3 +259,45 @@ def test_the_activation_of_timm_s_clip_is_noted_as_open_clip_s_is(name: str, not
 
     pytest.importorskip("timm")
     assert re.search(note, timm_activation_note(name))
+
+
+CAPTIONS = ["a photo of a cat", "dogs", "the sea, seen from above", "a red car"]
+SMALL = CLIPParameters(projection_width=16, text_width=16, text_layers=1, text_heads=2, text_length=24)
+
+
+def parameters(**changes: Any) -> PretrainingParameters:
+    settings: dict[str, Any] = {"backbone": "conv4", "objective": "clip", "objective_parameters": SMALL, "epochs": 30}
+    return PretrainingParameters(**(settings | {"batch_size": 4} | changes))
+
+
+def trained() -> tuple[Pretrainer, torch.Tensor]:
+    images = torch.randint(0, 256, (4, 3, 12, 12), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    targets = OBJECTIVES["clip"].encode_targets(SMALL, [None] * 4, CAPTIONS)
+    names = [("pool", str(row)) for row in range(4)]
+    data = ResidentImages(images, names, targets, batch_size=4, seed=0, device="cpu")
+    trainer = Pretrainer(data, AUGMENTATIONS["clip"](), parameters(), seed=0, device=torch.device("cpu"))
+    while trainer.epoch < 30:
+        trainer.train_epoch()
+    return trainer, images
+
+
+def test_the_audited_encoder_matches_captions_to_images() -> None:
+    trainer, images = trained()
+    encoder = trainer.encoder().eval()
+    assert encoder.text is not None
+    with torch.inference_mode():
+        texts = encoder.text(CAPTIONS)
+        images_embedded = encoder(images.float() / 255)["projection"]
+    cosines = torch.nn.functional.normalize(images_embedded, dim=1) @ torch.nn.functional.normalize(texts, dim=1).T
+    assert cosines.argmax(dim=1).tolist() == [0, 1, 2, 3]
+    again = audited_encoder(parameters(), 3, 12).eval()
+    assert again.text is not None
+    load_weights(again, weights_bytes(encoder))
+    assert fingerprint(again) == fingerprint(encoder)
+    with torch.inference_mode():
+        torch.testing.assert_close(again.text(CAPTIONS), texts)
+
+
+def test_others_have_none() -> None:
+    simclr = PretrainingParameters(backbone="conv4", objective="simclr", epochs=1, batch_size=2)
+    assert audited_encoder(simclr, 3, 12).text is None

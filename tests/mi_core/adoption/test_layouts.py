@@ -30,13 +30,14 @@ from mi_core.adoption.layouts.table import LAYOUTS
 from mi_core.checks import ConfigError
 from mi_core.encoders import build_backbone
 from mi_core.encoders.checkpoint import weights_bytes
-from tests.mi_core.adoption.references import contrastive, siamese, transformers
-from tests.mi_core.adoption.references.parts import (
+from tests.mi_core.adoption.references import (
+    CASES,
     MEAN,
     STD,
     Case,
     State,
     cifar_resnet,
+    dino_head,
     images,
     mlp,
     moco_positions,
@@ -45,8 +46,6 @@ from tests.mi_core.adoption.references.parts import (
     transformer,
     without_fc,
 )
-
-CASES = (*contrastive.CASES, *siamese.CASES, *transformers.CASES)
 
 
 def taken(case: Case) -> Adopted:
@@ -174,7 +173,7 @@ def test_a_small_transformer_is_taken_only_where_its_attention_heads_are_known()
     )
     moco = shapes_of(transformer, "base_encoder.")
     refused(moco, "deit-s/16", "a MoCo v3 checkpoint of width 384 has 12 attention heads, deit-s/16 has 6")
-    dino = shapes_of(transformer, "backbone.") | shapes_of(lambda: transformers.dino_head(384), "head.")
+    dino = shapes_of(transformer, "backbone.") | shapes_of(lambda: dino_head(384), "head.")
     refused(dino, "vit-s/16", "a DINO checkpoint of width 384 has 6 .*, vit-s/16 has 12; write checkpoint:deit-s/16")
     with torch.device("meta"):
         ours = build_backbone("vit-s/16", 3, 32)
@@ -232,14 +231,8 @@ def test_what_stands_beside_the_weights_is_said() -> None:
         {"state_dict": {"a.weight": tensor}, "best_acc1": torch.tensor(76.0), "state_dict_ema": {"a": tensor}}
     )
     assert list(found.state) == ["a.weight"]
-    assert found.ignored == (
-        "best_acc1 (no weights)",
-        "state_dict_ema (averaged weights; weights_key chooses them)",
-    )
-    assert sorted(unwrap({"model": {"module.a": tensor}, "head": {"0.weight": tensor}}).state) == [
-        "a",
-        "head.0.weight",
-    ]
+    assert found.ignored == ("best_acc1 (no weights)", "state_dict_ema (averaged weights; weights_key chooses them)")
+    assert sorted(unwrap({"model": {"module.a": tensor}, "head": {"0.weight": tensor}}).state) == ["a", "head.0.weight"]
     assert listed({f"part{number}.a.total_ops": "counters" for number in range(9)}) == ["total_ops, 9 keys (counters)"]
     for content, message in (
         ([1, 2], "the file holds a list"),

@@ -1,27 +1,18 @@
-"""The attacks on image-text pairs: what is taken for a member, and what a network makes of it."""
+"""The attacks on image-text pairs: what is taken for a member."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
-from mi_core.attacks.clip import (
-    CaptionCosine,
-    ConformalParameters,
-    PairLoss,
-    PairLossParameters,
-    bank_losses,
-)
+from mi_core.attacks.clip import CaptionCosine, PairLoss, PairLossParameters, bank_losses
 from mi_core.checks import ConfigError, NumericError
-from mi_core.metrics.delong import auc, auc_difference
+from mi_core.metrics.delong import auc
 from mi_core.records import Features, LabelledFeatures
-from tests.studies.pair_losses import SETTINGS, directions
-from tests.studies.pair_losses import pairs as digits_with_captions
 
 
 def pairs(count: int, leak: float, seed: int) -> Features:
@@ -48,12 +39,6 @@ def test_cosine_and_its_threshold() -> None:
     features, member = joined(pairs(200, 1.0, 1), pairs(200, 0.0, 2))
     assert auc(attack.score(features), member).value > 0.9
     assert attack.queries_per_sample(10) == 1
-
-
-def test_at_a_rate_of_one_every_pair_is_called_a_member() -> None:
-    attack = CaptionCosine(ConformalParameters(fpr=1))
-    attack.fit(LabelledFeatures(pairs(20, 1.0, 0), np.zeros(20, dtype=bool)))
-    assert (attack.score(pairs(200, 0.0, 1)) >= attack.threshold).all()
 
 
 def directions_of(count: int, seed: int) -> np.ndarray:
@@ -85,13 +70,13 @@ def test_losses_are_those_of_clip_pair_by_pair() -> None:
 def test_the_loss_calls_the_share_of_nonmembers_that_was_asked_for(size: int) -> None:
     """Were known pairs negatives of themselves, .137 would be called where .1 is asked for."""
     rates = []
-    for seed in range(200):
+    for seed in range(100):
         features = pairs(300, 0.5, seed)
         attack = PairLoss(PairLossParameters(bank=size, fpr=0.1, temperature=0.2), seed=seed)
         attack.fit(LabelledFeatures(features.take(np.arange(39)), np.zeros(39, dtype=bool)))
         assert len(attack.state()["bank"]) == min(size, 39)
         rates.append((attack.score(features.take(np.arange(39, 300))) >= attack.threshold).mean())
-    assert np.mean(rates) == pytest.approx(0.1, abs=0.015)  # 200 fits on 39 pairs: a standard error of .0035
+    assert np.mean(rates) == pytest.approx(0.1, abs=0.015)  # 100 fits on 39 pairs: a standard error of .005
 
 
 def test_the_bank_is_of_known_nonmembers_alone_and_their_order_in_the_data_has_no_say() -> None:
@@ -111,6 +96,8 @@ def test_scores_in_parts_are_scores_at_once(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("mi_core.attacks.clip._AT_ONCE", 7)
     np.testing.assert_allclose(attack.score(features), whole, rtol=1e-5)
     np.testing.assert_array_equal(attack.score(features), attack.statistic(features))
+    leaked, member = joined(pairs(100, 1.0, 5), pairs(100, 0.0, 6))
+    assert auc(attack.score(leaked), member).value > 0.9
 
 
 def test_what_the_loss_attack_refuses() -> None:
@@ -122,32 +109,3 @@ def test_what_the_loss_attack_refuses() -> None:
     for fault in ({"temperature": 0}, {"bank": 1}, {"fpr": 0}):
         with pytest.raises(ConfigError, match=next(iter(fault))):
             PairLossParameters(**fault)
-
-
-def caption_features(sides: tuple[torch.Tensor, ...], rows: slice) -> Features:
-    """What a CLIP answers about some pairs."""
-    images, texts = (side[rows].numpy() for side in sides)
-    values = {"embedding": images, "caption:embedding": texts, "caption:cosine": (images * texts).sum(axis=1)}
-    return Features(np.array([f"digits/{row}" for row in range(len(sides[0]))])[rows], values)
-
-
-def test_the_loss_finds_more_members_of_a_small_clip_than_the_cosine_and_none_of_one_that_saw_neither() -> None:
-    """Members, non-members and bank are drawn from one pool; seeds 0 to 2 chose the temperature."""
-    how = replace(SETTINGS["digits"], epochs=(30,))
-    drawn, count = digits_with_captions("digits", 13), how.count
-    audited, known = slice(0, 2 * count), slice(3 * count, None)
-    member = np.arange(2 * count) < count
-    found = {}
-    for name, first in (("member", 0), ("neither", 2 * count)):
-        sides = directions(drawn, np.arange(first, first + count), how, 13)[30]
-        scores = {}
-        for attack in (PairLoss(), CaptionCosine()):
-            nonmembers = caption_features(sides, known)
-            attack.fit(LabelledFeatures(nonmembers, np.zeros(len(nonmembers), dtype=bool)))
-            scores[attack.name] = attack.score(caption_features(sides, audited))
-        found[name] = scores
-    gain = auc_difference(found["member"]["clip-loss"], found["member"]["clip-cosine"], member)
-    assert auc(found["member"]["clip-loss"], member).low > 0.6
-    assert gain.low > 0
-    null = auc(found["neither"]["clip-loss"], member)
-    assert null.low <= 0.5 <= null.high

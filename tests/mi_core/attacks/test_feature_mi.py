@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from mi_core.attacks.base import NotApplicable
 from mi_core.attacks.feature_mi import FeatureMI, FeatureMIParameters
 from mi_core.checks import ConfigError
 from mi_core.metrics.delong import auc
 from mi_core.records import Features, LabelledFeatures
+from tests.raising import refused
 
 
 def shells(count: int, seed: int, scale: float = 1.0) -> tuple[Features, np.ndarray]:
@@ -36,8 +36,7 @@ def test_it_reads_the_embedding_itself() -> None:
 def test_settings() -> None:
     assert FeatureMI().queries_per_sample(10) == 1
     assert (FeatureMIParameters().epochs, FeatureMIParameters().batch_size) == (500, 128)  # LpLA, table 1
-    with pytest.raises(ConfigError, match="epochs = 0"):
-        FeatureMIParameters(epochs=0)
+    refused(ConfigError, "epochs = 0", FeatureMIParameters, epochs=0)
 
 
 def test_embeddings_of_another_width_do_not_apply() -> None:
@@ -45,5 +44,4 @@ def test_embeddings_of_another_width_do_not_apply() -> None:
     attack = FeatureMI(FeatureMIParameters(epochs=1))
     attack.fit(LabelledFeatures(features, member))
     wider = Features(features.ids, {"embedding": np.zeros((40, 5))})
-    with pytest.raises(NotApplicable, match="feature-mi was fitted on embeddings of 3 numbers, these have 5"):
-        attack.score(wider)
+    refused(NotApplicable, "feature-mi was fitted on embeddings of 3 numbers, these have 5", attack.score, wider)

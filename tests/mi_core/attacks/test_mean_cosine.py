@@ -29,10 +29,10 @@ def fitted(scores: np.ndarray, fpr: float) -> MeanCosine:
 
 @pytest.mark.parametrize(("fpr", "n"), [(0.05, 19), (0.05, 40), (0.2, 11)])
 def test_false_positives_are_as_promised(fpr: float, n: int) -> None:
-    """Over 2,000 draws the share of new non-members called members is at most fpr, and not far below."""
+    """Over 500 draws the share of new non-members called members is at most fpr, and not far below."""
     generator = np.random.default_rng(0)
     called = []
-    for _ in range(2000):
+    for _ in range(500):
         scores = 0.3 + 0.05 * generator.exponential(size=n + 20)
         attack = fitted(scores[:n], fpr)
         called.append((attack.score(features(scores[n:])) >= attack.threshold).mean())
@@ -40,12 +40,6 @@ def test_false_positives_are_as_promised(fpr: float, n: int) -> None:
     promised = (np.floor(fpr * (n + 1)) if n else 0) / (n + 1)
     assert abs(mean - promised) < 4 * error
     assert mean < fpr + 4 * error
-
-
-def test_at_a_rate_of_one_every_image_is_called_a_member() -> None:
-    scores = np.linspace(0.2, 0.4, 40)
-    attack = fitted(scores, 1.0)
-    assert (attack.score(features(scores - 0.1)) >= attack.threshold).all()
 
 
 def test_members_in_the_reference_are_not_used() -> None:

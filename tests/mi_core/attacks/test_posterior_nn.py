@@ -12,6 +12,7 @@ from mi_core.attacks import ATTACKS
 from mi_core.attacks.network import NetworkAttack
 from mi_core.checks import ConfigError
 from mi_core.records import Features
+from tests.raising import refused
 
 LOGITS = np.log(np.array([[0.5, 0.3, 0.2], [0.1, 0.2, 0.7], [0.4, 0.4, 0.2]]))
 LABELS = np.array([0, 1, 2])
@@ -56,8 +57,7 @@ def test_a_class_below_0_is_named() -> None:
     attack = ATTACKS["posterior-mlp"]()
     assert isinstance(attack, NetworkAttack)
     samples = Features(np.array(["a", "b", "c"]), {"embedding": LOGITS}, labels=np.array([-1, 0, 2]))
-    with pytest.raises(ConfigError, match="is given classes -1 to 2 for 3 posteriors, 0 to 2"):
-        attack._inputs(samples)
+    refused(ConfigError, "is given classes -1 to 2 for 3 posteriors, 0 to 2", attack._inputs, samples)
 
 
 def test_all_posteriors_and_the_class() -> None:
@@ -92,5 +92,4 @@ def test_downstream_baselines() -> None:
     ],
 )
 def test_impossible_settings(name: str, parameters: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        ATTACKS[name].Parameters(**parameters)
+    refused(ConfigError, message, ATTACKS[name].Parameters, **parameters)

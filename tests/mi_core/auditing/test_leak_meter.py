@@ -15,7 +15,7 @@ from mi_core import LeakMeter
 from mi_core.auditing import leak_meter
 from mi_core.checks import ConfigError, ShapeError
 from mi_core.encoders.checkpoint import fingerprint
-from tests.mi_core.auditing.restless import Restless
+from tests.mi_core.auditing.test_images import Restless
 
 SIDE = 8
 IMAGES = np.random.default_rng(0).integers(0, 256, (160, 3, SIDE, SIDE), dtype=np.uint8)

@@ -156,14 +156,22 @@ def settings_of(argument: str, value: Any, place: Path) -> dict[str, Any]:
     return settings
 
 
+TOGETHER = ("views", "std", "trust_code", "near_duplicates", "fdr", "factor", "seed", "progress")
+"""Arguments of one value each that go into one audit."""
+
+
 @pytest.mark.parametrize(
-    ("argument", "number"), [(name, number) for name, values in CASES.items() for number in range(len(values))]
+    ("argument", "number"),
+    [(name, number) for name, values in CASES.items() if name not in TOGETHER for number in range(len(values))]
+    + [("std", 0)],
 )
 def test_it_is_saved_with_every_argument(
     argument: str, number: int, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(config_text, "EPOCHS", 1)
     settings = settings_of(argument, CASES[argument][number], place)
+    if argument in TOGETHER:
+        settings |= {name: CASES[name][0] for name in TOGETHER}
     if settings["model"] == API:
         with serving(lambda images: {"backbone": images.flatten(1)}) as server:
             found = audit(**settings | {"model": f"{server.url}/json"})

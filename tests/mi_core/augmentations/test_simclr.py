@@ -1,16 +1,24 @@
-"""The SimCLR recipe: the right operations, each as often and as strongly as its settings say, from its own numbers."""
+"""The SimCLR recipe: operations as often and as strong as its settings say; crop boxes; and recipes as published."""
 
 from __future__ import annotations
 
+import math
+import random
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
+import torchvision.transforms as T
+from PIL import Image, ImageFilter, ImageOps
+from scipy.stats import ks_2samp
+from torchvision.transforms import RandomResizedCrop
 
-from mi_core.augmentations import AUGMENTATIONS
-from mi_core.augmentations.simclr import SimCLRAugmentation
+from mi_core.augmentations import AUGMENTATIONS, operations
+from mi_core.augmentations.frameworks import MoCoV1Augmentation
+from mi_core.augmentations.simclr import TRIES, SimCLRAugmentation, crop_boxes
 from mi_core.augmentations.views import clean, make_views
 from mi_core.checks import ConfigError, ShapeError
 from mi_core.objectives import OBJECTIVES
@@ -152,3 +160,149 @@ def test_wrong_shapes() -> None:
     images, streams = inputs(4)
     refused(ShapeError, "streams has shape", make_views, images, streams[:3], FULL, views=2)
     refused(ConfigError, "views = 0", make_views, images, streams, FULL, views=0)
+
+
+RATIO = (3 / 4, 4 / 3)
+
+
+def looped(numbers: torch.Tensor, scale: tuple[float, float], height: int, width: int) -> list[int]:
+    """One box from (22,) uniform numbers, as `RandomResizedCrop` has it: areas, ratios, top and left."""
+    areas, ratios, (top, left) = numbers[:TRIES].tolist(), numbers[TRIES : 2 * TRIES].tolist(), numbers[-2:].tolist()
+    for area, ratio in zip(areas, ratios, strict=True):
+        pixels = height * width * (scale[0] + (scale[1] - scale[0]) * area)
+        shape = math.exp(math.log(RATIO[0]) + (math.log(RATIO[1]) - math.log(RATIO[0])) * ratio)
+        wide, tall = round(math.sqrt(pixels * shape)), round(math.sqrt(pixels / shape))
+        if 0 < wide <= width and 0 < tall <= height:
+            return [math.floor(top * (height - tall + 1)), math.floor(left * (width - wide + 1)), tall, wide]
+    tall, wide = min(height, round(width / RATIO[0])), min(width, round(height * RATIO[1]))
+    return [(height - tall) // 2, (width - wide) // 2, tall, wide]
+
+
+@pytest.mark.parametrize(
+    ("scale", "height", "width"),
+    [((0.08, 1.0), 32, 32), ((0.95, 1.0), 9, 14), ((0.5, 1.0), 30, 8), ((0.001, 0.01), 8, 8)],
+)
+def test_boxes_are_those_of_a_loop(scale: tuple[float, float], height: int, width: int) -> None:
+    numbers = torch.rand(2000, 2 * TRIES + 2, generator=torch.Generator().manual_seed(1))
+    areas, ratios = numbers[:, :TRIES], numbers[:, TRIES : 2 * TRIES]
+    settings = {"height": height, "width": width, "scale": scale, "ratio": RATIO}
+    ours = crop_boxes(areas, ratios, numbers[:, -2], numbers[:, -1], **settings)  # type: ignore[arg-type]
+    assert ours.tolist() == [looped(row, scale, height, width) for row in numbers]
+    down, across = ours[:, 0] + ours[:, 2], ours[:, 1] + ours[:, 3]
+    assert float(ours[:, :2].min()) >= 0
+    assert float(ours[:, 2:].min()) >= 1
+    assert float(down.max()) <= height
+    assert float(across.max()) <= width
+
+
+@pytest.mark.parametrize(("height", "width"), [(10, 40), (40, 10), (16, 16)])
+def test_where_nothing_fits_the_centre_is_cropped(height: int, width: int) -> None:
+    ours = crop_boxes(
+        torch.full((1, TRIES), 0.999), torch.zeros(1, TRIES), torch.zeros(1), torch.zeros(1),
+        height=height, width=width, scale=(0.999, 1.0), ratio=RATIO,
+    )  # fmt: skip
+    expected = RandomResizedCrop.get_params(torch.empty(1, height, width), [4.0, 4.0], list(RATIO))
+    assert ours[0].tolist() == list(map(float, expected))
+
+
+def test_positions_reach_both_borders() -> None:
+    most = np.nextafter(np.float32(1), np.float32(0))
+    for number, expected in ((0.0, [0, 0]), (float(most), [4, 4])):
+        place = torch.tensor([number])
+        box = crop_boxes(
+            torch.tensor([[0.0]]),
+            torch.tensor([[0.5]]),
+            place,
+            place,
+            height=8,
+            width=8,
+            scale=(0.25, 1.0),
+            ratio=(0.5, 2),
+        )
+        assert box[0].tolist() == [*expected, 4, 4]
+
+
+SIZE, COUNT = 40, 1500
+CRITICAL = math.sqrt(-math.log(1e-5 / 2) / COUNT)  # two-sample Kolmogorov-Smirnov at 1e-5
+
+
+def blur(image: Image.Image) -> Image.Image:
+    return image.filter(ImageFilter.GaussianBlur(random.uniform(0.1, 2.0)))
+
+
+def crop(least: float, interpolation: T.InterpolationMode = T.InterpolationMode.BILINEAR) -> T.RandomResizedCrop:
+    return T.RandomResizedCrop(SIZE, scale=(least, 1.0), interpolation=interpolation)
+
+
+def some(probability: float, transform: object) -> T.RandomApply:
+    return T.RandomApply([transform], p=probability)
+
+
+FLIP, GRAY = T.RandomHorizontalFlip(), T.RandomGrayscale(0.2)
+STRONG, MILD = T.ColorJitter(0.4, 0.4, 0.4, 0.1), T.ColorJitter(0.4, 0.4, 0.2, 0.1)
+PUBLISHED = {
+    "simclr": [crop(0.08), FLIP, some(0.8, STRONG), GRAY],
+    "moco-v1": [crop(0.2), GRAY, T.ColorJitter(0.4, 0.4, 0.4, 0.4), FLIP],
+    "moco-v2": [crop(0.2), some(0.8, STRONG), GRAY, some(0.5, blur), FLIP],
+    "moco-v3, view 0": [crop(0.2), some(0.8, MILD), GRAY, some(1.0, blur), FLIP],
+    "moco-v3, view 1": [crop(0.2), some(0.8, MILD), GRAY, some(0.1, blur), some(0.2, ImageOps.solarize), FLIP],
+    "clip": [crop(0.9, T.InterpolationMode.BICUBIC)],
+}
+
+
+def photo() -> torch.Tensor:
+    """(3, SIZE, SIZE) uint8: colours that change slowly, with fine texture."""
+    generator = torch.Generator().manual_seed(3)
+    colours = F.interpolate(torch.rand(1, 3, 5, 5, generator=generator), size=(SIZE, SIZE), mode="bicubic")[0]
+    texture = 0.05 * torch.randn(3, SIZE, SIZE, generator=generator)
+    return ((colours + texture).clamp(0, 1) * 255).to(torch.uint8)
+
+
+def measures(views: torch.Tensor) -> dict[str, np.ndarray]:
+    """Numbers per view, on the scale of 8 bits, that every operation of a recipe moves."""
+    views = (views * 255).round()
+    gray = views.mean(dim=1)
+    across, down = gray.diff(dim=2).abs(), gray.diff(dim=1).abs()
+    left, right = gray[:, :, : SIZE // 2], gray[:, :, SIZE // 2 :]
+    found = {f"mean {channel}": views[:, channel].mean(dim=(1, 2)).round() for channel in range(3)}
+    found |= {
+        "contrast": gray.std(dim=(1, 2)),
+        "colour": (views.amax(dim=1) - views.amin(dim=1)).mean(dim=(1, 2)),
+        "texture across": across.mean(dim=(1, 2)),
+        "texture down": down.mean(dim=(1, 2)),
+        "curvature": gray.diff(n=2, dim=2).abs().mean(dim=(1, 2)),
+        "border": across[:, :, 0].mean(dim=1),
+        "left against right": left.mean(dim=(1, 2)) - right.mean(dim=(1, 2)),
+        "darkest": (gray.amin(dim=(1, 2)) / 2).round(),
+        "brightest": (gray.amax(dim=(1, 2)) / 2).round(),
+    }
+    return {name: values.numpy() for name, values in found.items()}
+
+
+@pytest.mark.parametrize("published", PUBLISHED)
+def test_views_have_the_distribution_of_the_published_transform(published: str) -> None:
+    name, _, view = published.partition(", view ")
+    image = photo()
+    transform = T.Compose([*PUBLISHED[published], T.ToTensor()])
+    random.seed(0)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        pillow = Image.fromarray(image.permute(1, 2, 0).numpy())
+        theirs = torch.stack([transform(pillow) for _ in range(COUNT)])
+    streams = stream_keys(0, "train", "pool", list(map(str, range(COUNT))))
+    ours = AUGMENTATIONS[name]()(image.expand(COUNT, -1, -1, -1), streams, epoch=0, view=int(view or 0))
+    expected = measures(theirs)
+    for measure, found in measures(ours).items():
+        assert ks_2samp(found, expected[measure]).statistic < CRITICAL, measure
+
+
+def test_moco_v1_takes_the_colour_out_before_the_jitter() -> None:
+    image = photo().expand(64, -1, -1, -1)
+    streams = stream_keys(0, "train", "pool", list(map(str, range(64))))
+    gray = operations.grayscale(image / 255, torch.ones(64, dtype=torch.bool))
+    whole = {"crop_scale": (1.0, 1.0), "crop_ratio": (1.0, 1.0), "flip": 0.0, "grayscale": 1.0}
+    for rotation in (0.0, 1e-6):  # the compiled pass, and the batched operations
+        recipe = MoCoV1Augmentation(**whole, rotation=rotation)  # type: ignore[arg-type]
+        ours = recipe(image, streams, epoch=0, view=0)
+        plain = MoCoV1Augmentation(**whole | {"grayscale": 0.0}, rotation=rotation)  # type: ignore[arg-type]
+        torch.testing.assert_close(ours, plain(gray, streams, epoch=0, view=0), atol=2e-5, rtol=0)

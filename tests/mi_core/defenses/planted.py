@@ -11,10 +11,8 @@ import safetensors.numpy
 import torch
 from torch import nn
 
-from mi_core.attacks.attribute_inference import AttributeInferenceParameters, infer
 from mi_core.defenses.base import ProviderData, answers
 from mi_core.encoders.checkpoint import Encoder, channelwise
-from mi_core.metrics.utility import classifier_accuracy
 
 WIDTH, CLASSES, VALUES = 16, 4, 3
 
@@ -44,27 +42,6 @@ def classifier() -> Encoder:
 def encoder_of(backbone: nn.Module, head: nn.Module) -> Encoder:
     """A classifier of grey images around 1/2."""
     return Encoder(backbone, {"logits": head}, channelwise((0.5,), 1), channelwise((0.25,), 1)).eval()
-
-
-def told(encoder: Encoder, known: ProviderData, tested: ProviderData, *, large: bool = False) -> float:
-    """How often an attacker who is trained on what the encoder answers tells the attribute of others."""
-    assert known.attributes is not None
-    assert tested.attributes is not None
-    size = {"layers": 4, "hidden": 256} if large else {}
-    return infer(
-        answers(encoder, known.images, "backbone").numpy(),
-        known.attributes.numpy(),
-        answers(encoder, tested.images, "backbone").numpy(),
-        tested.attributes.numpy(),
-        classes=VALUES,
-        parameters=AttributeInferenceParameters(learning_rate=0.1, batch_size=64, epochs=30, **size),
-    ).accuracy.value
-
-
-def task_accuracy(encoder: Encoder, tested: ProviderData) -> float:
-    """Accuracy of the classifier."""
-    assert tested.labels is not None
-    return classifier_accuracy(answers(encoder, tested.images, "logits").numpy(), tested.labels.numpy()).value
 
 
 def through_a_file(state: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from scipy import stats
 from torch import nn
 
 from mi_core.checks import ConfigError, NumericError
-from mi_core.defenses import DEFENSES, additive_noise
+from mi_core.defenses import additive_noise
 from mi_core.defenses.additive_noise import (
     AdditiveGaussian,
     AdditiveLaplace,
@@ -31,8 +31,8 @@ from mi_core.defenses.sensitivity import HeadTraining, draw_pairs, pair_distance
 from mi_core.encoders.checkpoint import Encoder, fingerprint, load_weights, weights_bytes
 from mi_core.hashing import digest64
 from mi_core.training.optimizers import OptimizerParameters
-from tests.mi_core.defenses.bounds import slow_epsilon
 from tests.mi_core.defenses.classifiers import classifier, digits
+from tests.mi_core.defenses.test_privacy import slow_epsilon
 from tests.raising import refused
 
 NOISES: list[type[AdditiveNoise]] = [AdditiveLogistic, AdditiveLaplace, AdditiveGaussian]
@@ -160,14 +160,6 @@ def test_mistakes_are_named() -> None:
     state = noise.fit(classifier(), data)
     refused(ConfigError, "weights do not fit the encoder", noise.defended, classifier(width=64), state)
     refused(ConfigError, "additive-logistic takes NoiseParameters, got int", AdditiveLogistic, 3)
-
-
-def test_the_table_names_them() -> None:
-    for name, defense in DEFENSES.items():
-        assert defense.name == name
-        assert defense.hides
-        assert defense.source
-        assert isinstance(defense().parameters, defense.Parameters)
 
 
 SAMPLED = {"pairs": 6, "epochs": 30, "learning_rate": 0.5}

@@ -1,4 +1,4 @@
-"""AttriGuard: phase I against the optimum where it is known, phase II against a numerical optimiser, and attackers."""
+"""AttriGuard: phase I against the optimum where it is known, phase II against a numerical optimiser."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ from mi_core import mlp
 from mi_core.checks import ConfigError, NumericError
 from mi_core.defenses.attriguard import AttriGuard, AttriGuardParameters, smallest_changes, value_distribution
 from mi_core.defenses.base import ProviderData, answers
-from mi_core.encoders.checkpoint import Encoder
 from mi_core.objectives.gradient_reversal import Adversary
-from tests.mi_core.defenses.planted import attribute_images, classifier, encoder_of, task_accuracy, told
+from tests.mi_core.defenses.planted import attribute_images, classifier, encoder_of
 
 MEMBERS, TESTED = attribute_images(1000, 0), attribute_images(1000, 1)
 SEARCH = AttriGuardParameters(rounds=3, steps=40, step=0.05)
@@ -164,16 +163,6 @@ def test_values_are_drawn_as_often_as_they_should_be_and_the_budget_holds(state:
                 assert kept > share + 0.1
         unmoved = (after == before).all(dim=1).numpy()
         assert np.array_equal(unmoved, said(after) == said(before))
-
-
-def test_the_attribute_is_told_less_by_those_trained_on_defended_answers(served: Encoder) -> None:
-    plain = classifier()
-    for large in (False, True):
-        before, after = (told(encoder, MEMBERS, TESTED, large=large) for encoder in (plain, served))
-        assert before > 0.75
-        assert after < before - 0.05
-        assert after > 0.5  # guessing is .34: what the module's text admits
-    assert task_accuracy(served, TESTED) > task_accuracy(plain, TESTED) - 0.06
 
 
 def test_heads_read_the_changed_representation(served: Any) -> None:

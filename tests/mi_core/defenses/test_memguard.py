@@ -1,4 +1,4 @@
-"""MemGuard: phase I against a search of one query at a time, phase II by counting, and what attackers have left."""
+"""MemGuard: phase I against a search of one query at a time, phase II by counting."""
 
 from __future__ import annotations
 
@@ -10,17 +10,13 @@ import torch
 from torch import nn
 
 from mi_core import mlp
-from mi_core.attacks import ATTACKS
 from mi_core.checks import ConfigError, NumericError
 from mi_core.defenses.base import answers, numbers
 from mi_core.defenses.memguard import MemGuard, MemGuardParameters, carried_over, noise_chance
 from mi_core.encoders.checkpoint import Encoder
-from mi_core.metrics.delong import auc, auc_difference
-from mi_core.records import Features, LabelledFeatures
 from tests.mi_core.defenses.planted import Sharper, encoder_of, membership_images
 
 COUNT = 300
-MEMBER = np.arange(2 * COUNT) < COUNT
 KNOWN, TESTED = ([membership_images(COUNT, seed + side, member=not side) for side in (0, 1)] for seed in (0, 2))
 
 
@@ -96,13 +92,12 @@ def test_changed_answers_are_on_the_other_side_and_keep_the_class(plain: Encoder
     assert torch.equal(found.argmax(dim=1), logits.argmax(dim=1))
 
 
-@pytest.mark.parametrize("count", [60, 300])
-def test_a_network_that_saw_few_images_is_trained_to_its_end(plain: Encoder, count: int) -> None:
+def test_a_network_that_saw_few_images_is_trained_to_its_end(plain: Encoder, state: Any) -> None:
     """It tells what it was trained on, and most answers change; 400 epochs of gradient descent changed none."""
-    known = [membership_images(count, seed, member=not seed) for seed in (0, 1)]
-    told = numbers(MemGuard().fit(plain, *known))
-    assert told["network_accuracy"] > 0.75
-    assert told["answers_changed"] > 0.75
+    few = MemGuard().fit(plain, *(membership_images(60, seed, member=not seed) for seed in (0, 1)))
+    for told in map(numbers, (few, state)):
+        assert told["network_accuracy"] > 0.75
+        assert told["answers_changed"] > 0.75
 
 
 def test_the_share_of_changed_answers_is_that_of_the_answers(plain: Encoder, state: Any, served: Any) -> None:
@@ -133,52 +128,6 @@ def test_the_budget_is_the_expected_noise(plain: Encoder, state: Any, served: An
     # the logits are those of the changed posterior, and the others keep every bit
     torch.testing.assert_close(found[applied > 0].softmax(dim=1), changed[applied > 0].softmax(dim=1))
     assert torch.equal(found[applied == 0], logits[applied == 0])
-
-
-@pytest.fixture(scope="module")
-def seen(plain: Encoder, served: Encoder) -> dict[tuple[str, str], Features]:
-    """Answers with and without the defense, of the attacker's and of the attacked samples; members come first."""
-    found = {}
-    for whose, groups in (("known", KNOWN), ("tested", TESTED)):
-        images = torch.cat([group.images for group in groups]).float() / 255
-        labels = np.concatenate([group.labels.numpy() for group in groups if group.labels is not None])
-        ids = np.arange(len(images)).astype(str)
-        for kind, encoder in (("plain", plain), ("served", served)):
-            with torch.inference_mode():
-                found[kind, whose] = Features(ids, {"embedding": encoder(images)["logits"].numpy()}, labels=labels)
-    return found
-
-
-def scores(seen: dict[tuple[str, str], Features], kind: str, trained_on: str, *, top: int, hidden: int) -> np.ndarray:
-    """What ContrastiveLeaks' network on the largest posteriors makes of the attacked samples."""
-    method = ATTACKS["posterior-nn"]
-    attack = method(method.Parameters(top=top, hidden=hidden, learning_rate=1e-3, batch_size=64, epochs=30))
-    attack.fit(LabelledFeatures(seen[trained_on, "known"], MEMBER))
-    return attack.score(seen[kind, "tested"])
-
-
-@pytest.mark.parametrize("hidden", [32, 256])
-def test_the_published_attack_finds_less_even_when_trained_on_defended_answers(
-    seen: dict[tuple[str, str], Features], hidden: int
-) -> None:
-    before = scores(seen, "plain", "plain", top=2, hidden=hidden)
-    assert auc(before, MEMBER).low > 0.75
-    for trained_on in ("plain", "served"):
-        after = scores(seen, "served", trained_on, top=2, hidden=hidden)
-        assert auc_difference(after, before, MEMBER).high < -0.02
-    right = {
-        kind: (seen[kind, "tested"].values["embedding"].argmax(axis=1) == seen[kind, "tested"].labels).mean()
-        for kind in ("plain", "served")
-    }
-    assert right["served"] == right["plain"] > 0.7
-
-
-def test_who_reads_all_posteriors_and_trains_on_defended_answers_reads_as_much(
-    seen: dict[tuple[str, str], Features],
-) -> None:
-    """What the module's text admits: the other side of a boundary tells which side an answer came from."""
-    after = scores(seen, "served", "served", top=10, hidden=256)
-    assert auc(after, MEMBER).low > 0.9
 
 
 def test_members_and_outside_weigh_the_same(plain: Encoder) -> None:

@@ -1,4 +1,4 @@
-"""Olympus against a loop written from the paper, and what attackers who are trained on its answers have left."""
+"""Olympus against a loop written from the paper."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ from mi_core.defenses.base import ProviderData, numbers
 from mi_core.defenses.olympus import Olympus, OlympusParameters
 from mi_core.encoders.checkpoint import Encoder
 from mi_core.objectives.gradient_reversal import Adversary
-from tests.mi_core.defenses.planted import attribute_images, classifier, task_accuracy, told
+from tests.mi_core.defenses.planted import attribute_images, classifier
 
-MEMBERS, TESTED = attribute_images(600, 0), attribute_images(600, 1)
-CHOSEN = OlympusParameters(learning_rate=1e-3, epochs=40, batch_size=64)
+MEMBERS = attribute_images(600, 0)
 
 
 def test_the_fine_tuning_is_that_of_the_paper() -> None:
@@ -27,7 +26,8 @@ def test_the_fine_tuning_is_that_of_the_paper() -> None:
     encoder, factor, rate, decay = classifier(), 0.7, 1e-3, 1e-4
     members = attribute_images(50, 3)
     chosen = OlympusParameters(factor=factor, learning_rate=rate, epochs=2, batch_size=20)
-    served = Olympus(chosen, seed=5).defended(encoder, Olympus(chosen, seed=5).fit(encoder, members))
+    state = Olympus(chosen, seed=5).fit(encoder, members)
+    served = Olympus(chosen, seed=5).defended(encoder, state)
 
     torch.manual_seed(5)
     there = nn.Sequential(nn.Linear(16, 256), nn.ReLU(), nn.Linear(256, 128), nn.ReLU())
@@ -41,6 +41,7 @@ def test_the_fine_tuning_is_that_of_the_paper() -> None:
     assert members.labels is not None
     assert members.attributes is not None
     for _ in range(2):
+        adversary_loss = 0.0
         for rows in torch.randperm(50).tensor_split(3):
             representation = back(there(backbone(images[rows])))
             adversary_step.zero_grad()
@@ -48,27 +49,18 @@ def test_the_fine_tuning_is_that_of_the_paper() -> None:
             adversary_step.step()
             model_step.zero_grad()
             task = F.cross_entropy(head(representation), members.labels[rows])
-            (task - factor * F.cross_entropy(adversary(representation), members.attributes[rows])).backward()
+            hidden = F.cross_entropy(adversary(representation), members.attributes[rows])
+            adversary_loss += hidden.item() * len(rows) / 50
+            (task - factor * hidden).backward()
             model_step.step()
     with torch.no_grad():
         expected = back(there(backbone(images)))
         found = served(members.images.float() / 255)
     torch.testing.assert_close(found["backbone"], expected, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(found["logits"], head(expected), rtol=1e-4, atol=1e-5)
-
-
-def test_the_attribute_is_told_less_by_those_trained_on_its_answers() -> None:
-    plain = classifier()
-    state = Olympus(CHOSEN).fit(plain, MEMBERS)
-    served = Olympus(CHOSEN).defended(plain, state)
-    for large in (False, True):
-        before, after = (told(encoder, MEMBERS, TESTED, large=large) for encoder in (plain, served))
-        assert before > 0.75
-        assert after < before - 0.15
-    assert task_accuracy(served, TESTED) > task_accuracy(plain, TESTED) - 0.05
-    shown = numbers(state)
-    assert shown["task_accuracy_members"] > 0.95
-    assert shown["adversary_loss"] > 0.8 * np.log(3)  # of who guesses; it falls to nothing where the sign is wrong
+    told, right = numbers(state), (head(expected).argmax(dim=1) == members.labels).float().mean()
+    assert told["task_accuracy_members"] == pytest.approx(right.item(), abs=0.03)
+    assert told["adversary_loss"] == pytest.approx(adversary_loss, rel=1e-3)
 
 
 def test_nothing_but_the_autoencoder_is_new() -> None:

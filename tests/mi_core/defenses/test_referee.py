@@ -47,6 +47,8 @@ def test_dp_sgd(noise: float, batch_size: int, epochs: int) -> None:
     part = type(data)(data.images[:600], data.labels[:600])
     settings = DpSgdParameters(noise_multiplier=noise, batch_size=batch_size, epochs=epochs)
     found = numbers(DpSgd(settings).fit(classifier(), part))
+    assert (found["steps"], found["sample_rate"]) == (epochs * 600 // batch_size, batch_size / 600)
+    assert (found["delta"], found["noise_multiplier"]) == (DELTA, noise)
     step = dp_accounting.PoissonSampledDpEvent(found["sample_rate"], dp_accounting.GaussianDpEvent(noise))
     accountant = rdp.RdpAccountant(ORDERS)
     accountant.compose(step, int(found["steps"]))

@@ -14,15 +14,7 @@ from scipy import stats
 from sklearn.linear_model import LogisticRegression
 
 from mi_core.checks import ConfigError, NumericError, ShapeError
-from mi_core.defenses.sensitivity import (
-    ADJACENCIES,
-    Array,
-    HeadTraining,
-    Pair,
-    draw_pairs,
-    pair_distance,
-    train_head,
-)
+from mi_core.defenses.sensitivity import ADJACENCIES, Array, HeadTraining, Pair, draw_pairs, pair_distance, train_head
 from mi_core.training.optimizers import OptimizerParameters
 from tests.mi_core.defenses.classifiers import digits
 from tests.raising import refused
@@ -50,23 +42,6 @@ def test_the_mean_moves_by_its_formula(adjacency: str) -> None:
         expected = (gained - lost) / 29
         found = pair_distance(pair, inputs, targets, mean)
         assert found == pytest.approx((np.abs(expected).sum(), math.sqrt((expected**2).sum())), rel=1e-9)
-
-
-def test_one_step_of_a_head_moves_by_two_gradients() -> None:
-    inputs, labels = blobs(25)
-    step = HeadTraining(classes=3, epochs=1, batch_size=0, optimizer=DESCENT)
-    still = replace(step, optimizer=replace(DESCENT, learning_rate=1e-300))
-    start = train_head(inputs, labels, np.ones(25, dtype=bool), training=still, seed=7)
-    weights, biases = start[:12].reshape(3, 4), start[12:]
-
-    def gradient(sample: int) -> Array:
-        scores = np.exp(weights @ inputs[sample] + biases)
-        error = scores / scores.sum() - np.eye(3)[labels[sample]]
-        return np.concatenate([np.outer(error, inputs[sample]).ravel(), error])
-
-    expected = 0.5 / 24 * (gradient(4) - gradient(11))
-    found = pair_distance(Pair(4, 11), inputs, labels, partial(train_head, training=step, seed=7))
-    assert found == pytest.approx((np.abs(expected).sum(), np.linalg.norm(expected)), rel=1e-9)
 
 
 def test_a_trained_head_moves_as_the_peer_s_and_within_the_proved_bound() -> None:

@@ -10,6 +10,7 @@ from mi_core.checks import ConfigError
 from mi_core.encoders import ENCODERS, Architecture, build_backbone
 from mi_core.encoders.checkpoint import Encoder, channelwise, fingerprint, load_weights, seeded, weights_bytes
 from mi_core.encoders.heads import projection_head
+from tests.raising import refused
 
 
 def normalisation(mean: float, std: float, channels: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
@@ -33,13 +34,7 @@ def encoder(seed: int = 0) -> Encoder:
         ("resnet8", 3, 32, 128, 307_360),
         ("resnet8-narrow", 3, 32, 32, 107_104),
         ("resnet8-wide", 3, 32, 256, 832_416),
-        (
-            "resnet18",
-            3,
-            32,
-            512,
-            11_168_832,
-        ),  # torchvision's 11,689,512 - 513,000 (fc) - 9,408 + 1,728 (stem)
+        ("resnet18", 3, 32, 512, 11_168_832),  # torchvision's 11,689,512 - 513,000 (fc) - 9,408 + 1,728 (stem)
         ("resnet18-imagenet", 3, 64, 512, 11_176_512),
         ("resnet18-imagenet", 1, 64, 512, 11_170_240),
         ("resnet50", 3, 32, 2048, 23_500_352),  # 25,557,032 - 2,049,000 (fc) - 9,408 + 1,728 (stem)
@@ -62,19 +57,16 @@ def test_backbone_sizes(name: str, channels: int, size: int, width: int, paramet
 
 
 def test_unknown_backbone_lists_the_known() -> None:
-    with pytest.raises(ConfigError, match="resnet81.*allowed: " + ", ".join(sorted(ENCODERS))):
-        build_backbone("resnet81", 3, 32)
+    refused(ConfigError, "resnet81.*allowed: " + ", ".join(sorted(ENCODERS)), build_backbone, "resnet81", 3, 32)
 
 
 def test_a_network_of_others_states_its_width(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ENCODERS, "bare", Architecture("No width.", lambda shape: torch.nn.Flatten()))
-    with pytest.raises(ConfigError, match="backbone = 'bare' makes a network without the attribute width"):
-        build_backbone("bare", 3, 32)
+    refused(ConfigError, "backbone = 'bare' makes a network without the attribute width", build_backbone, "bare", 3, 32)
 
 
 def test_an_encoder_without_padding_needs_large_images() -> None:
-    with pytest.raises(ConfigError, match="keras-conv4' needs images of 31 pixels or more, got 30"):
-        build_backbone("keras-conv4", 3, 30)
+    refused(ConfigError, "keras-conv4' needs images of 31 pixels or more, got 30", build_backbone, "keras-conv4", 3, 30)
     assert build_backbone("keras-conv4", 1, 31)(torch.rand(2, 1, 31, 31)).shape == (2, 128)
 
 
@@ -91,8 +83,7 @@ def test_patches_and_their_size() -> None:
         ("vit-s/x", "the patch size must divide"),
         ("clip-vit-b/8", "has patches of 16 or 32 pixels"),
     ):
-        with pytest.raises(ConfigError, match=message):
-            build_backbone(name, 3, 32)
+        refused(ConfigError, message, build_backbone, name, 3, 32)
 
 
 def test_the_vit_equals_timm() -> None:

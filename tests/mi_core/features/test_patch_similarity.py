@@ -7,6 +7,7 @@ import torch
 
 from mi_core.checks import ConfigError, ShapeError
 from mi_core.features.patch_similarity import CenterSimilarity, center_similarity, patches
+from tests.raising import refused
 
 
 def test_patches_are_disjoint_and_cover_the_image() -> None:
@@ -35,12 +36,10 @@ def test_the_middle_against_the_others() -> None:
 
 @pytest.mark.parametrize(("rows", "columns"), [(2, 3), (1, 1), (3, 0), (3, -1), (-3, -1)])
 def test_grids_without_a_middle(rows: int, columns: int) -> None:
-    with pytest.raises(ConfigError, match=f"grid = '{rows}x{columns}', allowed: odd numbers"):
-        CenterSimilarity(rows, columns)
+    refused(ConfigError, f"grid = '{rows}x{columns}', allowed: odd numbers", CenterSimilarity, rows, columns)
 
 
 def test_bad_images() -> None:
-    with pytest.raises(ShapeError, match="images"):
-        patches(torch.zeros(3, 9, 9), (3, 3))
+    refused(ShapeError, "images", patches, torch.zeros(3, 9, 9), (3, 3))
     with pytest.raises(ConfigError, match="grid = 3x3 for images of 2 x 2 pixels; a patch needs 1 pixel, so lower it"):
         patches(torch.zeros(1, 1, 2, 2), (3, 3))

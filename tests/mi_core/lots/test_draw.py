@@ -110,12 +110,6 @@ def test_what_is_no_header_is_refused() -> None:
 
 def test_a_leaf_binds_pixels_captions_and_their_order_and_hides_them() -> None:
     blind = blind_of("key", 0)
-    units = [
-        Unit("aa"),
-        Unit("bb"),
-        Unit("aa", ("bb",)),
-        Unit("aa", ("bb", "cc")),
-        Unit("aa", ("cc", "bb")),
-    ]
+    units = [Unit("aa"), Unit("bb"), Unit("aa", ("bb",)), Unit("aa", ("bb", "cc")), Unit("aa", ("cc", "bb"))]
     assert len({unit.leaf(blind) for unit in units}) == 5
     assert units[0].leaf(blind) != units[0].leaf(blind_of("key", 1)) != units[0].leaf(blind_of("other", 1))

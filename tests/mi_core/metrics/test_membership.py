@@ -1,4 +1,4 @@
-"""Rates of one run: counted in a loop, low false-positive rates by search, the bootstrap against one drawn plainly."""
+"""Rates of one run: counted in a loop, low false-positive rates by search, the bootstrap drawn plainly; by class."""
 
 from __future__ import annotations
 
@@ -12,17 +12,13 @@ from scipy.stats import binom
 from sklearn import metrics as sklearn_metrics
 
 from mi_core.checks import ConfigError, ShapeError
-from mi_core.metrics.intervals import clopper_pearson
-from mi_core.metrics.membership import accuracy, evaluate, precision, recall, tpr_at_fpr
+from mi_core.metrics.delong import auc
+from mi_core.metrics.intervals import clopper_pearson, rate
+from mi_core.metrics.membership import accuracy, by_class, evaluate, precision, recall, tpr_at_fpr
+from tests.mi_core.metrics.test_delong import gaussian
 from tests.raising import refused
 
 CASES = st.lists(st.tuples(st.integers(0, 8), st.booleans()), min_size=4, max_size=40)
-
-
-def gaussian(n: int, gap: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    generator = np.random.default_rng(seed)
-    member = np.arange(2 * n) < n
-    return generator.standard_normal(2 * n) + gap * member, member
 
 
 def split(cases: list[tuple[int, bool]]) -> tuple[np.ndarray, np.ndarray]:
@@ -131,17 +127,6 @@ def test_interval_equals_a_plain_bootstrap_of_groups(kinds: str, fpr: float) -> 
     assert tpr_at_fpr(scores, member, fpr, seed=3, groups=groups, resamples=4000) == estimate
 
 
-@settings(max_examples=40)
-@given(st.integers(0, 10**6), st.sampled_from(["one class", "both classes"]))
-def test_groups_change_no_value_and_narrow_no_rate(seed: int, kinds: str) -> None:
-    scores, member, groups = clustered(seed, kinds)
-    for name in (accuracy, precision, recall):
-        alone, grouped = name(scores, member, 0.8), name(scores, member, 0.8, groups)
-        assert (grouped.value, grouped.n) == (alone.value, alone.n)
-        assert grouped.low <= alone.low + 1e-12
-        assert grouped.high >= alone.high - 1e-12
-
-
 def test_the_design_effect_of_a_precision_is_that_of_the_jackknife() -> None:
     """Its variances by leaving out one group, and one sample, at a time give the effective sample size."""
     generator = np.random.default_rng(4)
@@ -183,3 +168,31 @@ def test_bad_input() -> None:
     refused(ConfigError, "threshold = nan", accuracy, scores, member, float("nan"))
     refused(ConfigError, "fpr = 0", tpr_at_fpr, scores, member, 0, seed=0)
     refused(ConfigError, "resamples = 0", tpr_at_fpr, scores, member, 0.1, seed=0, resamples=0)
+
+
+def test_every_class_by_itself() -> None:
+    generator = np.random.default_rng(0)
+    classes = generator.integers(0, 3, 600)
+    member = generator.random(600) < 0.5
+    scores = generator.standard_normal(600) + 2.0 * (member & (classes == 2)) + 5.0 * classes
+    found = by_class(scores, member, classes, 10.0)
+    assert list(found) == [0, 1, 2]
+    for number, result in found.items():
+        rows = classes == number
+        assert result.auc == auc(scores[rows], member[rows])
+        inside = [score >= 10.0 for score, one, here in zip(scores, member, rows, strict=True) if one and here]
+        outside = [score >= 10.0 for score, one, here in zip(scores, member, rows, strict=True) if not one and here]
+        assert result.recall == rate(sum(inside), len(inside))
+        assert result.false_positive_rate == rate(sum(outside), len(outside))
+        assert (result.n_member, result.n_nonmember) == (len(inside), len(outside))
+    assert found[2].auc.low > 0.8 > found[0].auc.high
+
+
+def test_small_classes_and_samples_without_one_are_left_out() -> None:
+    member = np.arange(40) % 2 == 0
+    classes = np.where(np.arange(40) < 32, 0, 7)  # class 7: 4 and 4
+    classes[:4] = -1
+    found = by_class(np.arange(40.0), member, classes, 5.0)
+    assert list(found) == [0]
+    assert found[0].n_member + found[0].n_nonmember == 28
+    refused(ShapeError, "classes has shape", by_class, np.arange(40.0), member, classes[:3], 5.0)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import deque
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -199,17 +197,8 @@ def test_queue_and_parts_are_checked(settings: dict[str, int], batch: int, image
 
 @pytest.mark.parametrize(("queue", "share"), [(500, 0.625), (250, 0.1875), (125, 0.0625)])
 def test_the_share_of_steps_in_which_an_image_is_its_own_negative(queue: int, share: float) -> None:
-    """Counted over the queue of real epochs, in which every image has an expected ``share``."""
-    images, batch, epochs = 500, 125, 200
-    generator = np.random.default_rng(0)
-    held: deque[int] = deque(maxlen=queue)
-    met = 0
-    for epoch in range(epochs):
-        for step in generator.permutation(images).reshape(-1, batch):
-            met += len(set(step) & set(held)) if epoch else 0
-            held.extend(step)
-    assert share_of_own_keys(queue, batch, images) == share
-    assert met / (images * (epochs - 1)) == pytest.approx(share, abs=0.005)
+    """Expected where images come in a new order every epoch."""
+    assert share_of_own_keys(queue, 125, 500) == share
     assert share_of_own_keys(4096, 256, 10_000) == pytest.approx(0.09, abs=0.005)  # EncoderMI
     assert share_of_own_keys(16_384, 256, 20_000) == pytest.approx(0.34, abs=0.005)  # LpLA
 

@@ -16,31 +16,25 @@ from torch import nn
 
 from mi_core.encoders import build_backbone
 from mi_core.objectives import OBJECTIVES
-from mi_core.objectives.barlow_twins import BarlowTwinsParameters
 from mi_core.objectives.base import Objective
-from mi_core.objectives.byol import BYOLParameters
-from mi_core.objectives.clip import CLIPParameters, SigLIPParameters
-from mi_core.objectives.dino import DINOParameters
-from mi_core.objectives.moco import MoCoV1Parameters, MoCoV2Parameters, MoCoV3Parameters
-from mi_core.objectives.simclr import SimCLRParameters
-from mi_core.objectives.supervised import SupervisedParameters
-from mi_core.objectives.talos import TalosParameters
-from mi_core.objectives.vicreg import VICRegParameters
 
-PARAMETERS: dict[str, Any] = {
-    "simclr": SimCLRParameters(projection_hidden=7, projection_width=4, projection_batch_norm=False),
-    "moco-v1": MoCoV1Parameters(queue=12, projection_width=4, momentum=0.5),
-    "moco-v2": MoCoV2Parameters(queue=12, projection_width=4, momentum=0.5),
-    "moco-v3": MoCoV3Parameters(projection_hidden=7, projection_width=4, momentum=0.5),
-    "byol": BYOLParameters(projection_hidden=7, projection_width=4, momentum=0.5),
-    "barlow-twins": BarlowTwinsParameters(projection_hidden=7, projection_width=4),
-    "vicreg": VICRegParameters(projection_hidden=7, projection_width=4),
-    "siglip": SigLIPParameters(projection_width=4, text_width=8, text_heads=2, text_layers=1, text_length=6),
-    "clip": CLIPParameters(projection_width=4, text_width=8, text_heads=2, text_layers=1, text_length=6),
-    "dino": DINOParameters(projection_hidden=7, projection_width=4, prototypes=5, momentum=0.5),
-    "supervised": SupervisedParameters(classes=3),
-    "talos": TalosParameters(projection_hidden=7, projection_width=4, projection_batch_norm=False, values=3),
+HEAD = {"projection_hidden": 7, "projection_width": 4}
+TEXT = {"projection_width": 4, "text_width": 8, "text_heads": 2, "text_layers": 1, "text_length": 6}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "simclr": {**HEAD, "projection_batch_norm": False},
+    "moco-v1": {"queue": 12, "projection_width": 4, "momentum": 0.5},
+    "moco-v2": {"queue": 12, "projection_width": 4, "momentum": 0.5},
+    "moco-v3": {**HEAD, "momentum": 0.5},
+    "byol": {**HEAD, "momentum": 0.5},
+    "barlow-twins": HEAD,
+    "vicreg": HEAD,
+    "siglip": TEXT,
+    "clip": TEXT,
+    "dino": {**HEAD, "prototypes": 5, "momentum": 0.5},
+    "supervised": {"classes": 3},
+    "talos": {**HEAD, "projection_batch_norm": False, "values": 3},
 }
+PARAMETERS: dict[str, Any] = {name: OBJECTIVES[name].Parameters(**settings) for name, settings in SETTINGS.items()}
 
 
 def network(name: str) -> Objective:

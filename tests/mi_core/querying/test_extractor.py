@@ -1,7 +1,8 @@
-"""Querying an encoder: batching changes nothing, statistics are those of a loop, bad encoders are named."""
+"""Querying an encoder: batching changes nothing, statistics are those of a loop, bad encoders are named; batches."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from mi_core.features.caption_similarity import CaptionEmbedding, CaptionSimilar
 from mi_core.features.embedding import Embedding, LpNorm, ViewEmbeddings
 from mi_core.features.pairwise_similarity import PairwiseSimilarity
 from mi_core.features.patch_similarity import CenterSimilarity, center_similarity, patches
-from mi_core.querying.extractor import Extractor
+from mi_core.querying.extractor import Extractor, best_batch
 from mi_core.querying.plan import QueryPlan
 from mi_core.streams import stream_keys
 from tests.raising import refused
@@ -268,3 +269,55 @@ def bad(function: Any) -> Encoder:
             return result
 
     return Encoder(Function(), {}, channelwise((0.5,), 3), channelwise((0.5,), 3)).eval()
+
+
+def trial(
+    seconds: Callable[[int], float], memory: int = 10**9, tried: list[int] | None = None
+) -> Callable[[int], float]:
+    def timed(size: int) -> float:
+        if tried is not None:
+            tried.append(size)
+        if size > memory:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return seconds(size)
+
+    return timed
+
+
+@pytest.mark.parametrize(
+    ("launch", "memory", "expected"),
+    [
+        (0.0, 10**9, 64),  # every query costs the same: nothing is gained
+        (1e9, 10**9, 1024),  # a call costs the same whatever it holds: up to the bound
+        (100.0, 10**9, 512),  # (100 + 512) / 512 = 1.2 a query, 1.1 with twice as many, and above the bound 4 % less
+        (1e9, 300, 128),  # 256 fit, 512 do not: half of what fitted
+        (1e9, 64, 64),  # what was asked for fits, no more does
+        (1e9, 63, 16),  # 32 fit
+        (1e9, 1, 1),
+    ],
+)
+def test_the_batch_grows_while_that_pays_and_fits(launch: float, memory: int, expected: int) -> None:
+    most = 1024 if launch != 100.0 else 1023
+    assert best_batch(64, most, trial(lambda size: launch + size, memory)) == expected
+
+
+def test_a_gain_too_small_for_its_memory_ends_the_search() -> None:
+    tried: list[int] = []
+    assert best_batch(64, 10**6, trial(lambda size: 100.0 + size, tried=tried)) == 1024
+    assert tried == [64, 128, 256, 512, 1024, 2048]  # each once; 2,048 save 4.4 % of a query's 1.098
+
+
+def test_nothing_above_the_bound_is_tried() -> None:
+    tried: list[int] = []
+    assert best_batch(48, 100, trial(lambda size: 1.0, tried=tried)) == 96
+    assert tried == [48, 96]
+
+
+def test_an_image_that_does_not_fit_and_other_faults_are_told() -> None:
+    with pytest.raises(torch.OutOfMemoryError):
+        best_batch(64, 64, trial(lambda size: 1.0, memory=0))
+
+    def broken(size: int) -> float:
+        raise RuntimeError("the encoder is broken")
+
+    refused(RuntimeError, "broken", best_batch, 64, 64, broken)

@@ -19,9 +19,9 @@ from mi_core.report.model.attacks import InferenceRow, Sweep
 from mi_core.report.model.report import report_from_json as typed
 from mi_core.report.page.html import render_html
 from mi_core.report.pooling import InferenceResult, pool_inferences
-from mi_core.report.terminal import terminal_table
 from mi_core.report.words.numbers import rate
 from tests.mi_core.report.conftest import BARE, estimate, pooled
+from tests.mi_core.report.page.page import said
 
 
 def entry(target: str, seed: int, accuracy: float, epoch: int = 100, **extra: Any) -> dict[str, Any]:
@@ -101,8 +101,6 @@ def test_settings_keep_rows_apart() -> None:
 
 
 def test_the_page_the_terminal_and_the_figures_show_it(inferred: dict[str, Any]) -> None:
-    from rich.console import Console
-
     jsonschema.validate(inferred, schema())
     generator = np.random.default_rng(0)
     one = EmbeddingMap(
@@ -121,11 +119,9 @@ def test_the_page_the_terminal_and_the_figures_show_it(inferred: dict[str, Any])
     page = render_html(typed(inferred), drawings)
     assert 'id="attributes"' in page
     assert "Attribute inference, sweep of attribute_inference.*.share" in page
-    console = Console(width=80)
-    with console.capture() as capture:
-        console.print(terminal_table(typed(inferred)))
-    assert "Attribute inference" in capture.get()
-    assert max(len(line) for line in capture.get().splitlines()) <= 80
+    shown = said(inferred)
+    assert "Attribute inference" in shown
+    assert max(len(line) for line in shown.splitlines()) <= 80
 
 
 def test_a_sweep_keeps_adversaries_apart_and_leaves_out_what_it_changes(inferred: dict[str, Any]) -> None:

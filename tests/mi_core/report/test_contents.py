@@ -14,16 +14,12 @@ import pytest
 
 from mi_core.checks import NumericError, ShapeError
 from mi_core.records import Estimate
-from mi_core.report.contents import (
-    final_rows,
-    primary_row,
-    schema,
-    to_json,
-)
+from mi_core.report.contents import final_rows, primary_row, schema, to_json
 from mi_core.report.figures.data import AttackScores
 from mi_core.report.model.as_json import part_as_json, part_from_json
 from mi_core.report.model.attacks import AttackResult, PooledRow
 from mi_core.report.pooling import bound_parts, pool_seeds
+from tests.raising import refused
 
 
 def rows_of(attacks: list[dict[str, Any]]) -> tuple[PooledRow, ...]:
@@ -69,10 +65,8 @@ def test_the_schema_refuses(spoil: Any, short_report: dict[str, Any]) -> None:
 
 
 def test_missing_parts_are_absent_and_numbers_finite() -> None:
-    with pytest.raises(TypeError, match=r"report\.data\.x is None .* leave a missing part out"):
-        to_json({"data": {"x": None}})
-    with pytest.raises(NumericError, match=r"report\.a\[1\] = nan"):
-        to_json({"a": [0.5, math.nan]})
+    refused(TypeError, r"report\.data\.x is None .* leave a missing part out", to_json, {"data": {"x": None}})
+    refused(NumericError, r"report\.a\[1\] = nan", to_json, {"a": [0.5, math.nan]})
 
 
 def test_pooling_is_by_attack_output_reference_and_epoch(report: dict[str, Any]) -> None:
@@ -155,9 +149,6 @@ def test_scores_are_checked() -> None:
     def made(score: list[float], member: list[bool]) -> AttackScores:
         return AttackScores("a", "t", "backbone", "shadow", 0, np.array(score), np.array(member))
 
-    with pytest.raises(ShapeError, match="membership of the scores of a on t"):
-        made([0.1, 0.2], [True])
-    with pytest.raises(ShapeError, match="need members and non-members, got 2 of 2"):
-        made([0.1, 0.2], [True, True])
-    with pytest.raises(NumericError, match="row 1"):
-        made([0.1, math.inf], [True, False])
+    refused(ShapeError, "membership of the scores of a on t", made, [0.1, 0.2], [True])
+    refused(ShapeError, "need members and non-members, got 2 of 2", made, [0.1, 0.2], [True, True])
+    refused(NumericError, "row 1", made, [0.1, math.inf], [True, False])

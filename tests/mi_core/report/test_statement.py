@@ -6,7 +6,6 @@ import base64
 import json
 from copy import deepcopy
 from itertools import product
-from statistics import NormalDist
 from typing import Any
 
 import jsonschema
@@ -127,37 +126,17 @@ def test_without_a_primary_attack_there_is_nothing_to_state() -> None:
         of_report(typed(report(attacks=[])))
 
 
-def by_hand(told: dict[str, Any], found: dict[str, Any]) -> tuple[str, str]:
-    """The verdict as a reader of the file finds it, who has read the rule's text and knows nothing of this package."""
-    if found["by"] == "lot":
-        return ("leak", "by-lot") if found["p_value"] <= told["level"] else ("no-evidence", "nothing-found")
-    checks = [found[name]["ci95"] for name in ("blind_auc", "control_auc")]
-    d = NormalDist().inv_cdf
-    most = d(max(high for _, high in checks))
-    enough = d(found["attack_auc"]["ci95"][0]) / most >= told["factor"]
-    above = all(found[name]["ci95"][0] > 0 for name in ("delta_auc", "delta_control_auc"))
-    if enough and above:
-        return ("leak", "robust") if found["trained"] else ("undecided", "untrained-references")
-    if any(low > 0.5 for low, _ in checks):
-        return "confounded", "checks-differ"
-    if found["attack_auc"]["ci95"][0] <= 0.5:
-        return "no-evidence", "nothing-found"
-    return "no-evidence", "not-robust" if above else "not-beyond-checks"
-
-
 def test_the_rule_in_numbers_gives_the_verdict() -> None:
-    assert rule(2.0)["text"] == RULE
+    assert rule(2.0) == {"text": RULE, "confidence": 0.95, "level": 0.01, "factor": 2.0}
     seen = set()
     for attack, blind, delta, trained in product((0.45, 0.6, 0.9), (0.45, 0.5, 0.51), (-0.01, 0.01), (True, False)):
         found = validity(attack, blind, delta, trained=trained)
-        slow = by_hand(rule(2.0), found)
-        assert verdict_by_rule(found) == slow == (found["verdict"], found["reason"])
-        seen.add(slow[1])
+        assert verdict_by_rule(found) == (found["verdict"], found["reason"])
+        seen.add(found["reason"])
     expected = {"robust", "untrained-references", "checks-differ", "nothing-found", "not-robust", "not-beyond-checks"}
     assert seen == expected
-    for p_value in (0.01, 0.02):
-        found = validity(0.7, 0.9, -0.1, by="lot", p_value=p_value)
-        assert verdict_by_rule(found) == by_hand(rule(2.0), found)
+    assert verdict_by_rule(validity(0.7, 0.9, -0.1, by="lot", p_value=0.01)) == ("leak", "by-lot")
+    assert verdict_by_rule(validity(0.7, 0.9, -0.1, by="lot", p_value=0.02)) == ("no-evidence", "nothing-found")
     assert verdict_by_rule({"attack_auc": estimate(0.6)}) == ("undecided", "no-checks")
 
 
@@ -200,16 +179,10 @@ def changed(place: str, value: Any) -> dict[str, Any]:
         ([], "its _type is not https://in-toto.io/Statement/v1"),
         ({}, "its _type is not https://in-toto.io/Statement/v1"),
         ({"_type": "https://in-toto.io/Statement/v1"}, "the whole: 'subject' is a required"),
-        (
-            changed("_type", "https://in-toto.io/Statement/v0.1"),
-            "its _type is not https://in-toto.io",
-        ),
+        (changed("_type", "https://in-toto.io/Statement/v0.1"), "its _type is not https://in-toto.io"),
         (changed("predicateType", "https://slsa.dev/provenance/v1"), "its predicateType is not urn:encoder-audit:"),
         (changed("predicate.roles.0.seed", None), "predicate.roles.0: 'seed' is a required"),
-        (
-            changed("predicate.verdict.verdict", "innocent"),
-            "predicate.verdict.verdict: 'innocent' is not one of",
-        ),
+        (changed("predicate.verdict.verdict", "innocent"), "predicate.verdict.verdict: 'innocent' is not one of"),
         (changed("predicate.verdict.delta_auc.n", True), "predicate.verdict.delta_auc.n: True is not of type"),
         (changed("predicate.verdict.delta_auc.ci95", [1, 2, 3]), "delta_auc.ci95: [1, 2, 3] is too long"),
         (changed("subject", []), "subject: [] should be non-empty"),

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
 from mi_core.augmentations.simclr import SimCLRAugmentation
 from mi_core.checks import ConfigError, NumericError
 from mi_core.encoders.checkpoint import fingerprint, load_weights, weights_bytes
-from mi_core.objectives.barlow_twins import BarlowTwinsParameters
-from mi_core.objectives.byol import BYOLParameters
-from mi_core.objectives.moco import MoCoV1Parameters, MoCoV2Parameters, MoCoV3Parameters
+from mi_core.objectives import OBJECTIVES
 from mi_core.objectives.simclr import SimCLRParameters
-from mi_core.objectives.supervised import SupervisedParameters
-from mi_core.objectives.talos import TalosParameters
-from mi_core.objectives.vicreg import VICRegParameters
 from mi_core.training.data import ResidentImages
 from mi_core.training.loop import Pretrainer, PretrainingParameters, audited_encoder
 from mi_core.training.optimizers import OptimizerParameters
+from tests.raising import refused
 
 
 def make_trainer(**changes: object) -> Pretrainer:
@@ -36,25 +34,23 @@ def make_trainer(**changes: object) -> Pretrainer:
     return Pretrainer(data, augmentation, parameters, seed=4)
 
 
-OBJECTIVES = {
-    "simclr": SimCLRParameters(0.2, 32, 16),
-    "moco-v1": MoCoV1Parameters(queue=32, projection_width=16, batch_norm_splits=4),
-    "moco-v2": MoCoV2Parameters(queue=32, projection_width=16, momentum=0.9),
-    "moco-v3": MoCoV3Parameters(projection_hidden=32, projection_width=16),
-    "byol": BYOLParameters(projection_hidden=32, projection_width=16),
-    "barlow-twins": BarlowTwinsParameters(projection_hidden=32, projection_width=16),
-    "vicreg": VICRegParameters(projection_hidden=32, projection_width=16),
-    "supervised": SupervisedParameters(classes=3),
-    "talos": TalosParameters(0.2, 32, 16, values=3),
-}
+HEAD = {"projection_hidden": 32, "projection_width": 16}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "simclr": {"temperature": 0.2, **HEAD},
+    "moco-v1": {"queue": 32, "projection_width": 16, "batch_norm_splits": 4},
+    "moco-v2": {"queue": 32, "projection_width": 16, "momentum": 0.9},
+    "supervised": {"classes": 3},
+    "talos": {"temperature": 0.2, "values": 3, **HEAD},
+} | dict.fromkeys(("moco-v3", "byol", "barlow-twins", "vicreg"), HEAD)
+PARAMETERS = {name: OBJECTIVES[name].Parameters(**settings) for name, settings in SETTINGS.items()}
 
 
-@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("objective", PARAMETERS)
 def test_resumed_equals_continuous(objective: str) -> None:
     """Momentum encoders, queues, their pointers and the shuffling of batches continue where they were."""
 
     def trainer() -> Pretrainer:
-        return make_trainer(objective=objective, objective_parameters=OBJECTIVES[objective])
+        return make_trainer(objective=objective, objective_parameters=PARAMETERS[objective])
 
     straight = trainer()
     for _ in range(6):
@@ -75,7 +71,7 @@ def test_resumed_equals_continuous(objective: str) -> None:
 @pytest.mark.parametrize("stops", [(0,), (1, 2, 3), (5,)])
 def test_a_run_stopped_within_an_epoch_goes_on_with_the_next_step(objective: str, stops: tuple[int, ...]) -> None:
     def trainer() -> Pretrainer:
-        return make_trainer(objective=objective, objective_parameters=OBJECTIVES[objective])
+        return make_trainer(objective=objective, objective_parameters=PARAMETERS[objective])
 
     straight = trainer()
     while straight.epoch < 3:
@@ -145,13 +141,15 @@ def test_audited_encoder_takes_the_trained_weights() -> None:
 
 def test_started_from_another_encoder() -> None:
     """Backbone and fitting heads are taken; the momentum encoder starts as their copy; another backbone is refused."""
-    base = make_trainer(objective="moco-v2", objective_parameters=OBJECTIVES["moco-v2"])
+    base = make_trainer(objective="moco-v2", objective_parameters=PARAMETERS["moco-v2"])
     base.train_epoch()
-    again = make_trainer(objective="moco-v2", objective_parameters=OBJECTIVES["moco-v2"], epochs=3)
+    again = make_trainer(objective="moco-v2", objective_parameters=PARAMETERS["moco-v2"], epochs=3)
     again.start_from(base.encoder())
     assert fingerprint(again.encoder()) == fingerprint(base.encoder())
     assert fingerprint(again.module.key_backbone) == fingerprint(again.module.backbone)
-    head = make_trainer(objective="supervised", objective_parameters=SupervisedParameters(3, freeze_backbone=True))
+    head = make_trainer(
+        objective="supervised", objective_parameters=OBJECTIVES["supervised"].Parameters(3, freeze_backbone=True)
+    )
     fresh = fingerprint(head.module.logits)
     head.start_from(base.encoder())
     before = fingerprint(head.module.backbone)
@@ -163,18 +161,12 @@ def test_started_from_another_encoder() -> None:
 
 
 def test_bad_settings_are_refused() -> None:
-    with pytest.raises(ConfigError, match="batch_size = 64 exceeds the 40 images"):
-        make_trainer(batch_size=64)
-    with pytest.raises(ConfigError, match="precision = 'float16', allowed: bfloat16, float32"):
-        make_trainer(precision="float16")
-    with pytest.raises(ConfigError, match="has 2 values for 1 channels; give 1 or 1"):
-        make_trainer(mean=(0.5, 0.5), std=(0.5, 0.5))
-    with pytest.raises(ConfigError, match="std above 0"):
-        make_trainer(std=(0.0,))
-    with pytest.raises(ConfigError, match="learning_rate"):
-        OptimizerParameters(learning_rate=0)
-    with pytest.raises(ConfigError, match=r"optimizer\.name"):
-        OptimizerParameters(name="lamb")
+    refused(ConfigError, "batch_size = 64 exceeds the 40 images", make_trainer, batch_size=64)
+    refused(ConfigError, "precision = 'float16', allowed: bfloat16, float32", make_trainer, precision="float16")
+    refused(ConfigError, "has 2 values for 1 channels; give 1 or 1", make_trainer, mean=(0.5, 0.5), std=(0.5, 0.5))
+    refused(ConfigError, "std above 0", make_trainer, std=(0.0,))
+    refused(ConfigError, "learning_rate", OptimizerParameters, learning_rate=0)
+    refused(ConfigError, r"optimizer\.name", OptimizerParameters, name="lamb")
 
 
 def test_a_diverging_run_stops() -> None:

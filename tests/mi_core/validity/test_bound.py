@@ -20,14 +20,7 @@ from mi_core.validity.bound import CANNOT_TELL, MET, NOT_MET, auc_limits, outcom
 from tests.mi_core.validity.bounded import AT, PLANTED, SETTINGS, drawn, outcomes
 from tests.raising import refused
 
-DRAWS = 1000
-MOST = binom.ppf(0.999, DRAWS, 0.05)  # errors of 1,000 draws that chance explains: 73
 RECORDED = json.loads((Path(__file__).parents[3] / "configs" / "results" / "bound.json").read_text())
-
-
-@pytest.mark.parametrize("name", SETTINGS)
-def test_met_is_wrong_in_at_most_5_percent(name: str) -> None:
-    assert outcomes(**SETTINGS[name])[MET] <= MOST
 
 
 @pytest.mark.parametrize("name", [*SETTINGS, *PLANTED])
@@ -40,23 +33,6 @@ def test_outcomes_are_as_frequent_as_recorded(name: str) -> None:
 def test_the_record_keeps_its_level() -> None:
     assert RECORDED["draws"] == 10_000
     assert max(RECORDED["shares"][name][MET] for name in SETTINGS) <= binom.ppf(0.999, 10_000, 0.05) / 10_000
-
-
-def test_the_limit_is_no_wider_than_it_has_to_be() -> None:
-    """One attack at the bound: "met" in 5 % of draws, neither fewer nor more, and so is "not met"."""
-    found = outcomes([AT])
-    for said in (MET, NOT_MET):
-        assert binom.ppf(0.001, DRAWS, 0.05) <= found[said] <= MOST
-
-
-def test_ignored_groups_would_be_found_out() -> None:
-    assert outcomes([AT], group=5)[MET] > 2 * MOST
-
-
-def test_planted_aucs_are_told() -> None:
-    assert outcomes([0.5] * 4, side=1500)[MET] >= 0.98 * DRAWS
-    assert outcomes([0.5, 0.7])[NOT_MET] >= 0.98 * DRAWS
-    assert outcomes([0.5] * 4, side=40)[CANNOT_TELL] >= 0.5 * DRAWS
 
 
 def test_limits_are_the_interval_with_the_other_quantile() -> None:

@@ -17,13 +17,6 @@ from tests.raising import refused
 SCORES = st.lists(st.integers(-3, 3), min_size=1, max_size=20)
 
 
-def grouped(generator: np.random.Generator, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Scores of which most of the spread lies between groups, and their groups, in random order."""
-    groups = generator.permutation(np.repeat(10 * np.arange(len(sizes)) - 30, sizes))
-    levels = generator.standard_normal(len(sizes))
-    return levels[(groups + 30) // 10] + 0.1 * generator.standard_normal(len(groups)), groups
-
-
 @settings(max_examples=80)
 @given(SCORES, SCORES)
 def test_p_values_equal_the_definition(candidates: list[int], controls: list[int]) -> None:
@@ -41,30 +34,6 @@ def test_flags_equal_the_step_up_procedure(numerators: list[int], fdr: float) ->
     bound = ordered[max(passed) - 1] if passed else Fraction(-1)
     flagged = flagged_at(q_values(np.array(numerators) / 40), fdr)
     assert flagged.tolist() == [p <= bound for p in exact]
-
-
-def test_q_values_are_the_smallest_rates_that_flag() -> None:
-    p = np.random.default_rng(0).integers(1, 60, 40) / 60
-    q = q_values(p)
-    for rate in (0.2, 0.5, 0.9):
-        np.testing.assert_array_equal(flagged_at(q_values(p), rate), q <= rate)
-    assert all(flagged_at(q_values(p), value)[row] for row, value in enumerate(q))
-    assert not any(flagged_at(q_values(p), 0.999 * value)[row] for row, value in enumerate(q))
-
-
-def test_one_control_of_each_group_makes_a_new_group_exchangeable() -> None:
-    sizes = np.array([1, 2, 3, 5, 8, 13, 40, 60, 80])
-    alone, together = np.zeros(3000), np.zeros(3000)
-    for run in range(3000):
-        generator = np.random.default_rng(run)
-        controls, groups = grouped(generator, sizes)
-        candidate = generator.standard_normal(1) + 0.1 * generator.standard_normal(1)
-        alone[run] = conformal_p_values(candidate, controls)[0]
-        together[run] = conformal_p_values(candidate, controls, groups=groups, seed=run)[0]
-    steps = np.arange(1, 11) / 10
-    error = np.sqrt(steps * (1 - steps) / 3000)
-    assert (np.abs((together[:, None] <= steps + 1e-9).mean(axis=0) - steps) <= 4 * error + 1e-12).all()
-    assert (alone <= 0.05).mean() > 0.1  # all controls one by one: twice the errors
 
 
 def test_every_control_of_a_group_is_drawn_alike() -> None:

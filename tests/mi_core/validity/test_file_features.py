@@ -11,6 +11,7 @@ from PIL import Image
 
 from mi_core.checks import ConfigError, ShapeError
 from mi_core.validity.file_features import FILE_FEATURES, file_features, pixel_features, pixel_names
+from tests.raising import refused
 
 SCENE = np.clip(
     128
@@ -101,7 +102,5 @@ def test_small_images_have_numbers_too(size: int) -> None:
 
 
 def test_what_is_no_image_is_told() -> None:
-    with pytest.raises(ConfigError, match="these 9 bytes are no image"):
-        file_features(b"not a jpg")
-    with pytest.raises(ShapeError, match="image has shape"):
-        pixel_features(np.zeros((4, 4), dtype=np.uint8))
+    refused(ConfigError, "these 9 bytes are no image", file_features, b"not a jpg")
+    refused(ShapeError, "image has shape", pixel_features, np.zeros((4, 4), dtype=np.uint8))

@@ -9,19 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageEnhance
-from scipy.fft import dctn, idctn
+from scipy.fft import dctn
 from sklearn.datasets import load_sample_images
 
 from mi_core.checks import ConfigError, ShapeError
 from mi_core.validity import near_duplicates
-from mi_core.validity.near_duplicates import (
-    clusters,
-    confirmed,
-    descriptors,
-    near_pairs,
-    perceptual_hash,
-)
-from tests.mi_core.validity.hashes import all_pairs, differing
+from mi_core.validity.near_duplicates import clusters, confirmed, descriptors, near_pairs, perceptual_hash
+from tests.mi_core.validity.test_hash_tables import all_pairs, differing
 from tests.raising import refused
 
 
@@ -73,23 +67,6 @@ def test_a_hash_is_a_matter_of_the_pixels_alone() -> None:
     grey = images[:, :1]
     np.testing.assert_array_equal(perceptual_hash(grey), perceptual_hash(np.repeat(grey, 3, axis=1)))
     assert perceptual_hash(images[:0]).shape == (0,)
-
-
-def planted(amplitude: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """An image whose 63 coefficients are one to three amplitudes, plus or minus, and whether each is plus."""
-    generator = np.random.default_rng(seed)
-    levels = generator.permutation(np.concatenate([np.linspace(1, 3, 31), -np.linspace(1, 3, 32)]))
-    coefficients = np.zeros((32, 32))
-    coefficients[:8, :8] = np.concatenate([[128 * 32], amplitude * levels]).reshape(8, 8)
-    return np.rint(idctn(coefficients, norm="ortho")).astype(np.uint8)[None, None], levels > 0
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_planted_signs_are_read_and_faint_ones_are_not(seed: int) -> None:
-    image, plus = planted(8.0, seed)  # 16 coefficients lie 8 below the highest negative one
-    (word,) = perceptual_hash(image)
-    assert [(int(word) >> bit) & 1 == 1 for bit in range(1, 64)] == plus.tolist()
-    assert perceptual_hash(planted(2.0, seed)[0]).tolist() == [0]
 
 
 def test_flat_images_are_told_and_in_no_pair() -> None:

@@ -31,8 +31,8 @@ from tests.pipelines.mistakes import message
         ({"validity": {"factor": 0.5}}, "validity.factor"),
         ({"attacks.0": {"attack": "lpla", "reference": "audited"}}, "lpla cannot be fitted on 'audited'; it needs"),
         (
-            {"attacks.0": {"attack": "combined", "parts": "32", "outputs": ["projection"]}},
-            "outputs = 'projection', allowed: backbone",
+            {"attacks.0": {"attack": "combined", "caption": True, "outputs": ["backbone"]}},
+            "outputs = 'backbone', allowed: projection",
         ),
         ({"data.group_by": "class"}, "from = 'class', allowed: key, json:<field>"),
         ({"data.near_duplicates": {"distance": 9}}, "data.near_duplicates.distance = 9: allowed is at most"),

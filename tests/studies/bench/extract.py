@@ -6,30 +6,31 @@ one that lets wait.
 
 from __future__ import annotations
 
+import os
 import statistics
 import tarfile
 import tempfile
-from collections.abc import Iterable
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rich import box
-from rich.console import Group, RenderableType
-from rich.table import Table
-
 from pipelines.console import count_of, say
 from pipelines.data.read.shard_paths import expand
-from pipelines.run.machine import cpus
-from tests.studies.bench import scale
-from tests.studies.bench.cases import chosen_of, dated
-from tests.studies.bench.extraction import EXTRACTION_CASES, VIEWS, crews, figures
+from pipelines.extract.stream import READERS_PER_ACTOR
+from pipelines.run.machine import cpus, descendants
+from tests.studies.bench.extraction import EXTRACTION_CASES, VIEWS, ExtractionCase, crews, figures
 from tests.studies.bench.pipeline import ROLES, Pipeline, query_config, smooth_shards
+from tests.studies.bench.setting import LATENCY_REQUESTS, LATENCY_VIEWS, chosen_of, dated
 
 OTHERS = ("memory", "scaling")
 IMAGES = 20_000  # of a turn through Ray, at most
 TURN_SECONDS, CHUNK_SECONDS = 20.0, 1.25  # that a turn through Ray, and a chunk of a worker, takes about
 BATCH_VIEWS = 256  # enough to draw views in good company, few enough for the caches of a core
 TRIAL_SECONDS, WAY_SECONDS = 3.0, 6.0  # of a turn of the other ways
+LATENCY, LATENCY_CHUNKS = "tests.studies.bench.setting:slow_answer", 8  # chunks per worker
+SIDE, SHARD, CHUNK, QUERIES = 256, 240, 24, 2  # pixels, images per shard and per chunk, views
 
 
 def run(
@@ -54,9 +55,9 @@ def run(
         folder = Path(place)
         for name in chosen:
             if name == "memory":
-                result["memory"] = scale.memory(folder / "memory", cores)
+                result["memory"] = memory(folder / "memory", cores)
             elif name == "scaling":
-                result["scaling"] = scale.scaling(folder / "scaling", rounds)
+                result["scaling"] = scaling(folder / "scaling", rounds)
             else:
                 result["cases"][name] = _case(name, data, folder / name, cores, rounds)
     return dated(**result, images=data or "random")
@@ -107,34 +108,75 @@ def _enough(pattern: str) -> list[str]:
     return found
 
 
-def table(result: dict[str, Any]) -> Group:
-    """The result for a terminal."""
-    parts: list[RenderableType] = []
-    for case, found in result["cases"].items():
-        title = f"{case}: images per second, median of the rounds (least to most)"
-        shown = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-        shown.add_column("way", no_wrap=True)
-        shown.add_column("images / s", justify="right", no_wrap=True)
-        shown.add_column("Ray is", justify="right", no_wrap=True)
-        shown.add_column("layout")
-        for workers, turns in found["ray"].items():
-            start = turns["start_seconds"]["median"]
-            layout = f"{count_of(int(workers), 'worker', 'workers')}, started in {start:.0f} s"
-            shown.add_row("Ray", _rates(turns), "", layout)
-        for way in ("naive", "loop", "encoder_only"):
-            ratio = f"{found[f'ray_over_{way}']:.2f} x"
-            shown.add_row(way.replace("_", " "), _rates(found[way]), ratio, found[way]["layout"])
-        parts.append(shown)
-    if "memory" in result:
-        one, ten = result["memory"]["peak_pss_mb"]
-        ratio = result["memory"]["peak_rss_10x_over_1x"]
-        parts.append(f"Peak memory at 10 times the shards: {ten:,.0f} MB, {ratio:.2f} x the {one:,.0f} MB at 1 time")
-    if "scaling" in result:
-        ratio = result["scaling"]["latency_bound_8_over_1"]
-        parts.append(f"Eight workers that wait for their encoder: {ratio:.2f} x one")
-    return Group(*parts)
+def scaling(folder: Path, rounds: int) -> dict[str, Any]:
+    """Eight workers against one on an encoder that answers up to 64 views after 50 ms."""
+    per_chunk = LATENCY_REQUESTS * LATENCY_VIEWS // VIEWS
+    shards = expand(smooth_shards(folder / "data", 16, 8, LATENCY_CHUNKS * per_chunk))
+    given: dict[str, Any] = {"load": f"python:{LATENCY}", "trust_code": True, "fresh": False, "mean": None, "std": None}
+    ours = {}
+    for workers in (1, 8):
+        images = workers * LATENCY_CHUNKS * per_chunk
+        config = query_config(
+            ExtractionCase("conv4", 16), shards[:workers], images, per_chunk, workers, LATENCY_VIEWS, **given
+        )
+        ours[workers] = Pipeline(config, folder / str(workers))
+    for _ in range(rounds):
+        for pipeline in ours.values():
+            pipeline.turn()
+    found = {workers: pipeline.figures() for workers, pipeline in ours.items()}
+    ratio = found[8]["images_per_second"]["median"] / found[1]["images_per_second"]["median"]
+    say("bench", f"scaling: 8 workers are {ratio:.2f} times as fast as one where the encoder lets wait")
+    return {
+        "latency_bound_8_over_1": round(ratio, 3),
+        "workers": {str(workers): entry for workers, entry in found.items()},
+        "requests_per_chunk": LATENCY_REQUESTS,
+    }
 
 
-def _rates(found: dict[str, Any]) -> str:
-    rates = found["images_per_second"]
-    return f"{rates['median']:,.1f} ({rates['least']:,.1f} to {rates['most']:,.1f})"
+def memory(folder: Path, cores: int) -> dict[str, Any]:
+    """Peak memory of all processes at ten times the shards over that at one times."""
+    in_flight = (READERS_PER_ACTOR * 3 + 3) * cores * CHUNK
+    few = -(-4 * in_flight // SHARD)
+    shards = expand(smooth_shards(folder / "data", SIDE, 10 * few, SHARD))
+    peaks, counts = [], []
+    for times in (1, 10):
+        images = times * few * SHARD
+        config = query_config(ExtractionCase("conv4", SIDE), shards[: times * few], images, CHUNK, cores, 64, QUERIES)
+        with peak_memory() as peak:
+            Pipeline(config, folder / str(times)).turn()
+        peaks.append(peak[0])
+        counts.append(images)
+    ratio = peaks[1] / peaks[0]
+    say("bench", f"memory: {ratio:.2f} times the peak with {counts[1]:,} images of {SIDE} px as with {counts[0]:,}")
+    return {
+        "peak_rss_10x_over_1x": round(ratio, 3),
+        "peak_pss_mb": [round(peak / 2**20, 1) for peak in peaks],
+        "images": counts,
+        "in_flight": in_flight,
+    }
+
+
+@contextmanager
+def peak_memory() -> Iterator[list[int]]:
+    """The highest sum of proportional set sizes of this process and its children during the block, in bytes."""
+    own, peak, ended = os.getpid(), [0], threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(0.25):
+            peak[0] = max(peak[0], sum(map(_proportional_set_size, [own, *(child.pid for child in descendants(own))])))
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield peak
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _proportional_set_size(process: int) -> int:
+    try:
+        lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0
+    return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))

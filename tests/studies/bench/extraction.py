@@ -277,8 +277,4 @@ def _encoder_only(setting: Setting) -> Iterator[int]:
         yield READY_VIEWS // VIEWS
 
 
-WAYS: dict[str, Callable[[Setting], Iterator[int]]] = {
-    "naive": _naive,
-    "loop": _loop,
-    "encoder_only": _encoder_only,
-}
+WAYS: dict[str, Callable[[Setting], Iterator[int]]] = {"naive": _naive, "loop": _loop, "encoder_only": _encoder_only}

@@ -15,7 +15,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -29,15 +28,13 @@ from typing import Any
 import numpy as np
 import yaml
 from PIL import Image
-from rich import box
-from rich.console import Group, RenderableType
-from rich.table import Table
 
 from pipelines.console import count_of, say
 from pipelines.errors import UserError
 from pipelines.run.folder import PROGRESS
 from pipelines.run.machine import Process, cpus, descendants
-from tests.studies.bench.cases import dated
+from tests.conftest import S3_REQUESTS, one_at_a_time
+from tests.studies.bench.setting import dated
 
 SIZES = (100_000, 1_000_000)
 SHARDS = 50  # of the candidates, and of the controls
@@ -45,7 +42,6 @@ ENCODERS = ("target", "control")
 STAGES = ("data", "pretrain", "extract", "attack", "report")
 _SIDE, _VIEWS = 8, 2
 _EVERY = 0.2  # seconds between two looks at the processes
-_SIZES_MB = ("driver_peak_mb", "largest_process_mb")
 _STORED, _STORED_CHUNK = 2000, 50  # images of the run on an object store, and of one chunk
 
 
@@ -241,20 +237,13 @@ def _object_store() -> Iterator[tuple[dict[str, str], list[str]]]:
     import boto3
     from moto.server import ThreadedMotoServer
 
-    seen: list[str] = []
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
+    S3_REQUESTS.clear()
     try:
         serving: Any = server._server
-        answer, lock = serving.app, threading.Lock()
-
-        def counted(environ: dict[str, Any], respond: Any) -> list[bytes]:
-            with lock:
-                seen.append(f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}")
-                return list(answer(environ, respond))
-
-        serving.app = counted
+        serving.app = one_at_a_time(serving.app)
         endpoint = f"http://127.0.0.1:{server.get_host_and_port()[1]}"
         settings = {
             "AWS_ENDPOINT_URL": endpoint,
@@ -265,7 +254,7 @@ def _object_store() -> Iterator[tuple[dict[str, str], list[str]]]:
         }
         keys = {name.lower(): settings[name] for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")}
         boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1", **keys).create_bucket(Bucket="bucket")
-        yield settings, seen
+        yield settings, S3_REQUESTS
     finally:
         server.stop()
 
@@ -311,32 +300,3 @@ def _write_shard(images: int, work: tuple[int, str, int]) -> None:
             buffer = io.BytesIO()
             Image.fromarray(image).save(buffer, "PNG", compress_level=0)
             writer.write({"__key__": f"{shard:06d}{row:07d}", "png": buffer.getvalue()})
-
-
-def table(result: dict[str, Any]) -> Group:
-    """The result for a terminal."""
-    parts: list[RenderableType] = []
-    found = result["sizes"]
-    for size, entry in found.items():
-        title = f"{int(size):,} images: costs of a sample, by stage"
-        shown = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-        shown.add_column("stage", no_wrap=True)
-        for name in ("wall s", "CPU µs", "driver µs", "driver MB", "largest other MB"):
-            shown.add_column(name, justify="right", no_wrap=True)
-        for stage, costs in entry["stages"].items():
-            numbers = (costs[name] for name in ("wall_seconds", "cpu_us", "driver_us", *_SIZES_MB))
-            shown.add_row(stage, *(f"{number:,.1f}" for number in numbers))
-        parts.append(shown)
-    driver = result["driver"]
-    parts.append(
-        f"The driver holds {driver['peak_mb']:,.0f} MB at most, {driver['peak_10x_over_1x']:.2f} times as much as with "
-        f"the fewest images. It works {driver['us_per_sample']:.1f} µs for each, its start included"
-        + (f", and {driver['us_per_further_sample']:.1f} µs for each further one." if len(found) > 1 else ".")
-    )
-    if "object_store" in result:
-        stored = result["object_store"]
-        parts.append(
-            f"An object store sees {stored['requests_per_chunk']:.2f} requests for each chunk that is written, and "
-            f"{stored['read_requests_per_chunk']:.2f} when attacks read it."
-        )
-    return Group(*parts)

@@ -109,11 +109,7 @@ def query_config(
             "precision": case.precision,
         },
         "attacks": [{"attack": "encodermi-t", "target": name, "reference": "known"} for name in names],
-        "resources": {
-            "encoder_actors": workers,
-            "actor_cpus": min(0.75, 0.75 * cpus() / workers),
-            "reader_cpus": 0.25,
-        },
+        "resources": {"encoder_actors": workers, "actor_cpus": min(0.75, 0.75 * cpus() / workers), "reader_cpus": 0.25},
     }
     return parse(stated, "bench")
 

@@ -10,22 +10,29 @@ from __future__ import annotations
 import copy
 import statistics
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from PIL import Image
 
 from mi_core.augmentations.simclr import SimCLRAugmentation
 from mi_core.checks import ConfigError, check_choice
+from mi_core.images import Decoder, decode
 from mi_core.objectives.simclr import SimCLRParameters, nt_xent
 from mi_core.runtime import keep_freed_memory
 from mi_core.training.data import ResidentImages
 from mi_core.training.loop import Pretrainer, PretrainingParameters
 from mi_core.training.optimizers import OptimizerParameters
-from tests.studies.bench.setting import MEAN, RECIPE, STD, spread, torchvision_view
+from pipelines.config.sections.sources import SourceConfig
+from pipelines.console import say
+from pipelines.data.read.sources import Source
+from pipelines.errors import UserError
+from pipelines.run.machine import cpus
+from tests.studies.bench.setting import MEAN, RECIPE, STD, chosen_of, dated, spread, torchvision_view
 
 TEMPERATURE = 0.5
 WARM_STEPS = 2
@@ -295,3 +302,53 @@ def _summary(ways: Sequence[Way], case: TrainingCase, precision: str, threads: i
         "steps_per_round": case.steps,
     }
     return result
+
+
+CASES = {  # name in the result: case, precision
+    "small": ("small", "float32"),
+    "small-bfloat16": ("small", "bfloat16"),
+    "resnet18": ("resnet18", "float32"),
+    "resnet18-bfloat16": ("resnet18", "bfloat16"),
+}
+IMAGES = 1000
+
+
+def run(cases: Iterable[str] = (), *, data: str | None = None, threads: int | None = None) -> dict[str, Any]:
+    """Measure the cases and return ``{"cases": {name: ratios and rates}, ...}``.
+
+    Args:
+        cases: keys of `CASES`; none: all.
+        data: shards to take images from; None: smooth random ones, which cost the same.
+        threads: cores to use; None: all.
+
+    Raises:
+        UserError: no such case, or too few images.
+    """
+    chosen = chosen_of(cases, CASES)
+    images = torch.from_numpy(_random_images() if data is None else _images(data))
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    cores = threads or cpus()
+    results = {}
+    for name in chosen:
+        case, precision = CASES[name]
+        results[name] = training_benchmark(case, images, precision=precision, threads=cores, device=device)
+        ratios = {key: value for key, value in results[name].items() if key.startswith("ours_over")}
+        say("bench", f"{name}: " + ", ".join(f"{key} {value}" for key, value in ratios.items()))
+    return dated(cases=results, images=data or "random")
+
+
+def _random_images() -> np.ndarray:
+    """(N, 3, 32, 32) uint8: random colours, blurred by enlarging."""
+    coarse = np.random.default_rng(0).integers(0, 256, (IMAGES, 3, 8, 8), dtype=np.uint8)
+    return coarse.repeat(4, axis=2).repeat(4, axis=3)
+
+
+def _images(pattern: str) -> np.ndarray:
+    source, decoder = SourceConfig(kind="shards", path=pattern), Decoder(32)
+    found: list[np.ndarray] = []
+    for item in Source(source).items():
+        for sample in Source(source).read(item):
+            found.append(decode(sample.image, decoder))
+            if len(found) == IMAGES:
+                return np.stack(found)
+    raise UserError(f"{pattern} holds {len(found)} images, the benchmark needs {IMAGES}")

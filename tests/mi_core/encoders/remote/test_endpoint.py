@@ -222,10 +222,7 @@ def test_a_bad_row_names_the_image(server: FaultyServer, fault: Any, message: st
         (lambda reply: reply._replace(content=b"<html>busy</html>"), "the answer is no JSON: '<html>busy</html>'"),
         (lambda reply: reply._replace(content={"vectors": []}), "the answer has no .*embeddings"),
         (lambda reply: reply._replace(content=[1]), "the answer has no .*embeddings"),
-        (
-            lambda reply: reply._replace(content={"embeddings": {"pooled": [[1.0]]}}),
-            "no output 'backbone'.* pooled",
-        ),
+        (lambda reply: reply._replace(content={"embeddings": {"pooled": [[1.0]]}}), "no output 'backbone'.* pooled"),
     ],
 )
 def test_a_bad_answer_is_one_line(server: FaultyServer, fault: Any, message: str) -> None:
@@ -320,10 +317,7 @@ def test_a_key_is_sent_and_told_to_nobody(server: FaultyServer) -> None:
         ({"url": "http://host/a b"}, "allowed: http://... or https://..."),
         ({"url": "https://user:hushed@host/x"}, "url holds a user or password, which would be shown"),
         ({"url": "ftp://user:hushed@host/x?a=hushed"}, "url = 'host/x', allowed: http"),
-        (
-            {"url": "https://host/sk-proj-hushed" + "a1" * 9 + "/x"},
-            "url holds a key of an API, which would be shown",
-        ),
+        ({"url": "https://host/sk-proj-hushed" + "a1" * 9 + "/x"}, "url holds a key of an API, which would be shown"),
         ({"url": "host/hf_hushed" + "a1" * 14}, "url holds a token of Hugging Face, which would be shown"),
         ({"query": {"sig": "hushed" + "a1" * 15}}, "query.sig holds a key of Azure, which .*variable in query_env.sig"),
         ({"url": "https://host/x?auth=hushed"}, "url holds something after https://host/x, which would be shown"),

@@ -21,10 +21,7 @@ class Clock:
         return self.now
 
 
-@given(
-    rate=st.floats(0.1, 1000),
-    steps=st.lists(st.floats(0, 5), min_size=1, max_size=60),
-)
+@given(rate=st.floats(0.1, 1000), steps=st.lists(st.floats(0, 5), min_size=1, max_size=60))
 def test_no_stretch_of_time_holds_more_requests_than_the_rate(rate: float, steps: list[float]) -> None:
     """Oracle: T seconds, from any request on, hold at most 1 + T x rate of them; and no token is wasted."""
     clock = Clock()

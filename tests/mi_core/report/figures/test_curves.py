@@ -10,13 +10,7 @@ import jsonschema
 import numpy as np
 import pytest
 
-from mi_core.report.contents import (
-    final_rows,
-    known_in_words,
-    pooled_rows,
-    schema,
-    side_by_side,
-)
+from mi_core.report.contents import final_rows, known_in_words, pooled_rows, schema, side_by_side
 from mi_core.report.figures.curves import comparison_figures, sweep_figures
 from mi_core.report.figures.data import AttackScores, FigureData
 from mi_core.report.figures.figures import draw_figures
@@ -24,10 +18,9 @@ from mi_core.report.model.as_json import part_as_json
 from mi_core.report.model.attacks import Knowledge
 from mi_core.report.model.report import report_from_json as typed
 from mi_core.report.page.html import render_html
-from mi_core.report.terminal import terminal_table
 from mi_core.report.words.numbers import rate
 from tests.mi_core.report.conftest import pooled
-from tests.mi_core.report.page.page import Page
+from tests.mi_core.report.page.page import Page, said
 
 
 def moved(rows: list[dict[str, Any]], shift: float, queries: int) -> list[dict[str, Any]]:
@@ -94,16 +87,11 @@ def test_what_an_audited_image_cost_is_drawn_where_that_differs(swept: dict[str,
 
 
 def test_the_page_and_the_terminal_show_the_points(swept: dict[str, Any]) -> None:
-    from rich.console import Console
-
     page = render_html(typed(swept), draw_figures(typed(swept), FigureData()))
     assert 'id="sweeps"' in page
     point = next(row for row in swept["sweeps"][0]["points"][1]["rows"] if row.get("primary"))
     assert rate(point["accuracy"]["value"]) in page
-    console = Console(width=80)
-    with console.capture() as capture:
-        console.print(terminal_table(typed(swept)))
-    shown = capture.get()
+    shown = said(swept)
     assert "Sweep of attacks.*.views: encodermi-v" in shown
     assert "Sweep of nothing" not in shown
     assert max(len(line) for line in shown.splitlines()) <= 80

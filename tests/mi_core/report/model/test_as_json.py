@@ -17,6 +17,7 @@ from mi_core.report.model.as_json import part_as_json, part_from_json
 from mi_core.report.model.judgement import Detectable, Evidence
 from mi_core.report.model.report import Report, report_as_json, report_from_json
 from tests.mi_core.report.conftest import BARE, make_asked, make_full, make_report
+from tests.raising import refused
 
 
 def in_order(entry: Any, written: Any) -> Any:
@@ -110,13 +111,10 @@ def test_a_wrong_type_is_named(place: str, value: Any, fault: str) -> None:
     for name in above:
         inner = inner[int(name) if name.isdigit() else name]
     inner[last] = value
-    with pytest.raises(TypeError, match=fault):
-        report_from_json(entry)
+    refused(TypeError, fault, report_from_json, entry)
 
 
 def test_a_pair_has_two_entries() -> None:
     assert part_from_json(tuple[float, float], [1, 2.5]) == (1, 2.5)
-    with pytest.raises(TypeError, match="ci95 has 3 entries, expected 2"):
-        part_from_json(tuple[float, float], [1, 2, 3], "ci95")
-    with pytest.raises(TypeError, match="the whole is 'x', expected dict"):
-        part_from_json(Evidence, "x")
+    refused(TypeError, "ci95 has 3 entries, expected 2", part_from_json, tuple[float, float], [1, 2, 3], "ci95")
+    refused(TypeError, "the whole is 'x', expected dict", part_from_json, Evidence, "x")

@@ -51,19 +51,16 @@ def page_that_says(report: Mapping[str, Any], *texts: str) -> Page:
     jsonschema.validate(report, schema())
     page = Page(render_html(typed(report), {}))
     for whole in (True, False):
-        console = Console(width=1000)
-        with console.capture() as capture:
-            console.print(terminal_table(typed(report), whole=whole))
-        shown = " ".join(capture.get().split())
+        shown = " ".join(said(report, 1000, whole=whole).split())
         for text in texts:
             assert text in page.text and text in shown
     return page
 
 
-def said(report: dict[str, Any], width: int = 80) -> str:
+def said(report: Mapping[str, Any], width: int = 80, *, whole: bool = True) -> str:
     console = Console(width=width, color_system=None, record=True, file=None, force_terminal=False)
     with console.capture() as capture:
-        console.print(terminal_table(typed(report)))
+        console.print(terminal_table(typed(report), whole=whole))
     return capture.get()
 
 

@@ -7,18 +7,16 @@ import re
 from collections.abc import Callable
 
 import pytest
-from rich.console import Console
 
 from mi_core.records import Estimate
 from mi_core.report.figures.data import FigureData
 from mi_core.report.figures.figures import draw_figures
 from mi_core.report.model.report import report_from_json as typed
 from mi_core.report.page.html import render_html
-from mi_core.report.terminal import terminal_table
 from mi_core.report.words.numbers import chance, count, percent, plain, rate, setting, share, small, times
 from mi_core.report.words.sides import rate_or_share, sides_of
 from tests.mi_core.report.conftest import MEMORISED, REFUTED, make_asked, make_report, search
-from tests.mi_core.report.page.page import Page
+from tests.mi_core.report.page.page import Page, said
 
 POWER = re.compile(r"\d[eE][+-−]?\d|×\s*10")
 WAYS: tuple[Callable[[float], str], ...] = (
@@ -68,11 +66,9 @@ def test_a_page_a_figure_and_a_terminal_say_no_power_of_ten(size: float, figure_
     figures = draw_figures(typed(report), FigureData(scaled, figure_data.losses[:1]))
     source = render_html(typed(report), figures)
     readable = re.sub(r"<(style|code)\b.*?</\1>", "", source, flags=re.DOTALL)
-    said = [*Page(readable).words, *(one.alt for one in figures.values())]
-    console = Console(width=200)
-    with console.capture() as capture:
-        console.print(terminal_table(typed(report)))
-    assert [text for text in (*said, *capture.get().splitlines()) if POWER.search(text)] == []
+    told = [*Page(readable).words, *(one.alt for one in figures.values())]
+    shown = said(report, 200)
+    assert [text for text in (*told, *shown.splitlines()) if POWER.search(text)] == []
 
 
 def test_shares_of_images_are_percentages_wherever_they_stand() -> None:
@@ -87,10 +83,8 @@ def test_shares_of_images_are_percentages_wherever_they_stand() -> None:
     (row,) = (row for row in asked["pooled"] if row.get("primary"))
     above = rate_or_share(Estimate.from_json(row["tpr_at_fpr"]["0.1"]), sides_of(typed(asked)))
     assert above.count("%") == 3 and f"{above} n 440" in text
-    console = Console(width=200)
-    with console.capture() as capture:
-        console.print(terminal_table(typed(asked)))
-    assert "share of your images used: 62 % [50 %, 70 %]" in capture.get().lower()
+    shown = said(asked, 200)
+    assert "share of your images used: 62 % [50 %, 70 %]" in shown.lower()
     known = make_report((0,), (400,))
     rated = Estimate.from_json(known["pooled"][0]["tpr_at_fpr"]["0.1"])
     assert "%" not in rate_or_share(rated, sides_of(typed(known)))

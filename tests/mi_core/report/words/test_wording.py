@@ -5,11 +5,8 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from rich.console import Console
-
 from mi_core.report.model.report import report_from_json as typed
 from mi_core.report.page.html import render_html
-from mi_core.report.terminal import terminal_table
 from mi_core.report.words import wording
 from tests.mi_core.report.page.page import said
 
@@ -61,19 +58,14 @@ def test_the_terminal_does_not_read_names_as_markup(short_report: dict[str, Any]
 
 def test_the_short_form_for_the_terminal(report: dict[str, Any]) -> None:
     """The verdict, its controls and the primary table; the names of everything else."""
-    console = Console(width=100)
-    with console.capture() as capture:
-        console.print(terminal_table(typed(report), whole=False))
-    text = capture.get()
+    text = said(report, 100, whole=False)
     lead = next(row for row in report["pooled"] if row.get("primary"))
     assert f"Attacks on {lead['target']}, {lead['output']} output" in text
     assert text.count("Attacks on") == 1
     assert "What a leak takes" in text
     assert "In the report, and here with -v: other outputs" in " ".join(text.split())
     assert "Where the time went" not in text
-    with console.capture() as capture:
-        console.print(terminal_table(typed(report)))
-    assert len(capture.get().splitlines()) > 1.5 * len(text.splitlines())
+    assert len(said(report, 100).splitlines()) > 1.5 * len(text.splitlines())
 
 
 def test_a_check_that_saw_nothing_is_no_reason_for_confounded(report: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Candidates against controls: Welch's formula, relabelling, the effect and its needs, and how often each is wrong."""
+"""Candidates against controls: Welch's formula, relabelling, the effect and its needs."""
 
 from __future__ import annotations
 
@@ -105,31 +105,9 @@ def test_relabelling_counts_the_data_where_the_sides_hardly_vary() -> None:
     assert result.permutation_p == pytest.approx(1 / 20, abs=0.01)  # 20 relabellings, the data is one
 
 
-@pytest.mark.parametrize(("skewed", "n", "m"), [(False, 40, 40), (True, 15, 60)])
-def test_false_alarms_of_exchangeable_samples(skewed: bool, n: int, m: int) -> None:
-    generator = np.random.default_rng(n)
-    draw = generator.standard_exponential if skewed else generator.standard_normal
-    candidate = np.arange(n + m) < n
-    p = np.array(
-        [dataset_test(draw(n + m), candidate, seed=seed, permutations=99).permutation_p for seed in range(2000)]
-    )
-    assert (p <= 0.05).mean() <= 0.065  # 3 standard errors
-    assert (p <= 0.01).mean() <= 0.017
-    assert (p <= 0.5).mean() >= 0.46  # not merely careful
-
-
-@pytest.mark.parametrize("skewed", [pytest.param(False, marks=pytest.mark.slow), True])
-def test_false_alarms_of_groups_and_without_them(skewed: bool) -> None:
-    rates = []
-    for use in (True, False):
-        tests = []
-        for seed in range(2000 if use else 400):
-            scores, candidate, ids = grouped(seed, (30, 50), skewed=skewed)
-            tests.append(dataset_test(scores, candidate, seed=seed, groups=ids if use else None, permutations=99))
-        p = np.array([(test.welch_p, test.permutation_p) for test in tests])
-        rates.append([(p <= 0.05).mean(axis=0), (p <= 0.01).mean(axis=0)])
-    assert (rates[0][0] <= 0.065).all() and (rates[0][1] <= 0.017).all()
-    assert (rates[1][0] > 0.12).all() and (rates[1][1] > 0.05).all()  # dependent samples taken for independent ones
+def test_where_no_relabelling_reaches_the_data_p_is_not_zero() -> None:
+    scores, candidate, _ = grouped(0, (60, 60))
+    assert dataset_test(scores + 5 * candidate, candidate, seed=0, permutations=99).permutation_p == 1 / 100
 
 
 def test_the_wrong_direction_is_told_and_is_no_evidence() -> None:
@@ -163,17 +141,6 @@ def test_effect_and_its_error_equal_the_loop_that_leaves_groups_out() -> None:
     assert effect.value == pytest.approx(loop_hedges(scores, candidate, 23))
     assert effect.high - effect.value == pytest.approx(stats.t.ppf(0.975, df) * math.sqrt(sum(parts)))
     assert effect.value - effect.low == pytest.approx(effect.high - effect.value)
-
-
-def test_effect_of_groups_covers_the_truth_and_of_samples_does_not() -> None:
-    covered = np.zeros(2)
-    for seed in range(500):
-        scores, candidate, ids = grouped(seed, (60, 80))
-        for column, groups in enumerate((ids, None)):
-            effect = dataset_test(scores + 0.5 * candidate, candidate, seed=0, groups=groups, permutations=1).effect
-            covered[column] += effect is not None and effect.low <= 0.5 <= effect.high
-    assert 0.925 <= covered[0] / 500 <= 0.975
-    assert covered[1] / 500 < 0.85
 
 
 @pytest.mark.parametrize(("gap", "spread", "ratio"), [(0.4, 1.0, 1), (0.5, 2.0, 3), (3.0, 1.0, 1)])

@@ -101,7 +101,7 @@ def test_groups_that_differ_by_themselves_do_not_count_as_known() -> None:
 def test_the_bound_of_what_is_left_holds(left: float) -> None:
     """The share that is left, of AUC above 1/2: in 97.5 % of draws it is below the bound."""
     truth = (auc_of(left) - 0.5) / (auc_of(1.5) - 0.5)
-    draws = 200
+    draws = 100
     bounds = [forgetting([drawn(100, 100 + seed, left=left)]).left_at_most for seed in range(draws)]
     missed = sum(bound is not None and bound < truth - 0.005 for bound in bounds)
     assert missed <= binom.ppf(0.999, draws, 0.025)

@@ -1,4 +1,4 @@
-"""Posteriors of single candidates: the paper in loops, the exact posterior of normal mixtures, and their bounds."""
+"""Posteriors of single candidates: the paper in loops, and their bounds."""
 
 from __future__ import annotations
 
@@ -25,12 +25,6 @@ def mixture(
     scores, controls = generator.standard_normal(n) + gap * member, generator.standard_normal(m)
     inside, outside = share * norm.pdf(scores, gap), (1 - share) * norm.pdf(scores)
     return scores, controls, member, inside / (inside + outside)
-
-
-def calibration_error(predicted: np.ndarray, member: np.ndarray) -> float:
-    """Expected calibration error over ten bins."""
-    bins = np.minimum((10 * predicted).astype(int), 9)
-    return sum(abs((predicted - member)[bins == index].sum()) for index in range(10)) / len(predicted)
 
 
 def loop_isotonic(x: list[float], y: list[float], w: list[float]) -> tuple[list[float], list[float]]:
@@ -88,31 +82,6 @@ def test_posteriors_equal_the_loops(candidates: list[int], controls: list[int], 
     )
 
 
-@pytest.mark.parametrize(
-    ("n", "share", "largest_error", "largest_calibration"),
-    [
-        (200, 0.1, 0.053, 0.048),
-        (1000, 0.1, 0.040, 0.030),
-        (5000, 0.1, 0.027, 0.016),
-        (200, 0.5, 0.08, 0.09),
-        (1000, 0.5, 0.052, 0.05),
-        (5000, 0.5, 0.033, 0.028),
-    ],
-)
-def test_posteriors_approach_the_exact_ones(
-    n: int, share: float, largest_error: float, largest_calibration: float
-) -> None:
-    runs = 40 if n < 5000 else 10
-    errors, calibrations = [], []
-    for seed in range(runs):
-        scores, controls, member, exact = mixture(n, n, share, 1.0, seed)
-        found = posterior(scores, controls, share, seed=seed)
-        errors.append(np.abs(found - exact).mean())
-        calibrations.append(calibration_error(found, member))
-    assert np.mean(errors) < largest_error
-    assert np.mean(calibrations) < largest_calibration
-
-
 @settings(max_examples=60)
 @given(SCORES, SCORES, st.floats(0, 1), st.floats(0, 1))
 def test_bounds(candidates: list[int], controls: list[int], first: float, second: float) -> None:
@@ -135,7 +104,7 @@ def test_no_share_and_the_whole_share() -> None:
 
 
 def test_an_attack_that_sees_nothing_convicts_nobody() -> None:
-    highest = [posterior(*mixture(200, 200, 0.1, 0.0, seed)[:2], 0.1, seed=seed).max() for seed in range(100)]
+    highest = [posterior(*mixture(200, 200, 0.1, 0.0, seed)[:2], 0.1, seed=seed).max() for seed in range(40)]
     assert np.mean(highest) < 0.25  # plain isotonic regression gives about .7: a few candidates above all controls
     assert np.max(highest) < 0.6
 
