@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import errno
 import io
+import os
+import shutil
+import subprocess
 import tarfile
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from mi_core.checks import ConfigError, NumericError
 from mi_core.features.embedding import LpNorm
+from pipelines.audit import run as audit
 from pipelines.audit.run import with_nonce
 from pipelines.config.run_config import RunConfig
 from pipelines.data.draw.splits import Splits
@@ -23,6 +29,7 @@ from pipelines.run.folder import RunFolder
 from pipelines.run.registration import registered_nonce
 from tests.pipelines import staged
 from tests.pipelines.columns import columns
+from tests.pipelines.extract.test_run import assert_same, chunk_files, config_with, extraction, parquet_contents
 from tests.pipelines.tars import image_bytes, shard_bytes
 
 pytestmark = pytest.mark.ray
@@ -114,6 +121,71 @@ def test_every_kind_of_bad_input_is_listed_and_the_rest_is_queried(local_ray: No
     assert len(found.ids) == 28
     assert not list(tmp_path.parent.glob("evil*"))
     assert {path.name for path in tmp_path.iterdir()} == {"data", "run"}
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own that is soon full."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mount = shutil.which("mount")
+    if mount is None or os.geteuid() != 0:
+        pytest.skip("needs root to mount a file system")
+    done = subprocess.run(
+        [mount, "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(place)], check=False, capture_output=True
+    )
+    if done.returncode:
+        pytest.skip(f"mounting is not permitted: {done.stderr.decode().strip()}")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+@pytest.mark.slow
+def test_a_full_disk_is_one_line_and_what_was_committed_is_kept(
+    trained_run: Path, finished_run: Path, small_disk: Path
+) -> None:
+    folder = small_disk / "run"
+    shutil.copytree(trained_run, folder)
+    config = config_with(queries={"views": 4, "chunk": 8})
+    filler = small_disk / "filler"
+    filler.write_bytes(bytes(shutil.disk_usage(small_disk).free - 400 * 1024))
+    with pytest.raises((UserError, OSError)) as caught:  # a worker's, or the driver's own
+        extraction(folder, config)
+    assert "No space left on device; what was committed is kept" in str(fault_of_user(caught.value))
+    committed = chunk_files(folder)
+    assert committed
+    for path in committed:
+        pq.read_table(path)  # whole, or not there
+    assert not list(folder.rglob(".tmp-*"))
+    filler.unlink()
+    extraction(folder, config)
+    reference = folder.parent / "reference"
+    shutil.copytree(trained_run, reference)
+    extraction(reference, config)
+    assert_same(parquet_contents(folder), parquet_contents(reference))
+
+
+@pytest.mark.slow
+def test_a_shard_that_goes_away_ends_the_run_and_coming_back_it_goes_on(local_ray: None, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    for name in ("a", "b"):
+        start = 100 * (name == "b")
+        (data / f"{name}.tar").write_bytes(shard_bytes(range(start, start + 30)))
+    config = run_on(str(data / "{a,b}.tar"), 15)
+    folder = tmp_path / "run"
+    audit.run(config, str(folder), last="pretrain")
+    (data / "b.tar").rename(tmp_path / "b.tar")
+    with pytest.raises(UserError, match=r"b\.tar"):
+        audit.run(config, str(folder), last="extract")
+    (data / "b.tar").write_bytes((tmp_path / "b.tar").read_bytes()[:9000])
+    with pytest.raises(UserError, match=r"pool, shard b: damaged at byte"):
+        audit.run(config, str(folder), last="extract")
+    shutil.copy(tmp_path / "b.tar", data / "b.tar")
+    audit.run(config, str(folder), last="extract")
+    config = with_nonce(config, registered_nonce(RunFolder(str(folder))))
+    found = columns(config, RunFolder(str(folder)).seed(0), "target", 0, "backbone", [LpNorm()], ROLES)
+    assert len(set(found.ids.tolist())) == 60
 
 
 @pytest.mark.parametrize(

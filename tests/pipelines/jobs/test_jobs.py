@@ -164,6 +164,12 @@ class TestJobs:
         )
         assert mine == reference
 
+    def test_wrong_input_is_the_commands_exit_code(self, head: Head, config: Path, tmp_path: Path) -> None:
+        done = audit_job(head, config, tmp_path / "run", "data.roles.target-member.count=100000")
+        assert done.code == 2, done.out + done.err
+        assert "encoder-audit: " in done.out
+        assert "Traceback" not in done.out + done.err
+
     def test_a_client_without_the_token_is_told_so(self, head: Head, config: Path, tmp_path: Path) -> None:
         for token in ({}, {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64}):
             bare = {name: value for name, value in head.environment.items() if not name.startswith("RAY_AUTH")}
