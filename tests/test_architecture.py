@@ -77,11 +77,11 @@ LIGHT = (
 )
 # The size of the house. A figure may only be lowered: what comes in is paid for by what goes.
 BUDGET = {  # allowed, and how far below it a count may lie before the budget is lowered
-    "product lines": (64_400, 300),
-    "lines of code": (41_060, 300),
-    "files": (387, 5),
-    "test lines": (55_490, 500),
-    "words": (36_470, 500),
+    "product lines": (63_880, 300),
+    "lines of code": (40_765, 300),
+    "files": (383, 5),
+    "test lines": (51_450, 500),
+    "words": (36_454, 500),
 }
 PAGES = ("docs", "configs", "cluster", "pipelines")
 
