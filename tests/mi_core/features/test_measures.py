@@ -22,10 +22,10 @@ from mi_core.encoders.checkpoint import Encoder, channelwise, seeded
 from mi_core.features import MEASURES, Measure, as_json, queries_per_image
 from mi_core.features.adversarial import AdversarialLogits
 from mi_core.features.boundary_distance import BoundaryDistance
-from mi_core.features.caption_similarity import CaptionSimilarity
-from mi_core.features.embedding import Embedding, LpNorm, NeighbourDensity, ViewEmbeddings
-from mi_core.features.pairwise_similarity import PairwiseSimilarity
-from mi_core.features.patch_similarity import CenterSimilarity
+from mi_core.features.caption_similarity import CaptionEmbedding, CaptionSimilarity, caption_similarity
+from mi_core.features.embedding import Embedding, LpNorm, NeighbourDensity, ViewEmbeddings, lp_norm
+from mi_core.features.pairwise_similarity import METRICS, PairwiseSimilarity, pairwise_similarity
+from mi_core.features.patch_similarity import CenterSimilarity, center_similarity
 from mi_core.features.sequential import SequentialSimilarity, StoppingRule
 from mi_core.objectives.clip import CLIP, CLIPParameters
 from mi_core.querying.extractor import Extractor
@@ -134,6 +134,20 @@ def test_columns_are_named_as_configs_and_papers_write_them() -> None:
     assert (LpNorm(1).name, LpNorm(math.inf).name, LpNorm(1)) == ("norm:1", "norm:inf", LpNorm(1.0))
     assert json.dumps(as_json(LpNorm(1))) == json.dumps(as_json(LpNorm(1.0)))  # so that digests are the same
     assert as_json(LpNorm(math.inf)) == {"kind": "norm", "order": "inf"}
+
+
+def test_measures_compute_what_they_name() -> None:
+    generator = torch.Generator().manual_seed(0)
+    views, clean = torch.randn(4, 3, 8, generator=generator), torch.randn(4, 8, generator=generator)
+    for metric in METRICS:
+        assert torch.equal(PairwiseSimilarity(metric).values(views), pairwise_similarity(views, metric))
+    for order in (1, math.inf):
+        assert torch.equal(LpNorm(order).values(clean), lp_norm(clean, order))
+    assert torch.equal(Embedding().values(clean), clean)
+    assert torch.equal(ViewEmbeddings().values(views), views)
+    assert torch.equal(CenterSimilarity(3, 1).values(views), center_similarity(views))
+    assert torch.equal(CaptionSimilarity().values(clean, clean), caption_similarity(clean, clean))
+    assert torch.equal(CaptionEmbedding().values(clean, clean + 1), clean + 1)
 
 
 def test_each_set_of_queries_is_asked_once() -> None:
