@@ -107,11 +107,6 @@ def method_in_words(method: str, output: str, settings: str | None) -> str:
     return ", ".join(filter(None, (method, output, settings)))
 
 
-def series_of(row: PooledRow) -> tuple[str, str]:
-    """Attack and reference of a row as `series_names` takes them; settings belong to the reference."""
-    return row.attack, ", ".join(filter(None, (row.shadow or row.reference, row.settings)))
-
-
 def known_in_words(row: PooledRow) -> str:
     """The reference of a row's attack in words; of a shadow encoder's owner, what she does not know of the target."""
     if row.knowledge is None:
