@@ -163,7 +163,9 @@ def _row(entry: DefenseRow, side: str) -> TableRow:
     if side == "clean":
         row = TableRow(name="none", details="")
     else:
-        row = TableRow(name=known_as(entry, entry.label), details=_words(entry))
+        method = "" if entry.label == entry.defense else entry.defense
+        told = ", ".join(filter(None, (method, in_words({**entry.parameters, **entry.numbers}))))
+        row = TableRow(name=known_as(entry, entry.label), details=told)
     if entry.utility:
         measure = entry.utility[0]
         loss = measure.loss if side == "defended" else None
@@ -174,20 +176,10 @@ def _row(entry: DefenseRow, side: str) -> TableRow:
         attack = f"{strongest.attack}, {strongest.output}"
         row = replace(row, attack=attack, accuracy=reached.accuracy, auc=reached.auc)
     if entry.attributes:
-        told = max(entry.attributes, key=lambda pair: _beyond_guessing(getattr(pair, side)))
-        inferred = f"{told.attribute}, {told.output}"
-        row = replace(row, attribute=getattr(told, side).accuracy, inferred=inferred)
+        sides = [(pair, getattr(pair, side)) for pair in entry.attributes]
+        pair, found = max(sides, key=lambda one: one[1].accuracy.value - one[1].majority.value)
+        row = replace(row, attribute=found.accuracy, inferred=f"{pair.attribute}, {pair.output}")
     return row
-
-
-def _beyond_guessing(inferred: Inferred) -> float:
-    return inferred.accuracy.value - inferred.majority.value
-
-
-def _words(entry: DefenseRow) -> str:
-    """Settings and numbers of a defense, as a table tells them."""
-    name = [] if entry.label == entry.defense else [entry.defense]
-    return ", ".join([*name, *(setting(*part) for part in {**entry.parameters, **entry.numbers}.items())])
 
 
 _METRICS = {"auc": "AUC", "accuracy": "accuracy"}
