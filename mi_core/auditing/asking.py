@@ -1,10 +1,15 @@
-"""How the encoders of an audit are asked: the views of every image, trials, references trained here."""
+"""How the encoders of an audit are asked: the views of every image, trials, references trained here; the registration.
+
+An audit in Python is registered in a file beside it, with the chain of `mi_core.registration`.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,11 +19,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from mi_core.auditing.attacks import Asked, AuditAttack, needs_of
 from mi_core.auditing.config_text import FAMILY, reference_settings
-from mi_core.auditing.models import Model
+from mi_core.auditing.models import Model, Reference, make_references
 from mi_core.auditing.questions import Question
 from mi_core.auditing.reading import Samples
-from mi_core.auditing.references import Reference, make_references
 from mi_core.augmentations.views import make_views
+from mi_core.checks import ConfigError
 from mi_core.encoders.batch_norm import for_queries
 from mi_core.encoders.checkpoint import Encoder
 from mi_core.features import Measure
@@ -30,11 +35,28 @@ from mi_core.querying.precision import precision_on
 from mi_core.querying.precision_trial import Tried, tried_precision
 from mi_core.querying.sanity import PROBED, view_consistency
 from mi_core.records import BoolArray, Features
+from mi_core.registration import (
+    GIVEN,
+    SYSTEM,
+    faults_of,
+    file_of,
+    lines_in,
+    new_nonce,
+    next_line,
+    planned_nonce,
+    registration_as_json,
+)
+from mi_core.report.model.as_json import part_from_json
+from mi_core.report.model.report import NonceOrigin, Registration
 from mi_core.streams import pixel_streams
 from mi_core.validity.file_features import shrunken
+from mi_core.validity.verdict import CHOICE
 
 CHUNK = 256  # images that are decoded and queried together
 EMBEDDING = Embedding()  # what the classifier on embeddings reads
+COMMAND = "mi_core.audit(...)"
+UNRECORDED = "Nothing recorded how often these images were looked at."
+_RECORDED = "The file {} records this; it shows no look that was made without it, and no change in code."
 
 
 @dataclass(frozen=True)
@@ -159,6 +181,80 @@ class Setup:
         streams = pixel_streams(self.nonce, self.seed, "query", shown)
         drawn = make_views(shown, streams, self.question.recipe, views=self.views)
         return images, (drawn * 255).round().to(torch.uint8).numpy()
+
+    def plan(self, target: Model, references: Sequence[Model] | None) -> dict[str, Any]:
+        """The plan of an audit: all that its scores hang on in every attack; without references some are trained."""
+        question, nonce = self.question, {"from": self.origin, "value": self.nonce}
+        asked = {
+            "output": question.output,
+            "encoder": target.part.fingerprint,
+            "normalisation": question.how.normalisation,
+            "pixels": question.decoder.settings(),
+            "views": self.views,
+            "objective": question.objective,
+            "augmentation": asdict(question.recipe),
+            "seed": self.seed,
+        }
+        attacks = [one.settings() | asked for one in self.attacks]
+        beside = [reference_settings()] if references is None else [one.part.fingerprint for one in references]
+        settled = {"output": question.output, "nonce": nonce, "by": CHOICE, "factor": self.factor, "references": beside}
+        return {"primary_attack": attacks[0], "attacks": attacks, **settled}
+
+
+@dataclass(frozen=True)
+class RegistrationFile:
+    """The file of one question: the same images and encoder, asked in the same way, however often.
+
+    Args:
+        place: of the file, which need not be there yet; None: nothing is registered.
+
+    Raises:
+        ConfigError: the file cannot be read or written, or its chain is broken. So do the methods.
+    """
+
+    place: str | os.PathLike[str] | None
+
+    def __post_init__(self) -> None:
+        self.lines()
+
+    def lines(self) -> list[dict[str, Any]]:
+        """The lines so far."""
+        if self.place is None or not Path(self.place).exists():
+            return []
+        try:
+            lines = lines_in(Path(self.place).read_bytes())
+        except (OSError, TypeError, ValueError) as error:
+            raise self._fault(f"cannot be read: {error}") from error
+        if faults := faults_of(lines):
+            raise self._fault(f"is damaged: {faults[0]}")
+        return lines
+
+    def add(self, event: str, content: Mapping[str, Any]) -> None:
+        """Append the line of an event."""
+        if self.place is None or (line := next_line(self.lines(), event, content)) is None:
+            return
+        try:
+            with Path(self.place).open("ab") as file:
+                file.write(file_of([line]))
+        except OSError as error:
+            raise self._fault(f"cannot be written: {error}") from error
+
+    def nonce(self, given: str | None) -> tuple[str, str]:
+        """The nonce of an audit, the given one, else that of the first plan, else a new one; and who drew it."""
+        planned = planned_nonce(self.lines())
+        if "value" in planned and given in (None, planned["value"]):
+            return planned["value"], planned["from"]
+        return (new_nonce(), SYSTEM) if given is None else (given, GIVEN)
+
+    def part(self, setup: Setup) -> Registration:
+        """The part of a report on an audit with these settings."""
+        if self.place is None:
+            return Registration(nonce=NonceOrigin(origin=setup.origin, value=setup.nonce), note=UNRECORDED)
+        note = _RECORDED.format(Path(self.place).name)
+        return part_from_json(Registration, registration_as_json(self.lines()) | {"note": note})
+
+    def _fault(self, reason: str) -> ConfigError:
+        return ConfigError(f"registration = {str(self.place)!r} {reason}; name another file")
 
 
 class _Rows:

@@ -15,10 +15,10 @@ from mi_core.attacks import ATTACKS
 from mi_core.attacks.base import Attack, NotApplicable
 from mi_core.attacks.mean_cosine import MeanCosine
 from mi_core.attacks.shadows import join_shadows
-from mi_core.auditing.arguments import plain_value
 from mi_core.auditing.config_text import FAMILY, MISSING
+from mi_core.auditing.models import Reference
+from mi_core.auditing.questions import plain_value
 from mi_core.auditing.reading import Samples
-from mi_core.auditing.references import Reference
 from mi_core.checks import ConfigError, check_choice
 from mi_core.features import Measure
 from mi_core.metrics.delong import auc

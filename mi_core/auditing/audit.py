@@ -12,18 +12,15 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from mi_core.auditing.arguments import check_arguments
-from mi_core.auditing.asking import Bar, Setup
+from mi_core.auditing.asking import COMMAND, Bar, RegistrationFile, Setup
 from mi_core.auditing.attacks import attacks_of, scores_of
 from mi_core.auditing.config_text import reference_settings
 from mi_core.auditing.found import Found
 from mi_core.auditing.images import items_of
 from mi_core.auditing.judging import Measured, conclude
-from mi_core.auditing.models import device_of, evaluating, given_reference, model_of, tried_out
-from mi_core.auditing.questions import Question, question_of
+from mi_core.auditing.models import check_enough, device_of, evaluating, given_reference, model_of, tried_out
+from mi_core.auditing.questions import Question, check_arguments, question_of
 from mi_core.auditing.reading import CANDIDATES, CONTROLS, MAX_REJECTED, Samples, read
-from mi_core.auditing.references import check_enough
-from mi_core.auditing.registering import COMMAND, RegistrationFile, plan_of
 from mi_core.checks import ConfigError
 from mi_core.registration import PLAN, ROLES, START
 from mi_core.report.model.as_json import part_as_json
@@ -163,7 +160,7 @@ def audit(
         nonce, origin = file.nonce(nonce)  # drawn once the images are settled
         setup = Setup(chosen, question, views, fdr, factor, seed, nonce, origin, device_of(model), bar)
         own_references = given_ones if quick or references is not None else None
-        file.add(PLAN, plan_of(setup, target, own_references))
+        file.add(PLAN, setup.plan(target, own_references))
         file.add(START, {"command": COMMAND})
         shown = setup.consistency(target, samples)
         beside = setup.references(own_references, samples)

@@ -16,10 +16,10 @@ from mi_core.checks import check_choice, check_range
 from mi_core.images import decode, thumbnail
 from mi_core.report.contents import to_json
 from mi_core.report.figures.data import AttackScores, FigureData, ViewGrid
-from mi_core.report.figures.drawing import Drawing
 from mi_core.report.figures.figures import draw_figures
+from mi_core.report.model.as_json import part_as_json
 from mi_core.report.model.judgement import CandidateTest
-from mi_core.report.model.report import Report, report_as_json
+from mi_core.report.model.report import Report
 from mi_core.report.page.html import render_html
 from mi_core.validity.candidates import NUMBERS, CandidateAnswers
 from mi_core.validity.conformal import flagged_at, q_values
@@ -56,7 +56,8 @@ class Found:
     @cached_property
     def report(self) -> dict[str, Any]:
         """The content of report.json."""
-        return report_as_json(self._report)
+        content: dict[str, Any] = part_as_json(self._report)
+        return content
 
     @property
     def auc(self) -> float:
@@ -111,8 +112,16 @@ class Found:
     @cached_property
     def html(self) -> str:
         """The report as one HTML page."""
+        curves = tuple(
+            AttackScores(
+                *(row.attack, row.target, row.output, row.reference, row.seed),
+                *(one.score, one.member, one.threshold, one.statistic),
+            )
+            for row, one in zip(self._report.attacks, self._scores.attacks, strict=True)
+        )
+        figures = draw_figures(self._report, FigureData(scores=curves, views=ViewGrid(*self._grid)))
         flagged = [f"{CANDIDATES}/{key}" for key in self.flagged()]
-        return render_html(self._report, self._figures(), self._thumbnails(), flagged)
+        return render_html(self._report, figures, self._thumbnails(), flagged)
 
     def save(self, path: str | Path) -> None:
         """Write the report: as a page to a file called ``.html``, as report.json to one called ``.json``.
@@ -160,24 +169,14 @@ class Found:
             f"{cells}</table>{listed}</div>"
         )
 
-    @property
-    def _keys(self) -> list[str]:
-        """Keys of all images, the candidates first, in the order of their scores."""
-        return [item.key for item in self._samples.items]
-
-    def _figures(self) -> dict[str, Drawing]:
-        curves = tuple(
-            AttackScores(
-                *(row.attack, row.target, row.output, row.reference, row.seed),
-                *(one.score, one.member, one.threshold, one.statistic),
-            )
-            for row, one in zip(self._report.attacks, self._scores.attacks, strict=True)
-        )
-        return draw_figures(self._report, FigureData(scores=curves, views=ViewGrid(*self._grid)))
-
     def _thumbnails(self) -> dict[str, bytes]:
         answers = () if self._report.evidence is None else self._report.evidence.samples
         shown = {row.id for of_seed in answers for row in of_seed.top}
         decoder = replace(self._samples.decoder, image_size=64, fit=None, resize=None)
         items = dict(zip(self._samples.ids, self._samples.items, strict=True))
         return {name: thumbnail(decode(items[name].data(), decoder)) for name in items if name in shown}
+
+    @property
+    def _keys(self) -> list[str]:
+        """Keys of all images, the candidates first, in the order of their scores."""
+        return [item.key for item in self._samples.items]

@@ -12,14 +12,12 @@ import numpy as np
 
 from mi_core.adoption.soundness import QUERIES, noise_caveat
 from mi_core.attacks import left_out
-from mi_core.auditing.asking import EMBEDDING, Setup
+from mi_core.auditing.asking import COMMAND, EMBEDDING, RegistrationFile, Setup
 from mi_core.auditing.attacks import NONMEMBERS, SHADOWS, AuditAttack, Scores, needs_of
 from mi_core.auditing.config_text import FAMILY, MISSING, audit_settings, reference_settings, yaml_of
 from mi_core.auditing.found import Found
-from mi_core.auditing.models import Model
+from mi_core.auditing.models import Model, Reference
 from mi_core.auditing.reading import CANDIDATES, CONTROLS, Samples
-from mi_core.auditing.references import Reference
-from mi_core.auditing.registering import COMMAND, RegistrationFile
 from mi_core.encoders.remote.encoder import Endpoint
 from mi_core.features import queries_per_image
 from mi_core.metrics.membership import evaluate

@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from mi_core.auditing.arguments import check_arguments, recipe_of
 from mi_core.auditing.images import TWICE, Item, check_steady, items_of
 from mi_core.auditing.models import device_of, evaluating
+from mi_core.auditing.questions import check_arguments, recipe_of
 from mi_core.augmentations.views import make_views
 from mi_core.checks import ConfigError, ShapeError, check_range
 from mi_core.features.pairwise_similarity import pairwise_similarity

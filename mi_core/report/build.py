@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,7 @@ from mi_core.report.model.judgement import (
     judged,
 )
 from mi_core.report.model.report import QueriesPart, QueryEntry, Remark
-from mi_core.report.pooling import of_all
+from mi_core.report.pooling import grouped, of_all, pooled_or_none
 from mi_core.validity.candidates import flags_as_json
 from mi_core.validity.power import fpr_floor, power_as_json
 from mi_core.validity.sets.dataset import DatasetTest, Needed, dataset_test, one_sided
@@ -49,6 +50,7 @@ SAME_SOURCE = (
 TOP = 12  # candidates shown in a report
 _RATED = ("accuracy", "precision", "recall")  # what takes to know who is a member
 _Groups = npt.NDArray[np.int64] | None
+_IDENTITY = attrgetter("attack", "target", "output", "reference", "settings")  # what tests of one attack share
 
 
 def attack_result(entry: Mapping[str, Any], *, asked: bool) -> AttackResult:
@@ -180,11 +182,6 @@ class SeedTest:
     result: SetTest
 
     @property
-    def identity(self) -> tuple[str | None, ...]:
-        """The key that tests of one attack in several seeds have in common."""
-        return self.attack, self.target, self.output, self.reference, self.settings
-
-    @property
     def words(self) -> str:
         """How a report calls the attack."""
         return " ".join(filter(None, (self.attack, self.settings, f"on the {self.output} output of {self.target}")))
@@ -237,7 +234,7 @@ def evidence(
     if because is not None:
         return told
     withheld, complete = [], []
-    for mine in _by_attack(tests):
+    for mine in grouped(tests, _IDENTITY).values():
         controlled = [test.result.control_auc for test in mine if test.result.control_auc is not None]
         if validity.by == CHOICE and controlled and pool(controlled, overlap=overlap).low > 0.5:
             withheld.append(mine[0].words)
@@ -305,43 +302,31 @@ def combine_tests(
     Raises:
         ConfigError: a p-value is not within [0, 1].
     """
-    rows = [_combined(mine, overlap, known_overlap) for mine in _by_attack(tests)]
-    for target in dict.fromkeys(row.target for row in rows):
-        family = [number for number, row in enumerate(rows) if row.target == target]
+    rows = [_combined(mine, overlap, known_overlap) for mine in grouped(tests, _IDENTITY).values()]
+    for target, family in grouped(range(len(rows)), lambda number: rows[number].target).items():
         size = max(planned.get(target, 0), len(family))
         for number, holm_p in zip(family, holm([rows[number].p for number in family], family=size), strict=True):
             rows[number] = replace(rows[number], holm_p=holm_p, family=size)
     return tuple(rows)
 
 
-def _by_attack(tests: Iterable[SeedTest]) -> list[list[SeedTest]]:
-    """The tests of every attack, one a seed."""
-    groups: dict[tuple[str | None, ...], list[SeedTest]] = {}
-    for test in tests:
-        groups.setdefault(test.identity, []).append(test)
-    return list(groups.values())
-
-
 def _combined(mine: Sequence[SeedTest], overlap: float, known_overlap: float) -> CandidateTest:
     """The seeds of one attack as one, before the adjustment for several attacks."""
     first, tests = mine[0], [seed.result.test for seed in mine if seed.result.test is not None]
-    groups = [
-        None if test.candidate_groups is None else test.candidate_groups + (test.control_groups or 0) for test in tests
-    ]
+    counted = of_all(
+        [
+            None if test.candidate_groups is None else test.candidate_groups + (test.control_groups or 0)
+            for test in tests
+        ]
+    )
     welch_p = cauchy_combination([test.welch_p for test in tests])
     permuted = of_all([test.permutation_p for test in tests])
     permutation_p = cauchy_combination(permuted) if permuted else None
     directions = {test.direction for test in tests}
     direction = directions.pop() if len(directions) == 1 else "mixed"
-    counted, effects = of_all(groups), of_all([test.effect for test in tests])
-    least, shares = of_all([seed.result.least_share for seed in mine]), of_all([seed.result.share for seed in mine])
+    least = of_all([seed.result.least_share for seed in mine])
     return CandidateTest(
-        attack=first.attack,
-        target=first.target,
-        output=first.output,
-        reference=first.reference,
-        settings=first.settings,
-        primary=first.primary,
+        **{name: getattr(first, name) for name in ("attack", "target", "output", "reference", "settings", "primary")},
         seeds=len(mine),
         n=pooled_count([test.candidates + test.controls for test in tests], overlap),
         groups=pooled_count(counted, overlap) if counted else None,
@@ -351,10 +336,10 @@ def _combined(mine: Sequence[SeedTest], overlap: float, known_overlap: float) ->
         p=max(welch_p, permutation_p or 0.0),
         direction=direction,
         reversed_p=cauchy_combination([test.reversed_p for test in tests]) if direction == "lower" else None,
-        effect=pool(effects, overlap=overlap) if effects else None,
+        effect=pooled_or_none([test.effect for test in tests], overlap),
         needed=_needed([test.needed for test in tests]),
         least_share=min(share.low for share in least) if least else None,
-        share=pool(shares, overlap=max(overlap, known_overlap)) if shares else None,
+        share=pooled_or_none([seed.result.share for seed in mine], max(overlap, known_overlap)),
         holm_p=1.0,
         family=1,
     )

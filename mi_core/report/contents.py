@@ -13,15 +13,15 @@ from mi_core.checks import NumericError
 from mi_core.report.model.as_json import part_as_json
 from mi_core.report.model.attacks import AttackResult, EncoderPart, InferenceRow, PooledRow, Sweep
 from mi_core.report.model.report import Report
-from mi_core.report.pooling import IDENTITY, INFERRED, pool_seeds
+from mi_core.report.pooling import IDENTITY, INFERRED, grouped, pool_seeds
 
 LONGEST = 120  # characters of a text from a report
 _Row = TypeVar("_Row", AttackResult, PooledRow, InferenceRow)
 
 
-def schema() -> dict[str, Any]:
-    """The JSON Schema (draft 2020-12) of report.json."""
-    text = resources.files("mi_core.report").joinpath("report.schema.json").read_text(encoding="utf-8")
+def schema(name: str = "report") -> dict[str, Any]:
+    """The JSON Schema (draft 2020-12) of report.json, or of a ``statement``."""
+    text = resources.files("mi_core.report").joinpath(f"{name}.schema.json").read_text(encoding="utf-8")
     loaded: dict[str, Any] = json.loads(text)
     return loaded
 
@@ -84,12 +84,8 @@ def final_rows(rows: Iterable[_Row]) -> list[_Row]:
 
 def at_last_epoch(rows: Iterable[_Row], identity: Sequence[str]) -> list[_Row]:
     """Of rows alike in ``identity`` the one of the last epoch."""
-    last: dict[tuple[Any, ...], _Row] = {}
-    for row in rows:
-        key = tuple(getattr(row, name, None) for name in identity)
-        if key not in last or epoch_of(row) >= epoch_of(last[key]):
-            last[key] = row
-    return list(last.values())
+    groups = grouped(rows, lambda row: tuple(getattr(row, name, None) for name in identity))
+    return [max(reversed(group), key=epoch_of) for group in groups.values()]
 
 
 def epoch_of(row: AttackResult | PooledRow | InferenceRow) -> int:
@@ -105,11 +101,6 @@ def primary_row(rows: Iterable[PooledRow]) -> PooledRow | None:
 def method_in_words(method: str, output: str, settings: str | None) -> str:
     """How an attack, or an inference of an attribute, is called: with its output and its settings."""
     return ", ".join(filter(None, (method, output, settings)))
-
-
-def series_of(row: PooledRow) -> tuple[str, str]:
-    """Attack and reference of a row as `series_names` takes them; settings belong to the reference."""
-    return row.attack, ", ".join(filter(None, (row.shadow or row.reference, row.settings)))
 
 
 def known_in_words(row: PooledRow) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from mi_core.records import Estimate
@@ -22,6 +23,7 @@ from mi_core.report.model.defenses import (
     UtilityPair,
 )
 from mi_core.report.model.report import Report
+from mi_core.report.pooling import grouped
 from mi_core.report.words.numbers import estimate, percent, rate, setting
 
 _Row = TypeVar("_Row", PooledRow, InferenceRow)
@@ -104,14 +106,6 @@ def measures(encoder: EncoderPart) -> dict[str, Estimate]:
     return trained | ({} if encoder.utility is None else dict(encoder.utility.probes))
 
 
-def by_target(report: Report) -> dict[str, list[DefenseRow]]:
-    """The entries of defenses by what they are compared with."""
-    by_name: dict[str, list[DefenseRow]] = {}
-    for entry in report.defenses:
-        by_name.setdefault(entry.target, []).append(entry)
-    return by_name
-
-
 def undefended(entries: Sequence[DefenseRow]) -> DefenseRow:
     """The undefended side of some defenses: the first entry, with every attack that any of them is measured by.
 
@@ -161,7 +155,7 @@ def defense_tables(report: Report) -> list[tuple[str, list[TableRow]]]:
     """Per defended encoder the rows of its table: without a defense, then each with one."""
     return [
         (target, [_row(undefended(entries), "clean"), *(_row(entry, "defended") for entry in entries)])
-        for target, entries in by_target(report).items()
+        for target, entries in grouped(report.defenses, attrgetter("target")).items()
     ]
 
 
@@ -169,7 +163,9 @@ def _row(entry: DefenseRow, side: str) -> TableRow:
     if side == "clean":
         row = TableRow(name="none", details="")
     else:
-        row = TableRow(name=known_as(entry, entry.label), details=_words(entry))
+        method = "" if entry.label == entry.defense else entry.defense
+        told = ", ".join(filter(None, (method, in_words({**entry.parameters, **entry.numbers}))))
+        row = TableRow(name=known_as(entry, entry.label), details=told)
     if entry.utility:
         measure = entry.utility[0]
         loss = measure.loss if side == "defended" else None
@@ -180,20 +176,10 @@ def _row(entry: DefenseRow, side: str) -> TableRow:
         attack = f"{strongest.attack}, {strongest.output}"
         row = replace(row, attack=attack, accuracy=reached.accuracy, auc=reached.auc)
     if entry.attributes:
-        told = max(entry.attributes, key=lambda pair: _beyond_guessing(getattr(pair, side)))
-        inferred = f"{told.attribute}, {told.output}"
-        row = replace(row, attribute=getattr(told, side).accuracy, inferred=inferred)
+        sides = [(pair, getattr(pair, side)) for pair in entry.attributes]
+        pair, found = max(sides, key=lambda one: one[1].accuracy.value - one[1].majority.value)
+        row = replace(row, attribute=found.accuracy, inferred=f"{pair.attribute}, {pair.output}")
     return row
-
-
-def _beyond_guessing(inferred: Inferred) -> float:
-    return inferred.accuracy.value - inferred.majority.value
-
-
-def _words(entry: DefenseRow) -> str:
-    """Settings and numbers of a defense, as a table tells them."""
-    name = [] if entry.label == entry.defense else [entry.defense]
-    return ", ".join([*name, *(setting(*part) for part in {**entry.parameters, **entry.numbers}.items())])
 
 
 _METRICS = {"auc": "AUC", "accuracy": "accuracy"}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from mi_core.metrics.membership import ClassResult
@@ -19,7 +20,16 @@ INFERRED = ("attribute", "target", "output", "settings", "epoch")
 """The same of an inference."""
 _ESTIMATES = ("accuracy", "precision", "recall", "auc")
 _T = TypeVar("_T")
+_Key = TypeVar("_Key")
 _Result = TypeVar("_Result", "AttackResult", "InferenceResult")
+
+
+def grouped(items: Iterable[_T], key: Callable[[_T], _Key]) -> dict[_Key, list[_T]]:
+    """Items by what they have in common, in the order of the first of each group."""
+    groups: dict[_Key, list[_T]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,17 +88,16 @@ def _pooled(results: Sequence[AttackResult], overlap: float) -> PooledRow:
     for side in ("n_member", "n_nonmember"):
         told[side] = pooled_count([getattr(result, side) for result in results], overlap)
     for name in _ESTIMATES:
-        if estimates := of_all([getattr(result, name) for result in results]):
-            told[name] = pool_estimate(estimates, overlap=overlap)
+        told[name] = pool_estimate([getattr(result, name) for result in results], overlap=overlap)
     seconds = of_all([result.seconds for result in results])
     return PooledRow(
         **told,
         primary=any(result.primary for result in results),
         seeds=tuple(result.seed for result in results),
         tpr_at_fpr={
-            alpha: pool_estimate([at[alpha] for at in rates], overlap=overlap)
+            alpha: pooled
             for alpha in rates[0]
-            if all(alpha in at for at in rates)
+            if (pooled := pool_estimate([at.get(alpha) for at in rates], overlap=overlap)) is not None
         },
         queries=_pooled_queries(results),
         seconds=sum(seconds) if seconds else None,
@@ -108,38 +117,38 @@ def _pooled_queries(results: Sequence[AttackResult]) -> AttackQueries | None:
     )
 
 
-def pool_estimate(estimates: Sequence[Estimate], *, overlap: float = 0.0) -> Estimate:
-    """Estimates of several seeds as one: `pool`, with ``sd`` over seeds from two on."""
-    pooled = pool(estimates, overlap=overlap)
-    if len(estimates) == 1:
+def pool_estimate(estimates: Sequence[Estimate | None], *, overlap: float = 0.0) -> Estimate | None:
+    """Estimates of several seeds as one: `pool`, with ``sd`` over seeds from two on; None where a seed has none."""
+    pooled, there = pooled_or_none(estimates, overlap), of_all(estimates)
+    if pooled is None or len(there) == 1:
         return pooled
-    return replace(pooled, sd=statistics.stdev(estimate.value for estimate in estimates))
+    return replace(pooled, sd=statistics.stdev(estimate.value for estimate in there))
+
+
+def pooled_or_none(estimates: Sequence[Estimate | None], overlap: float) -> Estimate | None:
+    """Estimates of several seeds as one: `pool`; None where a seed has none."""
+    there = of_all(estimates)
+    return pool(there, overlap=overlap) if there else None
 
 
 def pool_inferences(results: Iterable[InferenceResult]) -> tuple[InferenceRow, ...]:
     """One row per attribute, target, output, settings and epoch: means over seeds, in the order of their first."""
-    return tuple(_pooled_inference(of_seeds) for of_seeds in _by_seed(results, INFERRED))
-
-
-def _pooled_inference(results: Sequence[InferenceResult]) -> InferenceRow:
-    first = results[0]
-    known = of_all([result.auxiliary_accuracy for result in results])
-    return InferenceRow(
-        **{name: getattr(first, name) for name in (*INFERRED, "values")},
-        seeds=tuple(result.seed for result in results),
-        n_auxiliary=sum(result.n_auxiliary for result in results),
-        accuracy=pool_estimate([result.accuracy for result in results], overlap=first.overlap),
-        auxiliary_accuracy=pool_estimate(known, overlap=first.auxiliary_overlap) if known else None,
-        majority=pool_estimate([result.majority for result in results], overlap=first.overlap),
-    )
+    rows = []
+    for of_seeds in _by_seed(results, INFERRED):
+        first = of_seeds[0]
+        told: dict[str, Any] = {name: getattr(first, name) for name in (*INFERRED, "values")}
+        told |= {"seeds": tuple(one.seed for one in of_seeds), "n_auxiliary": sum(one.n_auxiliary for one in of_seeds)}
+        for name in ("accuracy", "auxiliary_accuracy", "majority"):
+            overlap = first.auxiliary_overlap if name == "auxiliary_accuracy" else first.overlap
+            told[name] = pool_estimate([getattr(one, name) for one in of_seeds], overlap=overlap)
+        rows.append(InferenceRow(**told))
+    return tuple(rows)
 
 
 def _by_seed(results: Iterable[_Result], identity: Sequence[str]) -> list[list[_Result]]:
-    """Results alike in ``identity``, one per seed."""
-    groups: dict[tuple[Any, ...], dict[int, _Result]] = {}
-    for result in results:
-        groups.setdefault(tuple(getattr(result, name) for name in identity), {}).setdefault(result.seed, result)
-    return [list(of_seeds.values()) for of_seeds in groups.values()]
+    """Results alike in ``identity``, the first of every seed."""
+    groups = grouped(results, attrgetter(*identity)).values()
+    return [[of_seed[0] for of_seed in grouped(group, attrgetter("seed")).values()] for group in groups]
 
 
 def of_all(parts: Sequence[_T | None]) -> list[_T]:
@@ -193,23 +202,23 @@ def bound_parts(
         bound: that the AUC is to stay under; None: there is none.
         registered: whether images and bound were fixed before the first query.
     """
-    of_targets: dict[str, dict[tuple[Any, ...], list[tuple[AttackResult, Estimate]]]] = {}
-    for result, limits in measured:
-        identity = tuple(getattr(result, name) for name in IDENTITY)
-        of_targets.setdefault(result.target, {}).setdefault(identity, []).append((result, limits))
     parts = []
-    for target, of_attacks in of_targets.items():
-        first = next(iter(of_attacks.values()))[0][0]
-        rows = tuple(_limits(of_seeds, overlap) for of_seeds in of_attacks.values())
+    for target, on_target in grouped(measured, lambda pair: pair[0].target).items():
+        first, rows = on_target[0][0], []
+        for of_seeds in grouped(on_target, lambda pair: attrgetter(*IDENTITY)(pair[0])).values():
+            pooled = pool([limits for _, limits in of_seeds], overlap=overlap)
+            told = {name: getattr(of_seeds[0][0], name) for name in ("attack", "reference", "shadow", "settings")}
+            rows.append(AttackLimits(**told, auc=pooled.value, low=pooled.low, high=pooled.high, n=pooled.n))
+        highest = max(rows, key=lambda row: row.high)
         part = Bound(
             target=target,
             output=first.output,
             epoch=first.epoch,
-            at_most=max(row.high for row in rows),
-            attack=_highest(rows),
+            at_most=highest.high,
+            attack=series_names(map(series_of, rows))[series_of(highest)],
             attacks=len(rows),
             planned=planned.get(target),
-            limits=rows,
+            limits=tuple(rows),
         )
         if bound is not None:
             part = replace(part, bound=bound, outcome=part.outcome_of(bound), registered=registered)
@@ -217,18 +226,9 @@ def bound_parts(
     return tuple(parts)
 
 
-def _limits(of_seeds: Sequence[tuple[AttackResult, Estimate]], overlap: float) -> AttackLimits:
-    """The limits of one attack over its seeds."""
-    pooled = pool([limits for _, limits in of_seeds], overlap=overlap)
-    told = {name: getattr(of_seeds[0][0], name) for name in ("attack", "reference", "shadow", "settings")}
-    return AttackLimits(**told, auc=pooled.value, low=pooled.low, high=pooled.high, n=pooled.n)
-
-
-def _highest(rows: Sequence[AttackLimits]) -> str:
-    """The name of the attack with the largest upper limit."""
-    pairs = [(row.attack, ", ".join(filter(None, (row.shadow or row.reference, row.settings)))) for row in rows]
-    names = series_names(pairs)
-    return names[pairs[max(range(len(rows)), key=lambda number: rows[number].high)]]
+def series_of(row: PooledRow | AttackLimits) -> tuple[str, str]:
+    """Attack and reference of a row as `series_names` takes them; settings belong to the reference."""
+    return row.attack, ", ".join(filter(None, (row.shadow or row.reference, row.settings)))
 
 
 def series_names(pairs: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
@@ -240,13 +240,17 @@ def series_names(pairs: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]
         >>> series_names([("lpla", "known"), ("lpla", "shadow"), ("encodermi-t", "shadow")])
         {('lpla', 'known'): 'lpla, known', ('lpla', 'shadow'): 'lpla, shadow', ('encodermi-t', 'shadow'): 'encodermi-t'}
     """
-    distinct = dict.fromkeys(pairs)
-    parts: dict[str, list[list[str]]] = {}
-    for attack, reference in distinct:
-        parts.setdefault(attack, []).append(reference.split(", "))
+    distinct = {(attack, reference): reference.split(", ") for attack, reference in pairs}
     return {
         (attack, reference): ", ".join(
-            [attack, *(part for part in reference.split(", ") if not all(part in other for other in parts[attack]))]
+            [
+                attack,
+                *(
+                    part
+                    for part in own
+                    if not all(part in other for (of, _), other in distinct.items() if of == attack)
+                ),
+            ]
         )
-        for attack, reference in distinct
+        for (attack, reference), own in distinct.items()
     }

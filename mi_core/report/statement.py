@@ -10,16 +10,15 @@ import base64
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from importlib import resources
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import best_match
 
 from mi_core.checks import ConfigError
-from mi_core.report.contents import final_rows
-from mi_core.report.model.as_json import part_as_json, part_from_json
+from mi_core.report.contents import final_rows, schema
+from mi_core.report.model.as_json import given_values, part_as_json, part_from_json
 from mi_core.report.model.judgement import VerdictPart
 from mi_core.report.model.report import Report
 from mi_core.report.words.wording import RULE as RULE_IN_WORDS
@@ -37,13 +36,6 @@ UNDECIDED = "undecided"
 _PRIMARY = ("attack", "target", "output", "reference", "epoch")
 
 Part = dict[str, Any]
-
-
-def statement_schema() -> Part:
-    """The JSON Schema (draft 2020-12) of a statement."""
-    text = resources.files("mi_core.report").joinpath("statement.schema.json").read_text(encoding="utf-8")
-    loaded: Part = json.loads(text)
-    return loaded
 
 
 def statement(
@@ -98,7 +90,7 @@ def of_report(report: Report) -> Part:
         raise ConfigError("report.json has no primary attack: it did not apply, so there is no verdict to state")
     primary = {name: getattr(rows[0], name) for name in _PRIMARY}
     told = [{name: getattr(row, name) for name in ("seed", "n_member", "n_nonmember", "threshold")} for row in rows]
-    primary["per_seed"] = [{name: part for name, part in of_seed.items() if part is not None} for of_seed in told]
+    primary["per_seed"] = given_values(told)
     return {
         "run": {
             **{name: getattr(report, name) for name in ("name", "created", "config_sha256")},
@@ -136,24 +128,18 @@ def subjects(encoders: Iterable[Mapping[str, Any]], primary: Mapping[str, Any]) 
         encoders: as `statement` takes them.
         primary: the part ``primary`` of the predicate.
     """
-    return [
-        subject
-        for encoder in encoders
-        if encoder["name"] == primary["target"]
-        for subject in _subjects(encoder, str(primary["epoch"]))
-    ]
-
-
-def _subjects(encoder: Mapping[str, Any], epoch: str) -> Iterator[Part]:
-    own = {"encoder": encoder["name"], "seed": encoder["seed"], "kind": encoder["kind"]}
-    own["fingerprint"] = encoder["fingerprints"][epoch]
-    if encoder["kind"] == CODE:
-        name = f"{encoder['name']}, seed {encoder['seed']}: the code, its name and its weights"
-        yield {"name": name, "digest": {"sha256": own["fingerprint"]}, "annotations": own}
-    for file in encoder["files"]:
-        told = file["annotations"]
-        if encoder["kind"] != CODE and told["part"] != RECORD and told.get("epoch", int(epoch)) == int(epoch):
-            yield {"name": file["name"], "digest": dict(file["digest"]), "annotations": dict(own)}
+    epoch, found = str(primary["epoch"]), []
+    for encoder in (one for one in encoders if one["name"] == primary["target"]):
+        own = {"encoder": encoder["name"], "seed": encoder["seed"], "kind": encoder["kind"]}
+        own["fingerprint"] = encoder["fingerprints"][epoch]
+        if encoder["kind"] == CODE:
+            name = f"{encoder['name']}, seed {encoder['seed']}: the code, its name and its weights"
+            found.append({"name": name, "digest": {"sha256": own["fingerprint"]}, "annotations": own})
+        for file in encoder["files"] if encoder["kind"] != CODE else ():
+            told = file["annotations"]
+            if told["part"] != RECORD and told.get("epoch", int(epoch)) == int(epoch):
+                found.append({"name": file["name"], "digest": dict(file["digest"]), "annotations": dict(own)})
+    return found
 
 
 def parsed(data: bytes) -> Any:
@@ -196,7 +182,7 @@ def read_statement(content: Any) -> tuple[Part, int | None]:
         raise ConfigError(f"is no statement of encoder-audit: its _type is not {TYPE}")
     if content.get("predicateType", PREDICATE_TYPE) != PREDICATE_TYPE:
         raise ConfigError(f"is no statement of encoder-audit: its predicateType is not {PREDICATE_TYPE}")
-    fault = best_match(Draft202012Validator(statement_schema()).iter_errors(content))
+    fault = best_match(Draft202012Validator(schema("statement")).iter_errors(content))
     if fault is not None:
         where = ".".join(map(str, fault.absolute_path)) or "the whole"
         raise ConfigError(f"is no statement of encoder-audit: {where}: {fault.message[:200]}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -27,6 +28,7 @@ from mi_core.report.model.attacks import InferenceRow, PooledRow, Sweep
 from mi_core.report.model.defenses import Tuning
 from mi_core.report.model.judgement import Evidence
 from mi_core.report.model.report import Report
+from mi_core.report.pooling import grouped
 from mi_core.report.words import evidence, questions, wording
 from mi_core.report.words.numbers import DAGGER, count, duration, estimate, percent, rate
 from mi_core.report.words.sides import Sides, measured_by, rate_or_share, share_found, sides_of, unsupported
@@ -141,24 +143,21 @@ def _section(heading: str, lines: Iterable[str]) -> Group:
 
 def _questions(report: Report) -> Iterator[Group]:
     """The questions beside the verdict that the run asked: limits of attacks, memorisation, promises of privacy."""
-    if report.bounds:
-        lines = [
-            f"{entry.target}: {questions.bound_sentence(entry)} {questions.bound_basis(entry)}".rstrip()
-            for entry in report.bounds
-        ]
-        yield _section(questions.BOUND_HEADING, [*lines, questions.BOUND])
-    if report.memorisation:
-        lines = [
-            f"{questions.measurement(entry)}: {questions.mean_sentence(entry)} {questions.single_sentence(entry)}"
-            for entry in report.memorisation
-        ]
-        yield _section("Memorisation of single images", [*lines, questions.MEMORISATION])
-    if report.dp_audit:
-        lines = [
-            f"{entry.target}: {questions.promise_sentence(entry)} {questions.promise_basis(entry)}"
-            for entry in report.dp_audit
-        ]
-        yield _section("Promise of differential privacy", [*lines, questions.PROMISE])
+    limits = [f"{one.target}: {questions.bound_sentence(one)} {questions.bound_basis(one)}" for one in report.bounds]
+    kept = [
+        f"{questions.measurement(one)}: {questions.mean_sentence(one)} {questions.single_sentence(one)}"
+        for one in report.memorisation
+    ]
+    guessed = [
+        f"{one.target}: {questions.promise_sentence(one)} {questions.promise_basis(one)}" for one in report.dp_audit
+    ]
+    for heading, lines, meaning in (
+        (questions.BOUND_HEADING, limits, questions.BOUND),
+        ("Memorisation of single images", kept, questions.MEMORISATION),
+        ("Promise of differential privacy", guessed, questions.PROMISE),
+    ):
+        if lines:
+            yield _section(heading, [*map(str.rstrip, lines), meaning])
 
 
 def _evidence(report: Report, proved: Evidence) -> Group:
@@ -182,10 +181,9 @@ def _attacks(rows: Sequence[PooledRow], sides: Sides) -> list[RenderableType]:
     rated = ["accuracy"] if sides.known else []
     tables: list[RenderableType] = []
     marked = False
-    for target, output in dict.fromkeys((row.target, row.output) for row in final):
+    for (target, output), here in grouped(final, attrgetter("target", "output")).items():
         columns = ["attack", *rated, "AUC", *(share_found(alpha, sides) for alpha in alphas), "images"]
         table = _table(f"Attacks on {target}, {output} output", columns)
-        here = [row for row in final if (row.target, row.output) == (target, output)]
         several = Counter(row.attack for row in here)
         for row in here:
             rates = [row.tpr_at_fpr.get(alpha) for alpha in alphas]

@@ -1,36 +1,64 @@
-"""What attacks found: their results, what is memorised, and promises of privacy held against guessed canaries."""
+"""What encoders are, and what attacks found: results, memorisation, promises of privacy held against canaries."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
 from functools import reduce
-from operator import add
+from operator import add, attrgetter
+from typing import Any
 
 import numpy as np
 
 from mi_core.defenses.privacy import present_or_not
 from mi_core.defenses.sensitivity import LEAVE
+from mi_core.metrics.pooled import pool
 from mi_core.records import Estimate
 from mi_core.report.build import attack_result
-from mi_core.report.model.attacks import AttackResult, MethodPart, NotApplicable
+from mi_core.report.model.attacks import (
+    AttackResult,
+    Classifier,
+    CurvePoint,
+    EncoderPart,
+    MethodPart,
+    NotApplicable,
+    SeedEncoder,
+    Spend,
+    Utility,
+)
+from mi_core.report.model.defenses import DefendedEncoder
 from mi_core.report.model.report import DpAudit, Guessed, Memorisation, MemorisedSample, Promise
+from mi_core.report.pooling import grouped
 from mi_core.validity.conformal import flagged_at
 from mi_core.validity.one_run import Guesses, any_time_p_value, best_bound, corrected_p_value, grid_of
 from pipelines.attack.canaries import guessed, wealth_against
 from pipelines.attack.judge import memorised_path
 from pipelines.attack.results import Task, result_of
+from pipelines.attack.utility import utility_path
 from pipelines.config.roles import CANARY_IN, CANARY_ROLE
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.attacks import APPROXIMATE, GAUSSIAN, SHADOW, SHADOWS, AttackConfig
-from pipelines.config.sections.data import DataConfig
-from pipelines.config.sections.encoders import DefendedConfig, TrainedConfig
+from pipelines.config.sections.encoders import DefendedConfig, EndpointConfig, LoadedConfig, TrainedConfig
 from pipelines.data.draw.splits import Splits
+from pipelines.encoders import adopt
+from pipelines.encoders.access import spent
 from pipelines.encoders.stored import describe
 from pipelines.files import storage
-from pipelines.plan.rules import epoch_beside, is_membership_unknown, member_roles, promising_encoders, shadows_of
+from pipelines.plan.rules import (
+    attacked_epochs,
+    classifier_roles,
+    epoch_beside,
+    is_membership_unknown,
+    member_roles,
+    promising_encoders,
+    shadows_of,
+    utility_roles,
+)
 from pipelines.report.finished import FinishedRun
+from pipelines.run.folder import SeedFolder
 
 TOP = 12  # samples named in the report
+PROMISED = frozenset({"epsilon", "epsilon_rdp", "delta", "gamma"})
 
 
 def attack_results(run: FinishedRun) -> Iterator[AttackResult]:
@@ -67,15 +95,12 @@ def method_part(run: FinishedRun, name: str) -> MethodPart:
     """The threat model of an attack, and its queries where all of its entries spend as many."""
     attacks, queries = [attack for attack in run.config.attacks if attack.attack == name], run.config.queries
     method = attacks[0].method()
-    spent = {
+    sent = {
         method(attack.parameters()).queries_per_sample(attack.views or queries.views) * queries.repeats
         for attack in attacks
     }
-    return MethodPart(
-        threat_model=method.threat_model,
-        source=method.source,
-        queries_per_sample=spent.pop() if len(spent) == 1 else None,
-    )
+    per_sample = sent.pop() if len(sent) == 1 else None
+    return MethodPart(threat_model=method.threat_model, source=method.source, queries_per_sample=per_sample)
 
 
 def knowledge(config: RunConfig, attack: AttackConfig) -> dict[str, bool] | None:
@@ -84,22 +109,20 @@ def knowledge(config: RunConfig, attack: AttackConfig) -> dict[str, bool] | None
     shadow = config.encoders[shadows[0]] if shadows else None
     if not isinstance(target, TrainedConfig) or not isinstance(shadow, TrainedConfig):
         return None
-    own, other = (_distribution(config.data, member_roles(config, name)) for name in (shadows[0], attack.target))
+    roles = config.data.roles
+    own, other = (
+        {  # sources and classes that its images are drawn from
+            (parent.source_name, role.classes or parent.classes)
+            for role in map(roles.__getitem__, member_roles(config, name))
+            for parent in (roles.get(role.source_name, role),)
+        }
+        for name in (shadows[0], attack.target)
+    )
     return {
         "distribution": own == other,
         "architecture": shadow.backbone == target.backbone,
         "algorithm": shadow.objective == target.objective,
     }
-
-
-def _distribution(data: DataConfig, roles: Sequence[str]) -> set[tuple[str, tuple[int, ...] | None]]:
-    """Sources and classes that some roles are drawn from."""
-    found = set()
-    for name in roles:
-        role = data.roles[name]
-        parent = data.roles.get(role.source_name, role)
-        found.add((parent.source_name, role.classes or parent.classes))
-    return found
 
 
 def memorised(run: FinishedRun) -> tuple[Memorisation, ...]:
@@ -146,11 +169,8 @@ def dp_audit(run: FinishedRun) -> tuple[DpAudit, ...]:
     """
     if run.config.dp_audit is None:
         return ()
-    by_target: dict[str, list[Task]] = {}
-    for task, _ in run.applying():
-        if task.judge.score.canaries is not None:
-            by_target.setdefault(task.judge.attack.target, []).append(task)
-    return tuple(_dp_audit(run, of_seeds) for of_seeds in by_target.values())
+    guessing = [task for task, _ in run.applying() if task.judge.score.canaries is not None]
+    return tuple(_dp_audit(run, of_seeds) for of_seeds in grouped(guessing, attrgetter("judge.attack.target")).values())
 
 
 def _dp_audit(run: FinishedRun, of_seeds: Sequence[Task]) -> DpAudit:
@@ -227,3 +247,103 @@ def _promise(run: FinishedRun, target: str) -> Promise | None:
     replaced = None if LEAVE in adjacencies else max(of_seed["epsilon"] for of_seed in numbers)
     epsilon, delta = (max(promise[part] for promise in found) for part in (0, 1))
     return Promise(epsilon=epsilon, delta=delta, by="defense", replaced=replaced, gamma=gamma)
+
+
+def encoder_part(run: FinishedRun, name: str) -> EncoderPart:
+    """An encoder over seeds; its fingerprint is that of the last epoch that is attacked."""
+    encoder, epochs = run.config.encoders[name], attacked_epochs(run.config, name)
+    places = [place for _, place in run.planned]
+    records = [describe(place, name).record for place in places]
+    per_seed = tuple(
+        SeedEncoder(
+            seed=place.seed,
+            fingerprint=record.fingerprints[str(epochs[-1])],
+            **_utility(utility_curve([place], name, epochs, 0.0)),
+        )
+        for place, record in zip(places, records, strict=True)
+    )
+    if isinstance(encoder, LoadedConfig | EndpointConfig):
+        origin: dict[str, Any] = adopt.origin(encoder, records[0])
+        if isinstance(encoder, EndpointConfig):
+            charged = spent(run.folder.path, encoder.parameters().url)
+            origin["spend"] = Spend(**asdict(charged)) if charged.requests else None
+    else:
+        origin = {
+            "objective": encoder.objective,
+            "backbone": encoder.backbone,
+            "epochs": encoder.epochs,
+            "train_on": ", ".join(encoder.train_on) + (f", after {encoder.start}" if encoder.start else ""),
+        }
+    curve = utility_curve(places, name, epochs, run.overlap_of(utility_roles(run.config, name)[1]))
+    return EncoderPart(
+        **origin,
+        fingerprint=per_seed[0].fingerprint,
+        **_utility(curve),
+        classifier=classifier_part(run, name, epochs[-1]),
+        per_seed=per_seed if len(per_seed) > 1 else (),
+    )
+
+
+def _utility(curve: Sequence[CurvePoint]) -> dict[str, Any]:
+    """Utility at the last checkpoint and, from two checkpoints on, the curve."""
+    return {"utility": curve[-1].utility, "curve": tuple(curve) if len(curve) > 1 else ()} if curve else {}
+
+
+def utility_curve(places: Sequence[SeedFolder], name: str, epochs: Sequence[int], overlap: float) -> list[CurvePoint]:
+    """Utility by checkpoint, where it is measured; pooled over seeds.
+
+    ``overlap`` is that of the tested samples, as `mi_core.metrics.pooled.pool`.
+    """
+    curve = []
+    for epoch in epochs:
+        found = [storage.read_json(utility_path(place, name, epoch))["probes"] for place in places]
+        probes = {
+            probe: pool([Estimate.from_json(of_seed[probe]) for of_seed in found], overlap=overlap)
+            for probe in found[0]
+            if all(probe in of_seed for of_seed in found)
+        }
+        if probes:
+            n = min(estimate.n for estimate in probes.values())
+            utility = Utility({probe: replace(estimate, n=n) for probe, estimate in probes.items()}, n)
+            curve.append(CurvePoint(epoch=epoch, utility=utility))
+    return curve
+
+
+def classifier_part(run: FinishedRun, name: str, epoch: int) -> Classifier | None:
+    """Accuracies of a classifier trained here, and how much it overfits; pooled over seeds."""
+    found = [storage.read_json(utility_path(place, name, epoch)).get("classifier") for _, place in run.planned]
+    if None in found:
+        return None
+    train, test = map(run.overlap_of, classifier_roles(run.config, name))
+    again = {"train_accuracy": train, "test_accuracy": test, "overfitting": max(train, test)}
+    return Classifier(
+        **{
+            part: pool([Estimate.from_json(of_seed[part]) for of_seed in found], overlap=overlap)
+            for part, overlap in again.items()
+        }
+    )
+
+
+def defended(run: FinishedRun) -> Iterator[DefendedEncoder]:
+    """The attacked encoders with a defense, and what that tells of itself: the mean over seeds, of a promise the worst.
+
+    No release has the mean of several promises.
+    """
+    entries = {entry.on(name): entry for entry in run.config.defenses for name in run.config.encoders}
+    attacked = {attack.target for attack in run.config.attacks}
+    for name, encoder in run.config.encoders.items():
+        if isinstance(encoder, DefendedConfig) and name in attacked:
+            told = [describe(run.folder.seed(seed), name).record.defense for seed in run.config.seeds]
+            entry = entries.get(name)
+            yield DefendedEncoder(
+                defense=encoder.defense,
+                label=entry.name if entry else name,
+                target=f"{encoder.defends}+{entry.beside}" if entry and entry.beside else encoder.defends,
+                served=name,
+                parameters={**encoder.settings, **({"epoch": encoder.epoch} if encoder.epoch else {})},
+                adaptive=entry is None or entry.adaptive,
+                numbers={
+                    key: float((max if key in PROMISED else np.mean)([of_seed[key] for of_seed in told]))
+                    for key in told[0]
+                },
+            )

@@ -11,7 +11,6 @@ from mi_core.report.model.report import Remark
 from mi_core.report.words.numbers import plain
 from pipelines.attack.results import result_of, settings_of
 from pipelines.config.run_config import RunConfig
-from pipelines.config.sections.data import DataConfig
 from pipelines.config.sections.sources import NOISE
 from pipelines.data.draw.splits import Splits
 from pipelines.data.read.samples import IMAGES
@@ -53,7 +52,12 @@ def caveats(run: FinishedRun) -> list[str]:
     if len(run.config.seeds) == 1:
         told.append("One seed: the spread over splits and training runs is not known.")
     told += fit_caveats(run.config)
-    noisy = {name for name, role in run.config.data.roles.items() if _is_noise(run.config.data, role.source_name)}
+    data = run.config.data
+    noisy = {
+        name
+        for name, role in data.roles.items()
+        if data.sources[data.roles.get(role.source_name, role).source_name].kind == NOISE
+    }
     if any(noisy & {*reference_roles(run.config, attack), *population_roles(attack)} for attack in run.config.attacks):
         told.append(
             "Some attacks learned what a non-member is from images of random pixels. Encoders treat noise unlike any "
@@ -143,31 +147,12 @@ def _shard_caveats(run: FinishedRun) -> list[str]:
     return [f"Some shards were read, drawn by a hash of their names: {read}. Intervals hold for all shards. {means}"]
 
 
-def _is_noise(data: DataConfig, source: str) -> bool:
-    parent = data.roles.get(source)
-    name = source if parent is None else parent.source_name
-    return data.sources[name].kind == NOISE
-
-
-def not_tested(run: FinishedRun) -> list[str]:
-    """Attacks, outputs and defenses that the run left out."""
-    missing, _ = _left_out(run)
-    outputs = [f"the {output} output" for output in _outputs(run) if output not in run.config.queries.outputs]
-    return [*missing, *outputs, *([] if run.config.defenses else ["what a defense would hide, and at what price"])]
-
-
-def not_applying(run: FinishedRun) -> list[str]:
-    """Attacks that the target is not the kind of encoder for."""
-    return _left_out(run)[1]
-
-
-def _left_out(run: FinishedRun) -> tuple[list[str], list[str]]:
-    tried = {attack.attack for attack in run.config.attacks}
-    target = run.config.encoders[run.config.attacks[0].target]
-    text = OBJECTIVES[target.objective].target == "caption"
-    return left_out(tried, _outputs(run), text=text)
-
-
-def _outputs(run: FinishedRun) -> tuple[str, ...]:
-    """Outputs of the first attack's target."""
-    return describe(run.first, run.config.attacks[0].target).record.outputs
+def left_untested(run: FinishedRun) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Attacks, outputs and defenses that the run left out; attacks that its target is not the kind of encoder for."""
+    target = run.config.attacks[0].target
+    outputs, captioned = describe(run.first, target).record.outputs, run.config.encoders[target].objective
+    text = OBJECTIVES[captioned].target == "caption"
+    missing, useless = left_out({attack.attack for attack in run.config.attacks}, outputs, text=text)
+    unread = [f"the {output} output" for output in outputs if output not in run.config.queries.outputs]
+    undefended = [] if run.config.defenses else ["what a defense would hide, and at what price"]
+    return (*missing, *unread, *undefended), tuple(useless)

@@ -6,10 +6,12 @@ import json
 import shlex
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import product
 from typing import Any, TypeVar
 
+import numpy as np
 from rich.console import RenderableType
 
 from mi_core.adoption.code import imported
@@ -20,6 +22,7 @@ from mi_core.registration import registration_as_json
 from mi_core.report.build import queries_part
 from mi_core.report.contents import to_json
 from mi_core.report.defenses import compare_defenses
+from mi_core.report.figures.data import AttackScores, EmbeddingMap, FigureData, LossCurve, ViewGrid
 from mi_core.report.figures.figures import draw_figures
 from mi_core.report.model.as_json import given_values, part_from_json
 from mi_core.report.model.defenses import Tuning
@@ -41,25 +44,35 @@ from mi_core.report.model.report import (
 from mi_core.report.page.html import render_html
 from mi_core.report.pooling import InferenceResult, pool_inferences, pool_seeds
 from mi_core.report.terminal import terminal_table, tuning_table
+from mi_core.streams import pixel_streams
 from pipelines.attack.candidates import flagged_ids
-from pipelines.attack.inference import inferred
+from pipelines.attack.inference import inferred, map_path, planes
+from pipelines.attack.scores import judged as judged_scores
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.attacks import PYTHON
 from pipelines.config.sections.limits import ReportConfig
 from pipelines.console import count_of, say
+from pipelines.data.draw.images import load_images
 from pipelines.data.draw.splits import Splits
 from pipelines.data.scan.losses import Rejection
+from pipelines.encoders.stored import describe
 from pipelines.errors import UserError
 from pipelines.extract.actor.worker import STEPS
 from pipelines.extract.features import rejected_samples
 from pipelines.extract.ledger import count_queries
 from pipelines.files import storage
 from pipelines.files.digest import digest
-from pipelines.plan.rules import is_membership_unknown
-from pipelines.report.attacks import attack_results, dp_audit, memorised, method_part, not_applicable
-from pipelines.report.caveats import caveats, not_applying, not_tested, remarks
-from pipelines.report.encoders import defended, encoder_part
-from pipelines.report.figures import figure_data
+from pipelines.plan.rules import is_membership_unknown, recipe_of
+from pipelines.report.attacks import (
+    attack_results,
+    defended,
+    dp_audit,
+    encoder_part,
+    memorised,
+    method_part,
+    not_applicable,
+)
+from pipelines.report.caveats import caveats, left_untested, remarks
 from pipelines.report.finished import FinishedRun
 from pipelines.report.rows import results_table, summary, sweeps
 from pipelines.report.verdict import bounds, classes, evidence, shard_effect, thumbnails, verdict
@@ -69,6 +82,8 @@ from pipelines.run.registration import lines_of
 from pipelines.tune.run import outcome
 
 MOST_REJECTED = 1000  # rejected samples listed in the report; all are counted
+VIEWED = 4  # images shown with their views
+_DRAWN = 1_000_000  # scores that a figure is drawn from, at most
 _Part = TypeVar("_Part")
 
 
@@ -115,6 +130,7 @@ def gather(run: FinishedRun) -> Report:
     manifest = run.folder.manifest
     attacks = list(attack_results(run))
     judged, unread = verdict(run), unread_samples(run)
+    not_tested, not_applying = left_untested(run)
     rejected = [
         *(RejectedSample(source=bad.source, shard=bad.shard, key=bad.key, reason=bad.reason) for bad in unread),
         *(RejectedSample(**bad) for planned in run.planned for bad in rejected_samples(*planned)),
@@ -154,8 +170,8 @@ def gather(run: FinishedRun) -> Report:
         rejected_count=len(rejected),
         rejected_total=_rejected_total(unread, len(rejected)),
         caveats=tuple(caveats(run)),
-        not_tested=tuple(not_tested(run)),
-        not_applying=tuple(not_applying(run)),
+        not_tested=not_tested,
+        not_applying=not_applying,
         tuning=_part_or_none(Tuning, outcome(run.folder)),
     )
     return replace(report, defenses=compare_defenses(report, tuple(defended(run))))
@@ -167,8 +183,17 @@ def _part_or_none(kind: type[_Part], entry: dict[str, Any]) -> _Part | None:
 
 
 def _data(run: FinishedRun) -> DataPart:
-    seeds = [_seed_data(seed, Splits.load(run.folder.seed(seed).path)) for seed in run.config.seeds]
-    rules = Splits.load(run.first.path).rules
+    splits = {seed: Splits.load(run.folder.seed(seed).path) for seed in run.config.seeds}
+    seeds = [
+        SeedData(
+            seed=seed,
+            roles={role: Role(n=n, sha256=own.role_digest(role)) for role, n in own.counts().items()},
+            duplicates_removed=own.duplicates_removed,
+            near_duplicates_removed=own.near_removed,
+        )
+        for seed, own in splits.items()
+    ]
+    rules = splits[run.config.seeds[0]].rules
     shards = {} if rules is None else {name: ShardsRead(read=few, of=of) for name, (few, of) in rules.shards.items()}
     effect = shard_effect(run) if shards else None
     return DataPart(
@@ -180,15 +205,6 @@ def _data(run: FinishedRun) -> DataPart:
         per_seed=tuple(seeds) if len(seeds) > 1 else (),
         shards=shards,
         design_effect=None if effect is None else round(effect, 3),
-    )
-
-
-def _seed_data(seed: int, splits: Splits) -> SeedData:
-    return SeedData(
-        seed=seed,
-        roles={role: Role(n=n, sha256=splits.role_digest(role)) for role, n in splits.counts().items()},
-        duplicates_removed=splits.duplicates_removed,
-        near_duplicates_removed=splits.near_removed,
     )
 
 
@@ -233,6 +249,73 @@ def _rejected_total(unread: Sequence[Rejection], listed: int) -> RejectedTotal |
         shards=sum(not bad.key for bad in unread),
         estimated=any(bad.estimated for bad in unread),
     )
+
+
+def figure_data(run: FinishedRun) -> FigureData:
+    """Scores at the last checkpoint, training losses, maps and views."""
+    losses = {
+        (name, seed): np.array(describe(run.folder.seed(seed), name).record.losses)
+        for seed, name in product(run.config.seeds, run.config.encoders)
+    }
+    curves = tuple(LossCurve(*of, np.arange(1.0, len(loss) + 1), loss) for of, loss in losses.items() if len(loss))
+    return FigureData(tuple(_scores(run)), curves, tuple(_maps(run)), _views(run))
+
+
+def _scores(run: FinishedRun) -> Iterator[AttackScores]:
+    """Scores at the last checkpoint; each curve once, as a point of a sweep may make two attacks alike."""
+    drawn: set[tuple[Any, ...]] = set()
+    for task, result in run.applying():
+        attack = task.judge.attack
+        known = ", ".join(filter(None, (attack.reference, run.settings(attack))))
+        curve = (attack.attack, attack.target, task.judge.output, known, task.folder.seed)
+        if not task.judge.last or curve in drawn:
+            continue
+        drawn.add(curve)
+        table = judged_scores(task, ("score", "member", "statistic"), _DRAWN)
+        statistic = np.asarray(table["statistic"]) if "statistic" in table.column_names else None
+        yield AttackScores(
+            *curve, np.asarray(table["score"]), np.asarray(table["member"]), result["metrics"]["threshold"], statistic
+        )
+
+
+def _views(run: FinishedRun) -> ViewGrid | None:
+    """The first candidates of the first seed as the first attack on views sees them; None: no such attack or images."""
+    drawing = [attack for attack in run.config.attacks if attack.draws_views]
+    if not drawing:
+        return None
+    import torch
+
+    from mi_core.augmentations.views import make_views
+
+    place, attack = run.first, drawing[0]
+    try:
+        shown = load_images(run.config.data, Splits.load(place.path), run.audited[:1], limit=VIEWED)
+    except UserError:  # a report is also written when the images are gone, or one of these cannot be decoded
+        return None
+    images = torch.from_numpy(shown.images)
+    drawn = make_views(
+        images,
+        pixel_streams(run.config.queries.nonce or "", place.seed, "query", images),
+        recipe_of(run.config, attack).build(),
+        views=attack.views or run.config.queries.views,
+    )
+    return ViewGrid(shown.images, (drawn * 255).round().to(torch.uint8).numpy())
+
+
+def _maps(run: FinishedRun) -> Iterator[EmbeddingMap]:
+    """Embeddings of the first seed in the plane."""
+    plan, place = run.planned[0]
+    for item in planes(plan, place):
+        table, chosen = storage.read_table(map_path(item, place)), item.settings
+        yield EmbeddingMap(
+            chosen.target,
+            chosen.output,
+            chosen.attribute,
+            np.stack([np.asarray(table["x"]), np.asarray(table["y"])], axis=1),
+            np.asarray(table["class"]),
+            np.asarray(table["value"]),
+            run.config.data.attributes[chosen.attribute].names,
+        )
 
 
 def hand_over(config: ReportConfig, folder: RunFolder) -> None:

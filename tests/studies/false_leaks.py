@@ -23,7 +23,7 @@ import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 
-from mi_core.auditing.references import make_references
+from mi_core.auditing.models import make_references
 from mi_core.augmentations.simclr import SimCLRAugmentation
 from mi_core.augmentations.views import clean
 from mi_core.encoders.checkpoint import Encoder

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from operator import itemgetter
 from textwrap import fill
 
 import numpy as np
@@ -15,6 +16,7 @@ from mi_core.report.figures.data import EmbeddingMap
 from mi_core.report.figures.drawing import COLOURS, GREY, Drawing, band, blank, file_name, label_axes, level, svg
 from mi_core.report.model.attacks import InferenceRow, Sweep
 from mi_core.report.model.report import Report
+from mi_core.report.pooling import grouped
 from mi_core.report.words.numbers import count, rate
 
 _MOST_COLOURS = 20
@@ -98,15 +100,14 @@ _Series = dict[str, list[tuple[float, InferenceRow]]]
 
 def _series(sweep: Sweep) -> _Series:
     """Names of attribute and encoder to (place, row), where the sweep changes the inference."""
-    series: _Series = {}
-    for x, point in zip(places_of(sweep), sweep.points, strict=True):
-        for row in final_inferences(point.attribute_inference):
-            series.setdefault(_name(row, sweep), []).append((x, row))
-    return {
-        name: sorted(rows, key=lambda entry: entry[0])
-        for name, rows in series.items()
-        if len({row.accuracy.value for _, row in rows}) > 1
-    }
+    every = [
+        (place, row)
+        for place, point in zip(places_of(sweep), sweep.points, strict=True)
+        for row in final_inferences(point.attribute_inference)
+    ]
+    series = grouped(every, lambda entry: _name(entry[1], sweep)).items()
+    moved = {name: rows for name, rows in series if len({row.accuracy.value for _, row in rows}) > 1}
+    return {name: sorted(rows, key=itemgetter(0)) for name, rows in moved.items()}
 
 
 def _sweep(sweep: Sweep, series: _Series) -> Drawing:

@@ -4,22 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from operator import attrgetter, itemgetter
 
 from mi_core.records import Estimate
-from mi_core.report.contents import (
-    final_rows,
-    is_numeric,
-    places_of,
-    pooled_rows,
-    primary_row,
-    series_of,
-)
+from mi_core.report.contents import final_rows, is_numeric, places_of, pooled_rows, primary_row
 from mi_core.report.figures.drawing import (
     GREY,
     Drawing,
     abreast,
     band,
+    bands,
     blank,
     file_name,
     label_axes,
@@ -30,7 +24,7 @@ from mi_core.report.figures.drawing import (
 )
 from mi_core.report.model.attacks import PooledRow, Sweep, SweepPoint
 from mi_core.report.model.report import Report
-from mi_core.report.pooling import series_names
+from mi_core.report.pooling import grouped, series_names, series_of
 from mi_core.report.words.numbers import count, rate
 from mi_core.report.words.sides import Sides, measured_by, share_found, sides_of
 from mi_core.report.words.wording import probe
@@ -73,12 +67,8 @@ def comparison_figures(report: Report) -> dict[str, Drawing]:
 
 def _over_targets(rows: Sequence[PooledRow]) -> dict[str, list[PooledRow]]:
     """Rows by the name of their series over several targets, where the shadow of each target counts as the same."""
-    of_row = [series_of(replace(row, shadow=None)) for row in rows]
-    names = series_names(of_row)
-    by_name: dict[str, list[PooledRow]] = {name: [] for name in names.values()}
-    for pair, row in zip(of_row, rows, strict=True):
-        by_name[names[pair]].append(row)
-    return by_name
+    names = series_names(series_of(replace(row, shadow=None)) for row in rows)
+    return grouped(rows, lambda row: names[series_of(replace(row, shadow=None))])
 
 
 def _targets(rows: Sequence[PooledRow], targets: Sequence[str]) -> Drawing:
@@ -128,69 +118,58 @@ def sweep_figures(report: Report) -> dict[str, Drawing]:
     drawings: dict[str, Drawing] = {}
     lead = primary_row(pooled_rows(report))
     for sweep in report.sweeps:
-        series = _series(sweep.points, lead.output if lead else None)
+        series = _series(sweep, lead.output if lead else None)
         if not series:
             continue
         drawings[file_name(f"sweep-{sweep.name}")] = _sweep(sweep, series, lead)
         for spent, x in ((_per_image, "queries per audited image, mean"), (_to_fit, "queries spent to fit the attack")):
             if any(len({spent(row) for _, row in points}) > 1 for points in series.values()):
-                drawings[file_name(f"queries-{sweep.name}")] = _against_queries(
-                    sweep, series, spent, x, sides_of(report)
-                )
+                drawn = _against_queries(sweep.name.replace("attacks.*.", ""), series, spent, x, sides_of(report))
+                drawings[file_name(f"queries-{sweep.name}")] = drawn
                 break
     return drawings
 
 
-_Series = Mapping[tuple[str, str, str], Sequence[tuple[int, PooledRow]]]
+_Series = Mapping[str, Sequence[tuple[float, PooledRow]]]
 
 
-def _series(points: Sequence[SweepPoint], output: str | None) -> _Series:
-    """(attack, reference, target) to (point, row), for what the sweep changes on one output."""
-    series: dict[tuple[str, str, str], list[tuple[int, PooledRow]]] = {}
-    for number, point in enumerate(points):
-        for row in point.rows:
-            if output is None or row.output == output:
-                series.setdefault((*series_of(row), row.target), []).append((number, row))
+def _series(sweep: Sweep, output: str | None) -> _Series:
+    """Places and rows of what the sweep changes on one output, by what figures call that."""
+    every = [
+        (place, row)
+        for place, point in zip(places_of(sweep), sweep.points, strict=True)
+        for row in point.rows
+        if output is None or row.output == output
+    ]
+    groups = grouped(every, lambda entry: (series_of(entry[1]), entry[1].target)).items()
+    series = {key: rows for key, rows in groups if any(_changes(rows, name) for name in ("auc", "accuracy"))}
+    names, targets = series_names(pair for pair, _ in series), {target for _, target in series}
     return {
-        key: rows
-        for key, rows in series.items()
-        if any(_reach(rows, name) > _LEAST_CHANGE for name in ("auc", "accuracy"))
+        f"{names[pair]} on {target}" if len(targets) > 1 else names[pair]: rows
+        for (pair, target), rows in series.items()
     }
 
 
-def _reach(rows: Sequence[tuple[int, PooledRow]], name: str) -> float:
-    """How far an estimate moves over the points; 0 where it is not given."""
+def _changes(rows: Sequence[tuple[float, PooledRow]], name: str) -> bool:
+    """Tell whether an estimate moves over the points."""
     values = [estimate.value for _, row in rows if (estimate := getattr(row, name)) is not None]
-    return max(values) - min(values) if values else 0.0
-
-
-def _called(series: _Series) -> dict[tuple[str, str, str], str]:
-    pairs = series_names((attack, reference) for attack, reference, _ in series)
-    targets = {target for _, _, target in series}
-    return {key: pairs[key[0], key[1]] + (f" on {key[2]}" if len(targets) > 1 else "") for key in series}
+    return bool(values) and max(values) - min(values) > _LEAST_CHANGE
 
 
 def _sweep(sweep: Sweep, series: _Series, lead: PooledRow | None) -> Drawing:
-    points, places = sweep.points, places_of(sweep)
-    utility = _utility_series(points, lead)
+    points, places, x = sweep.points, places_of(sweep), sweep.name.replace("attacks.*.", "")
+    utility = _utility_series(points, places, lead)
     _, measured = measured_by(row for rows in series.values() for _, row in rows)
-    shown = tuple(dict.fromkeys((measured, "AUC")))
+    shown = {f"attack {name}": attrgetter(name.lower()) for name in dict.fromkeys((measured, "AUC"))}
     figure, panels = blank(height=1.9 + 1.5 * (len(shown) + bool(utility)), rows=len(shown) + bool(utility))
+    ordered = {name: sorted(rows, key=itemgetter(0)) for name, rows in series.items()}
+    bands(panels, ordered, shown, x, guessed=tuple(shown))
     told = []
-    for index, (key, name) in enumerate(_called(series).items()):
-        rows = sorted(series[key], key=lambda entry: places[entry[0]])
-        for panel, shows in zip(panels, shown, strict=False):
-            band(panel, [(places[number], getattr(row, shows.lower())) for number, row in rows], name, index)
-        ends = [[rate(getattr(row, shows.lower()).value) for shows in shown] for row in (rows[0][1], rows[-1][1])]
-        told.append(f"{name} from {' and '.join(ends[0])} to {' and '.join(ends[1])}")
-    x = sweep.name.replace("attacks.*.", "")
-    for panel, shows in zip(panels, shown, strict=False):
-        level(panel)
-        label_axes(panel, x if panel is panels[-1] else "", f"attack {shows}")
-        if panel is not panels[0]:
-            panel.get_legend().remove()
+    for name, rows in ordered.items():
+        first, last = (" and ".join(rate(read(row).value) for read in shown.values()) for _, row in (rows[0], rows[-1]))
+        told.append(f"{name} from {first} to {last}")
     for index, (name, entries) in enumerate(utility.items()):
-        band(panels[-1], [(places[number], entry) for number, entry in entries], name, index + 4)
+        band(panels[-1], entries, name, index + 4)
     if utility:
         label_axes(panels[-1], x, "downstream accuracy")
     if not is_numeric(sweep):
@@ -199,17 +178,19 @@ def _sweep(sweep: Sweep, series: _Series, lead: PooledRow | None) -> Drawing:
         log_scale(panels[-1].xaxis)
         panels[-1].set_xticks(places, [point.label for point in points])
         panels[-1].minorticks_off()
-    alt = f"Attack {' and '.join(shown)} over {x}, first to last: {'; '.join(told)}."
-    return Drawing(svg(figure), f"Sweep of {x}", alt)
+    what = " and ".join(dict.fromkeys((measured, "AUC")))
+    return Drawing(svg(figure), f"Sweep of {x}", f"Attack {what} over {x}, first to last: {'; '.join(told)}.")
 
 
-def _utility_series(points: Sequence[SweepPoint], lead: PooledRow | None) -> dict[str, list[tuple[int, Estimate]]]:
+def _utility_series(
+    points: Sequence[SweepPoint], places: Sequence[float], lead: PooledRow | None
+) -> dict[str, list[tuple[float, Estimate]]]:
     """Utility of the primary target by probe, where the sweep changes it."""
-    series: dict[str, list[tuple[int, Estimate]]] = {}
-    for number, point in enumerate(points):
+    series: dict[str, list[tuple[float, Estimate]]] = {}
+    for place, point in zip(places, points, strict=True):
         utility = None if lead is None else point.utility.get(lead.target)
         for name, entry in ({} if utility is None else utility.probes).items():
-            series.setdefault(f"{probe(name)} (n {count(entry.n)})", []).append((number, entry))
+            series.setdefault(f"{probe(name)} (n {count(entry.n)})", []).append((place, entry))
     return {name: rows for name, rows in series.items() if len({entry.value for _, entry in rows}) > 1}
 
 
@@ -224,35 +205,28 @@ def _per_image(row: PooledRow) -> float | None:
 
 
 def _against_queries(
-    sweep: Sweep, series: _Series, spent: Callable[[PooledRow], float | None], x: str, sides: Sides
+    sweep: str, series: _Series, spent: Callable[[PooledRow], float | None], x: str, sides: Sides
 ) -> Drawing:
     """Accuracy, AUC and the true-positive rate at 1 % FPR, where all have them, against what was spent."""
     everything = [row for points in series.values() for _, row in points]
     measure, measured = measured_by(everything)
-    known, low = measure == "accuracy", share_found("0.01", sides)
-    shown: dict[str, Callable[[PooledRow], Any]] = {"attack accuracy": lambda row: row.accuracy} if known else {}
-    shown["AUC"] = lambda row: row.auc
+    shown: dict[str, Callable[[PooledRow], Estimate | None]] = {"AUC": attrgetter("auc")}
+    if measure == "accuracy":
+        shown = {"attack accuracy": attrgetter(measure)} | shown
+    guessed = tuple(shown)
     if all("0.01" in row.tpr_at_fpr for row in everything):
-        shown[low] = lambda row: row.tpr_at_fpr["0.01"]
+        shown[share_found("0.01", sides)] = lambda row: row.tpr_at_fpr["0.01"]
     figure, panels = blank(height=2.0 + 1.7 * len(shown), rows=len(shown))
-    told = []
-    for index, (key, name) in enumerate(_called(series).items()):
-        placed = [(queries, row) for _, row in series[key] if (queries := spent(row)) is not None]
-        placed.sort(key=lambda entry: entry[0])
-        for panel, read in zip(panels, shown.values(), strict=True):
-            band(panel, [(queries, read(row)) for queries, row in placed], name, index)
-        first, last = placed[0], placed[-1]
+    placed, told = {}, []
+    for name, rows in series.items():
+        mine = [(queries, row) for _, row in rows if (queries := spent(row)) is not None]
+        placed[name] = sorted(mine, key=itemgetter(0))
+        ends = (placed[name][0], placed[name][-1])
         told.append(
-            f"{name} from {rate(getattr(first[1], measure).value)} at {first[0]:,.4g} "
-            f"to {rate(getattr(last[1], measure).value)} at {last[0]:,.4g}"
+            f"{name} from " + " to ".join(f"{rate(getattr(row, measure).value)} at {q:,.4g}" for q, row in ends)
         )
-    for panel, y in zip(panels, shown, strict=True):
-        if y != low:
-            level(panel)
-        label_axes(panel, x if panel is panels[-1] else "", y)
-        if panel is not panels[0]:
-            panel.get_legend().remove()
+    bands(panels, placed, shown, x, guessed=guessed)
     if spent is _to_fit:
         log_scale(panels[-1].xaxis)
     alt = f"Attack {measured} against {x}, fewest to most: {'; '.join(told)}."
-    return Drawing(svg(figure), f"What queries buy: sweep of {sweep.name.replace('attacks.*.', '')}", alt)
+    return Drawing(svg(figure), f"What queries buy: sweep of {sweep}", alt)

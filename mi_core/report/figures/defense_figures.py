@@ -8,10 +8,11 @@ learning", CCS 2021), for whatever defenses a run has.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 
 from mi_core.records import Estimate
 from mi_core.report.contents import method_in_words
-from mi_core.report.defenses import by_target, front_of, known_as, leaking, loss_of, sentence, undefended
+from mi_core.report.defenses import front_of, known_as, leaking, loss_of, sentence, undefended
 from mi_core.report.figures.drawing import (
     COLOURS,
     Drawing,
@@ -27,6 +28,7 @@ from mi_core.report.figures.drawing import (
 )
 from mi_core.report.model.defenses import AttackPair, AttributePair, DefenseRow, Trial, TrialRow
 from mi_core.report.model.report import Report
+from mi_core.report.pooling import grouped
 from mi_core.report.words.numbers import count, percent, plain, rate
 from mi_core.report.words.sides import measured_by
 
@@ -45,7 +47,7 @@ def defense_figures(report: Report) -> dict[str, Drawing]:
         guarantee one; nothing without a defense.
     """
     drawings: dict[str, Drawing] = {}
-    for target, entries in by_target(report).items():
+    for target, entries in grouped(report.defenses, attrgetter("target")).items():
         if len(entries) <= _MOST_LABELS:
             for part, words in (("attacks", "attack {}"), ("attributes", "{} of the attribute")):
                 if all(getattr(entry, part) for entry in entries):
@@ -65,10 +67,7 @@ def defense_figures(report: Report) -> dict[str, Drawing]:
 
 
 def _by_defense(entries: Sequence[DefenseRow]) -> dict[str, list[DefenseRow]]:
-    by_name: dict[str, list[DefenseRow]] = {}
-    for entry in entries:
-        by_name.setdefault(known_as(entry, entry.defense), []).append(entry)
-    return by_name
+    return grouped(entries, lambda entry: known_as(entry, entry.defense))
 
 
 def strongest(entry: DefenseRow, side: str) -> Estimate:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from textwrap import fill
 from typing import Any
@@ -141,7 +141,7 @@ def log_scale(axis: Any) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def band(panel: Any, points: Sequence[tuple[float, Estimate]], name: str, index: int) -> None:
+def band(panel: Any, points: Sequence[tuple[float, Any]], name: str, index: int) -> None:
     """A line through estimates with their intervals as a band; ``index`` picks colour and style."""
     places = [place for place, _ in points]
     low, high = zip(*(entry.ci95 for _, entry in points), strict=True)
@@ -164,7 +164,8 @@ def look(index: int, *, marker: bool = False) -> dict[str, Any]:
 def errors(panel: Any, places: Sequence[float], entries: Sequence[Estimate], **style: Any) -> None:
     """Estimates with their intervals as error bars."""
     shown = {"capsize": 2, "markersize": 4.5, "linewidth": 1.2, "elinewidth": 0.9} | style
-    panel.errorbar(places, [entry.value for entry in entries], yerr=spans(entries), **shown)
+    pairs = [(max(0.0, entry.value - entry.low), max(0.0, entry.high - entry.value)) for entry in entries]
+    panel.errorbar(places, [entry.value for entry in entries], yerr=[*zip(*pairs, strict=True)], **shown)
 
 
 def abreast(
@@ -187,12 +188,30 @@ def abreast(
     return "; ".join(f"{name} {', '.join(rate(entry.value) for _, entry in found)}" for name, found in series.items())
 
 
-def spans(estimates: Sequence[Estimate]) -> list[list[float]]:
-    """How far the intervals of estimates reach below and above them, for error bars."""
-    return [
-        [max(0.0, entry.value - entry.low) for entry in estimates],
-        [max(0.0, entry.high - entry.value) for entry in estimates],
-    ]
+def bands(
+    panels: Sequence[Any],
+    series: Mapping[str, Sequence[tuple[float, Any]]],
+    shown: Mapping[str, Callable[[Any], Estimate | None]],
+    x: str,
+    *,
+    guessed: Sequence[str],
+) -> None:
+    """Several estimates of rows, one panel below the other; the first has the legend.
+
+    Args:
+        panels: as many as are shown, or further ones for something else.
+        series: by name, places and rows.
+        shown: what is read of a row, by its name on the axis; guessed: those for which guessing gives .5.
+        x: what stands below the last panel.
+    """
+    for panel, (y, read) in zip(panels, shown.items(), strict=False):
+        for index, (name, points) in enumerate(series.items()):
+            band(panel, [(place, read(row)) for place, row in points], name, index)
+        if y in guessed:
+            level(panel)
+        label_axes(panel, x if panel is panels[-1] else "", y)
+        if panel is not panels[0]:
+            panel.get_legend().remove()
 
 
 def file_name(name: str) -> str:

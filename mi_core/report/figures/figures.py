@@ -7,8 +7,9 @@ right a little more often than not (Carlini et al., "Membership inference attack
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -16,12 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from mi_core.records import ALL_CALLED, FloatArray
-from mi_core.report.contents import (
-    epoch_of,
-    pooled_rows,
-    primary_row,
-    series_of,
-)
+from mi_core.report.contents import epoch_of, pooled_rows, primary_row
 from mi_core.report.figures.attributes import attribute_figures
 from mi_core.report.figures.curves import comparison_figures, sweep_figures
 from mi_core.report.figures.data import AttackScores, FigureData, Spread, ViewGrid
@@ -48,7 +44,7 @@ from mi_core.report.figures.drawing import (
 )
 from mi_core.report.model.attacks import PooledRow
 from mi_core.report.model.report import Report
-from mi_core.report.pooling import series_names
+from mi_core.report.pooling import grouped, series_names, series_of
 from mi_core.report.words.numbers import count, percent, plain, rate
 from mi_core.report.words.sides import Sides, sides_of
 from mi_core.report.words.wording import probe
@@ -71,14 +67,12 @@ def draw_figures(report: Report, data: FigureData) -> dict[str, Drawing]:
     sides = sides_of(report)
     names = series_names((run.attack, run.reference) for run in data.scores)
     colours = {name: COLOURS[index % len(COLOURS)] for index, name in enumerate(names.values())}
-    for target, output in _distinct((run.target, run.output) for run in data.scores):
+    for (target, output), here in grouped(data.scores, attrgetter("target", "output")).items():
         where = output if target == "target" else f"{output}-{target}"
-        here = [run for run in data.scores if (run.target, run.output) == (target, output)]
-        groups = _groups(here)
+        fit = len({(run.attack, run.reference) for run in here}) <= len(COLOURS)  # into one figure; else by reference
+        groups = {"": here} if fit else grouped(here, lambda run: f"-{run.reference}")
         for suffix, runs_of_group in groups.items():
-            series: dict[str, list[AttackScores]] = {}
-            for run in runs_of_group:
-                series.setdefault(names[run.attack, run.reference], []).append(run)
+            series = grouped(runs_of_group, lambda run: names[run.attack, run.reference])
             drawings[file_name(f"roc-{where}{suffix}")] = _roc(series, colours, sides)
             if suffix != next(iter(groups)):
                 continue  # histograms of the first group stand for the others
@@ -93,20 +87,6 @@ def draw_figures(report: Report, data: FigureData) -> dict[str, Drawing]:
         drawings["views"] = view_grid(data.views)
     drawings |= comparison_figures(report) | sweep_figures(report) | attribute_figures(report, data.maps)
     return drawings | defense_figures(report) | tuning_figures(report)
-
-
-def _groups(runs: Sequence[AttackScores]) -> dict[str, list[AttackScores]]:
-    """Runs that share a figure, by the suffix of its name: all of them, or where they are too many by reference."""
-    if len({(run.attack, run.reference) for run in runs}) <= len(COLOURS):
-        return {"": list(runs)}
-    groups: dict[str, list[AttackScores]] = {}
-    for run in runs:
-        groups.setdefault(f"-{run.reference}", []).append(run)
-    return groups
-
-
-def _distinct(items: Iterable[Any]) -> list[Any]:
-    return list(dict.fromkeys(items))
 
 
 def _seeds(runs: Sequence[Any]) -> str:
@@ -126,7 +106,7 @@ def rate_at(run: AttackScores, grid: FloatArray) -> FloatArray:
 def _roc(series: Mapping[str, Sequence[AttackScores]], colours: Mapping[str, str], sides: Sides) -> Drawing:
     figure, (panel,) = blank()
     every = [run for runs in series.values() for run in runs]
-    nonmembers_of = [one.n_nonmember for one in _scores(every)]
+    nonmembers_of = [run.scores.n_nonmember for run in every]
     floor, fewest = min(0.5, 1 / max(nonmembers_of)), min(nonmembers_of)
     grid = np.geomspace(floor, 1, 400)
     limit = min(1.0, 10 / fewest)  # left of it a threshold rests on fewer than 10 false positives
@@ -189,13 +169,9 @@ class _Histogram:
         )
 
 
-def _scores(runs: Iterable[AttackScores]) -> list[Spread]:
-    return [run.scores for run in runs]
-
-
 def _histograms(series: Mapping[str, Sequence[AttackScores]]) -> list[_Histogram]:
     """Pictures of some attacks, each once: many attacks read, or score by, the same numbers."""
-    every = [_Histogram("scores", name, runs, _scores(runs)) for name, runs in series.items()]
+    every = [_Histogram("scores", name, runs, [run.scores for run in runs]) for name, runs in series.items()]
     for name, runs in series.items():
         read = [run.statistics for run in runs if run.statistics is not None]
         if len(read) == len(runs):
@@ -249,12 +225,10 @@ def _histogram(shown: _Histogram, sides: Sides) -> Drawing:
 def _loss(data: FigureData) -> Drawing:
     figure, (panel,) = blank(height=2.6)
     told = []
-    for index, encoder in enumerate(_distinct(curve.encoder for curve in data.losses)):
-        mine = [curve for curve in data.losses if curve.encoder == encoder]
-        style = look(index)
+    for index, (encoder, mine) in enumerate(grouped(data.losses, attrgetter("encoder")).items()):
         for number, curve in enumerate(mine):
             label = f"{encoder} ({_seeds(mine)})" if number == 0 else None
-            panel.plot(curve.epoch, curve.loss, linewidth=1.2, alpha=0.8, label=label, **style)
+            panel.plot(curve.epoch, curve.loss, linewidth=1.2, alpha=0.8, label=label, **look(index))
         told.append(f"{encoder} ends at {plain(np.mean([curve.loss[-1] for curve in mine]))}")
     label_axes(panel, "epoch", "pre-training loss")
     alt = f"Pre-training loss against the epoch: {', '.join(told)}."
@@ -270,12 +244,12 @@ def _curve_rows(report: Report) -> list[list[PooledRow]]:
     if not rows:
         return []
     lead = primary_row(rows) or rows[0]
+    by_target = grouped((row for row in rows if row.output == lead.output), attrgetter("target"))
     curves = []
-    for target in sorted({row.target for row in rows}, key=lambda name: (name != lead.target, name)):
-        here = [row for row in rows if (row.target, row.output) == (target, lead.output)]
-        shown = _distinct(series_of(row) for row in here)[:BLACK]
-        if len({row.epoch for row in here}) > 1:
-            curves.append([row for row in here if series_of(row) in shown])
+    for target in sorted(by_target, key=lambda name: (name != lead.target, name)):
+        shown = list(dict.fromkeys(map(series_of, by_target[target])))[:BLACK]
+        if len({row.epoch for row in by_target[target]}) > 1:
+            curves.append([row for row in by_target[target] if series_of(row) in shown])
     return curves
 
 
@@ -284,20 +258,17 @@ def _early_stopping(report: Report, rows: Sequence[PooledRow]) -> Drawing:
     utility = report.encoders[target].curve if target in report.encoders else ()
     figure, panels = blank(height=4.6 if utility else 2.6, rows=2 if utility else 1)
     told = []
-    pairs = series_names(series_of(row) for row in rows)
-    lead = primary_row(rows)
-    for index, (pair, name) in enumerate(pairs.items()):
-        mine = sorted((row for row in rows if series_of(row) == pair), key=epoch_of)
-        size = f"(n {count(mine[-1].auc.n)})"
-        band(panels[0], [(epoch_of(row), row.auc) for row in mine], f"{name} {size}", index)
-        if lead is not None and series_of(lead) == pair and sides_of(report).known:
+    pairs, lead, known = grouped(rows, series_of), primary_row(rows), sides_of(report).known
+    names = series_names(pairs)
+    for index, (pair, of_pair) in enumerate(pairs.items()):
+        mine, name = sorted(of_pair, key=epoch_of), names[pair]
+        band(panels[0], [(epoch_of(row), row.auc) for row in mine], f"{name} (n {count(mine[-1].auc.n)})", index)
+        if lead is not None and series_of(lead) == pair and known:
             accuracy = [(epoch_of(row), row.accuracy) for row in mine if row.accuracy is not None]
             band(panels[0], accuracy, f"accuracy of {name}", BLACK)
         told.append(f"{name} from {rate(mine[0].auc.value)} to {rate(mine[-1].auc.value)}")
     level(panels[0])
-    label_axes(
-        panels[0], "" if utility else "epoch", "attack AUC and accuracy" if sides_of(report).known else "attack AUC"
-    )
+    label_axes(panels[0], "" if utility else "epoch", "attack AUC and accuracy" if known else "attack AUC")
     for index, name in enumerate(utility[0].utility.probes if utility else ()):
         points = [(at.epoch, at.utility.probes[name]) for at in utility]
         band(panels[1], points, f"{probe(name)} (n {count(points[-1][1].n)})", index + 4)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mi_core.records import Estimate
-from mi_core.report.model.as_json import part_as_json, part_from_json
+from mi_core.report.model.as_json import part_from_json
 from mi_core.report.model.attacks import (
     AttackResult,
     ClassRow,
@@ -265,12 +265,6 @@ class Report:
     def judged(self) -> VerdictPart:
         """The verdict; undecided where no attack applies that it could rest on."""
         return self.validity or VerdictPart(verdict="undecided")
-
-
-def report_as_json(report: Report) -> dict[str, Any]:
-    """The dictionary of report.json."""
-    entry: dict[str, Any] = part_as_json(report)
-    return entry
 
 
 def report_from_json(entry: Any) -> Report:

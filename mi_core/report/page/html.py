@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 from markupsafe import Markup, escape
@@ -30,9 +31,10 @@ from mi_core.report.defenses import defense_tables
 from mi_core.report.figures.attributes import swept_inferences
 from mi_core.report.figures.drawing import Drawing
 from mi_core.report.model.attacks import AttackRow, CurvePoint, EncoderPart, PooledRow, Sweep
-from mi_core.report.model.judgement import CandidateTest, Judged
+from mi_core.report.model.judgement import Judged
 from mi_core.report.model.report import Report
 from mi_core.report.page import page_environment
+from mi_core.report.pooling import grouped
 from mi_core.report.words import evidence, numbers, questions, wording
 from mi_core.report.words.sides import Sides, glossary, hint, share_found, sides_of, unsupported
 
@@ -40,6 +42,7 @@ _METRICS = {  # whether it is known who is a member
     True: {"auc": "AUC", "accuracy": "Accuracy", "precision": "Precision", "recall": "Recall"},
     False: {"auc": "AUC"},
 }
+_place = attrgetter("target", "output")  # where an attack was tried
 _SHOWN = 440 / 280.8  # pixels of the page for a point of a figure
 _SIZE = re.compile(r'viewBox="0 0 ([\d.]+) ([\d.]+)"')
 _TEXT = re.compile(r"<(style|svg|pre|title|code)\b.*?</\1>|<[^>]*>|(?P<text>[^<]+)", re.DOTALL)
@@ -78,12 +81,14 @@ def render_html(
     """
     environment = page_environment()
     named = ["rate", "interval", "estimate", "count", "percent", "duration", "small", "plain", "chance", "percents"]
-    environment.filters.update({name: getattr(numbers, name) for name in named}, css_string=_css_string)
+    environment.filters.update({name: getattr(numbers, name) for name in named})
     rows = pooled_rows(report)
     lead = primary_row(rows)
     sides = sides_of(report)
     groups = _groups(report, rows, sides)
     tests = () if report.evidence is None else report.evidence.tests
+    here = [row for row in tests if lead is not None and _place(row) == _place(lead)] or tests
+    footer = f"Encoder audit · {report.name} · {report.created} · configuration {report.config_sha256[:12]}"
     terms = glossary(sides)
     page = environment.get_template("report.html.j2").render(
         report=report,
@@ -102,8 +107,9 @@ def render_html(
         references=_REFERENCES,
         terms=terms,
         hint=partial(hint, terms=terms),
-        tested=_tested(tests, lead),
-        footer=f"Encoder audit · {report.name} · {report.created} · configuration {report.config_sha256[:12]}",
+        tested=(here, [row for row in tests if row not in here]),
+        # in a style sheet all but letters and digits of ASCII stands as its code point
+        footer=Markup(re.sub(r"[^A-Za-z0-9]", lambda found: f"\\{ord(found[0]):x} ", footer)),
         seeds=sorted({entry.seed for entry in report.attacks}),
         epochs=sorted({row.epoch for row in rows if row.epoch}),
         cells=partial(_cells, sides),
@@ -124,7 +130,12 @@ def render_html(
         dagger=numbers.DAGGER,
         unsupported=unsupported(sides),
         rates_shown=any("%" in column for group in groups for column in group["columns"]),
-        any_unsupported=any(_marked(group, sides) for group in groups),
+        any_unsupported=any(
+            entry is not None and not entry.supported
+            for group in groups
+            for row in (*group["rows"], *group["seed_rows"], *group["earlier"])
+            for _, entry in _cells(sides, row, group["columns"])
+        ),
     )
     return _unbroken(page)
 
@@ -137,8 +148,7 @@ def _settings(config: Any, name: str = "") -> Iterator[tuple[str, str]]:
     if plain or not config:
         yield name, json.dumps(config, ensure_ascii=False)
         return
-    parts = config.items() if isinstance(config, Mapping) else enumerate(config)
-    for key, part in parts:
+    for key, part in config.items() if isinstance(config, Mapping) else enumerate(config):
         yield from _settings(part, f"{name}.{key}" if name else str(key))
 
 
@@ -172,19 +182,6 @@ def _unbroken(page: str) -> str:
     return _TEXT.sub(kept, page)
 
 
-def _css_string(text: str) -> Markup:
-    """Text between the quotes of a style sheet: all but letters and digits of ASCII stands as its code point."""
-    return Markup(re.sub(r"[^A-Za-z0-9]", lambda found: f"\\{ord(found[0]):x} ", text))
-
-
-def _tested(
-    tests: Sequence[CandidateTest], lead: PooledRow | None
-) -> tuple[Sequence[CandidateTest], list[CandidateTest]]:
-    """The tests of the candidates as a whole: on the target and output of the primary attack, and elsewhere."""
-    here = [row for row in tests if lead is not None and _target_output(row) == _target_output(lead)] or tests
-    return here, [row for row in tests if row not in here]
-
-
 def _whiskers(report: Report, lead: PooledRow | None) -> list[tuple[str, Estimate]]:
     """The estimates that the verdict compares, as (name, estimate): the attack, then its checks."""
     judged = report.judged
@@ -199,15 +196,19 @@ def _whiskers(report: Report, lead: PooledRow | None) -> list[tuple[str, Estimat
 
 
 def _groups(report: Report, rows: Sequence[PooledRow], sides: Sides) -> list[dict[str, Any]]:
-    """One table per (target, output), the primary attack's first and its row on top."""
-    lead = primary_row(rows)
+    """One table per (target, output), the primary attack's first and its row on top.
+
+    A false-positive rate is a column only where the images of some row carry it.
+    """
+    lead, carried = primary_row(rows), [*_METRICS[sides.known].values()]
     several = len({entry.seed for entry in report.attacks}) > 1
-    of_seeds = final_rows(report.attacks) if several else []
-    places = list(dict.fromkeys(map(_target_output, rows)))
+    of_seeds = grouped(final_rows(report.attacks) if several else [], _place)
+    by_place = grouped(rows, _place)
     groups = []
-    for place in sorted(places, key=lambda place: lead is not None and place != _target_output(lead)):
-        mine = [row for row in rows if _target_output(row) == place]
+    for place in sorted(by_place, key=lambda place: lead is not None and place != _place(lead)):
+        mine = by_place[place]
         here = sorted(final_rows(mine), key=lambda row: not row.primary)
+        rates = [alpha for alpha in false_positive_rates(here) if any(carries(row, alpha) for row in here)]
         last = {(row.attack, row.epoch) for row in here}
         groups.append(
             {
@@ -215,8 +216,8 @@ def _groups(report: Report, rows: Sequence[PooledRow], sides: Sides) -> list[dic
                 "output": place[1],
                 "rows": here,
                 "epochs": sorted({row.epoch for row in here if row.epoch}),
-                "columns": _columns(here, sides),
-                "seed_rows": [entry for entry in of_seeds if _target_output(entry) == place],
+                "columns": carried + [share_found(alpha, sides) for alpha in rates],
+                "seed_rows": of_seeds.get(place, []),
                 "earlier": [row for row in mine if (row.attack, row.epoch) not in last],
             }
         )
@@ -239,30 +240,14 @@ def _sweep_rows(sweep: Sweep, lead: PooledRow | None) -> tuple[list[str], list[t
     """The attacks as columns against the points of a sweep, on the primary output: names, and (label, row by name)."""
     by_point = []
     for point in sweep.points:
-        output = lead.output if lead else point.rows[0].output
-        _, table = side_by_side(point.rows, output)
-        several = len(table) > 1
-        by_point.append(
-            (
-                point.label,
-                {
-                    " / ".join([name, *([target, known] if several else [])]): row
-                    for target, known, rows in table
-                    for name, row in rows.items()
-                },
-            )
-        )
+        _, table = side_by_side(point.rows, lead.output if lead else point.rows[0].output)
+        by_name = {
+            " / ".join([name, target, known]) if len(table) > 1 else name: row
+            for target, known, rows in table
+            for name, row in rows.items()
+        }
+        by_point.append((point.label, by_name))
     return list(dict.fromkeys(name for _, rows in by_point for name in rows)), by_point
-
-
-def _target_output(row: AttackRow | CandidateTest) -> tuple[str, str]:
-    return row.target, row.output
-
-
-def _columns(rows: Sequence[PooledRow], sides: Sides) -> list[str]:
-    """The titles of a table; a false-positive rate stands in it only where the images of some row carry it."""
-    carried = [alpha for alpha in false_positive_rates(rows) if any(carries(row, alpha) for row in rows)]
-    return [*_METRICS[sides.known].values(), *(share_found(alpha, sides) for alpha in carried)]
 
 
 def _cells(sides: Sides, row: AttackRow, columns: Sequence[str]) -> list[tuple[str, Estimate | None]]:
@@ -270,13 +255,6 @@ def _cells(sides: Sides, row: AttackRow, columns: Sequence[str]) -> list[tuple[s
     by_title: dict[str, Estimate | None] = {title: getattr(row, name) for name, title in _METRICS[sides.known].items()}
     by_title |= {share_found(alpha, sides): entry for alpha, entry in row.tpr_at_fpr.items()}
     return [(column, by_title.get(column)) for column in columns]
-
-
-def _marked(group: Mapping[str, Any], sides: Sides) -> bool:
-    """True if a table shows a rate that its images do not carry."""
-    rows = (*group["rows"], *group["seed_rows"], *group["earlier"])
-    shown = (entry for row in rows for _, entry in _cells(sides, row, group["columns"]))
-    return any(entry is not None and not entry.supported for entry in shown)
 
 
 def _controls(judged: Judged) -> dict[str, Estimate]:
@@ -303,14 +281,10 @@ def _utilities(rows: Iterable[tuple[object, EncoderPart | CurvePoint]]) -> list[
 
 def _figures(figures: Mapping[str, Drawing], lead: PooledRow | None) -> dict[str, list[dict[str, Any]]]:
     """The drawings by section, those of the primary attack's output first."""
-    sections: dict[str, list[dict[str, Any]]] = {
-        section: []
-        for section in ("roc", "scores", "compare", "sweep", "attributes", "views", "training", "defenses", "tuning")
-    }
-    joined = {"statistic": "scores", "queries": "sweep"}
+    own = ("roc", "scores", "compare", "sweep", "attributes", "views", "training", "defenses", "tuning")
+    sections: dict[str, list[dict[str, Any]]] = {section: [] for section in own}
+    joined = dict(zip(own, own, strict=True)) | {"statistic": "scores", "queries": "sweep"}
     for number, (name, drawing) in enumerate(figures.items()):
-        section = name.split("-")[0]
-        section = joined.get(section, section)
         shown = {
             "first": lead is not None and f"-{lead.output}" in name,
             "primary": lead is not None and lead.attack in name,
@@ -319,7 +293,7 @@ def _figures(figures: Mapping[str, Drawing], lead: PooledRow | None) -> dict[str
             "photographs": drawing.photographs,
             "alt": drawing.alt,
         }
-        sections[section if section in sections else "training"].append(shown)
+        sections[joined.get(name.split("-")[0], "training")].append(shown)
     for shown_here in sections.values():
         shown_here.sort(key=lambda figure: (not figure["first"], not figure["primary"]))
     return sections

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from operator import attrgetter
 from typing import Any
 
 from mi_core.checks import NumericError
@@ -18,6 +19,7 @@ from mi_core.records import Estimate
 from mi_core.report.contents import encoder_in_words, fault_of, plain, pooled_rows, primary_row
 from mi_core.report.model.report import Report, report_from_json
 from mi_core.report.page import page_environment
+from mi_core.report.pooling import grouped
 from mi_core.report.words import numbers, wording
 from mi_core.report.words.wording import Answer, answer
 
@@ -142,15 +144,6 @@ _SAYS = {  # verdict: what so many audits say
 }
 
 
-@dataclass(frozen=True)
-class _Shown:
-    """A row of the table: a run, the number of its encoder, and whether no later audit of that is there."""
-
-    entry: Entry
-    family: int
-    latest: bool
-
-
 def render_index(entries: Sequence[Entry], unread: Sequence[Unread], place: str, written: datetime) -> str:
     """The page over many runs, the newest first; of the encoders the one with the most runs first.
 
@@ -164,19 +157,13 @@ def render_index(entries: Sequence[Entry], unread: Sequence[Unread], place: str,
         A complete HTML5 document.
     """
     environment = page_environment()
-    environment.filters.update(rate=numbers.rate, count=numbers.count, bracketed=_bracketed)
-    of_family: dict[str, list[Entry]] = {}
-    for entry in sorted(entries, key=lambda entry: (entry.created, entry.folder), reverse=True):
-        of_family.setdefault(entry.family, []).append(entry)
+    environment.filters.update(rate=numbers.rate, count=numbers.count, interval=numbers.interval)
+    newest = sorted(entries, key=lambda entry: (entry.created, entry.folder), reverse=True)
+    of_family = grouped(newest, attrgetter("family"))
     families = sorted(of_family, key=lambda family: (-len(of_family[family]), family))
-    shown = [
-        _Shown(entry, number, entry is of_family[family][0])
-        for number, family in enumerate(families)
-        for entry in of_family[family]
-    ]
     found = Counter(entry.answer.verdict for entry in entries)
     return environment.get_template("index.html.j2").render(
-        rows=sorted(shown, key=lambda row: (row.entry.created, row.entry.folder), reverse=True),
+        rows=[(entry, families.index(entry.family), entry is of_family[entry.family][0]) for entry in newest],
         unread=sorted(unread, key=lambda entry: entry.folder),
         place=plain(place),
         written=f"{written:%Y-%m-%d %H:%M}",
@@ -188,8 +175,3 @@ def render_index(entries: Sequence[Entry], unread: Sequence[Unread], place: str,
         filters=FILTERS,
         mark=MARK,
     )
-
-
-def _bracketed(estimate: Estimate) -> str:
-    """The interval of an estimate, its bounds kept on one line."""
-    return numbers.interval(estimate.ci95).replace(" ", "\u00a0")

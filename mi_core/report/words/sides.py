@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
 
 from mi_core.records import Estimate
+from mi_core.report.model.attacks import PooledRow
+from mi_core.report.model.defenses import Inferred, Membership
 from mi_core.report.model.report import Report
 from mi_core.report.words.numbers import count, estimate, percent, share
 
@@ -67,15 +68,7 @@ def sides_by(membership: str | None) -> Sides:
     return _ASKED if membership == "asked" else _KNOWN
 
 
-class HasAccuracy(Protocol):
-    """A row that may have an accuracy."""
-
-    @property
-    def accuracy(self) -> Estimate | None:
-        """None: nobody knows who is a member."""
-
-
-def measured_by(rows: Iterable[HasAccuracy]) -> tuple[str, str]:
+def measured_by(rows: Iterable[PooledRow | Membership | Inferred]) -> tuple[str, str]:
     """The estimate by which rows are compared, and its name: accuracy where every row has one, else the AUC."""
     return ("accuracy", "accuracy") if all(row.accuracy is not None for row in rows) else ("auc", "AUC")
 

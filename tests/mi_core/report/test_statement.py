@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from mi_core.checks import ConfigError
 from mi_core.records import Estimate
+from mi_core.report.contents import schema
 from mi_core.report.model.report import report_from_json as typed
 from mi_core.report.statement import (
     PAYLOAD_TYPE,
@@ -25,7 +26,6 @@ from mi_core.report.statement import (
     read_statement,
     rule,
     statement,
-    statement_schema,
     subjects,
     verdict_by_rule,
 )
@@ -97,7 +97,7 @@ def made(**parts: Any) -> dict[str, Any]:
 
 def test_it_is_an_in_toto_statement_and_satisfies_its_schema() -> None:
     found = made()
-    jsonschema.validate(found, statement_schema())
+    jsonschema.validate(found, schema("statement"))
     assert (found["_type"], found["predicateType"]) == (TYPE, PREDICATE_TYPE)
     assert read_statement(found) == (found, None)
 

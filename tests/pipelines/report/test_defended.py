@@ -10,7 +10,7 @@ import pytest
 
 from pipelines.encoders.stored import describe, write_record
 from pipelines.plan.load import parse
-from pipelines.report.encoders import defended
+from pipelines.report.attacks import defended
 from pipelines.report.finished import FinishedRun
 from pipelines.run.folder import RunFolder
 from tests.conftest import small_config

@@ -18,7 +18,7 @@ from pipelines.files import storage
 from pipelines.plan.load import parse
 from pipelines.plan.resolve import resolve, roles_in_config
 from pipelines.plan.rules import utility_roles
-from pipelines.report import encoders as report
+from pipelines.report import attacks as report
 from pipelines.report.finished import FinishedRun
 from pipelines.run.folder import RunFolder
 from pipelines.tune import trial

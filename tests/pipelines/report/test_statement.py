@@ -14,7 +14,7 @@ import jsonschema
 import pytest
 from typer.testing import CliRunner
 
-from mi_core.report.statement import statement_schema
+from mi_core.report.contents import schema
 from pipelines.cli.app import app
 from pipelines.data.draw.splits import Splits
 from pipelines.errors import UserError
@@ -35,7 +35,7 @@ def test_a_finished_run_is_stated_and_the_statement_holds(
     stated_run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     content = json.loads((stated_run / "statement.json").read_text())
-    jsonschema.validate(content, statement_schema())
+    jsonschema.validate(content, schema("statement"))
     report = json.loads((stated_run / "report.json").read_text())
     predicate = content["predicate"]
     assert predicate["verdict"]["delta_auc"] == report["validity"]["delta_auc"]
@@ -163,7 +163,7 @@ def test_encoders_without_weights_say_so(tmp_path: Path) -> None:
         content = json.loads((run / "statement.json").read_text())
         (subject,) = content["subject"]
         assert subject["annotations"]["kind"] == {"api": "answers", "code": "code"}[name]
-        jsonschema.validate(content, statement_schema())
+        jsonschema.validate(content, schema("statement"))
         if name == "api":
             with flipped(run / subject["name"], 9, 0):
                 assert faults(checked(run)) == [f"weights: {subject['name']} has other bytes than stated"]
