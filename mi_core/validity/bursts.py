@@ -16,10 +16,11 @@ from scipy.sparse.csgraph import connected_components
 
 from mi_core.checks import check_finite, check_shape
 from mi_core.records import BoolArray
+from mi_core.validity.sets.share import effective_size
 
 _BEYOND = 0.99  # quantile of the nearest similarities across the sides that a pair of one scene exceeds
 _FEWEST = 0.05  # share of the images that chance hardly joins; fewer are left as they are
-_SCENES = 3  # of a side at least: of one no interval can be told, and some of them may fix the threshold
+_SCENES = 3  # that a side is worth at least: of one, and a few images beside it, no interval can be told
 _ROWS = 1000
 _Float32 = npt.NDArray[np.float32]
 
@@ -31,8 +32,8 @@ def find_bursts(embeddings: _Float32, side: BoolArray) -> npt.NDArray[np.int64] 
         embeddings: (N, D) of reference encoders.
         side: (N,) which are candidates, the others being controls.
 
-    Returns (N,) a number for each burst or single image; None: no more images are joined than chance joins, or fewer
-    than 3 are left of a side: then the sides lie apart as wholes, which the classifier on these embeddings tells.
+    Returns (N,) a number for each burst or single image; None: no more images are joined than chance joins, or a side
+    is worth fewer than 3 of them: then the sides lie apart as wholes, which the classifier on these embeddings tells.
     Raises ShapeError, NumericError: the shapes do not fit, or an embedding is not finite.
     """
     count, _ = check_shape("embeddings", embeddings, "N D")
@@ -56,7 +57,7 @@ def find_bursts(embeddings: _Float32, side: BoolArray) -> npt.NDArray[np.int64] 
         return None
     graph = coo_array((np.ones(pairs.shape[1], dtype=bool), (pairs[0], pairs[1])), shape=(count, count))
     _, numbers = connected_components(graph, directed=False)
-    if min(len(np.unique(numbers[one])) for one in (side, ~side)) < _SCENES:
+    if min(effective_size(numbers[one]) for one in (side, ~side)) < _SCENES:
         return None
     return np.asarray(numbers, dtype=np.int64)
 

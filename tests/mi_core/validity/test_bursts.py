@@ -45,10 +45,11 @@ def test_scenes_that_stand_on_both_sides_prove_nothing() -> None:
     assert found is None or len(np.unique(found)) > 350
 
 
-def test_sides_that_lie_apart_are_no_bursts() -> None:
-    """One of them would be one scene, of which no interval can be told."""
-    embeddings = np.random.default_rng(0).normal(size=(400, 32)).astype(np.float32) / 4
-    embeddings[SIDE, 0] += 9
+@pytest.mark.parametrize(("width", "apart"), [(32, 36), (6, 5)], ids=["all of a side", "some stand beside the rest"])
+def test_sides_that_lie_apart_are_no_bursts(width: int, apart: float) -> None:
+    """Each would be one scene, with a few images beside it at most, of which no interval can be told."""
+    embeddings = np.random.default_rng(0).normal(size=(400, width)).astype(np.float32)
+    embeddings[SIDE, 0] += apart
     assert find_bursts(embeddings, SIDE) is None
 
 
