@@ -17,6 +17,7 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from mi_core import registration
 from mi_core.auditing.attacks import Asked, AuditAttack, needs_of
 from mi_core.auditing.config_text import FAMILY, reference_settings
 from mi_core.auditing.models import Model, Reference, make_references
@@ -35,24 +36,12 @@ from mi_core.querying.precision import precision_on
 from mi_core.querying.precision_trial import Tried, tried_precision
 from mi_core.querying.sanity import PROBED, view_consistency
 from mi_core.records import BoolArray, Features
-from mi_core.registration import (
-    GIVEN,
-    SYSTEM,
-    faults_of,
-    file_of,
-    lines_in,
-    new_nonce,
-    next_line,
-    planned_nonce,
-    registration_as_json,
-)
 from mi_core.report.model.as_json import part_from_json
 from mi_core.report.model.report import NonceOrigin, Registration
 from mi_core.streams import pixel_streams
 from mi_core.validity.file_features import shrunken
 from mi_core.validity.verdict import CHOICE
 
-CHUNK = 256  # images that are decoded and queried together
 EMBEDDING = Embedding()  # what the classifier on embeddings reads
 COMMAND = "mi_core.audit(...)"
 UNRECORDED = "Nothing recorded how often these images were looked at."
@@ -113,7 +102,7 @@ class Setup:
         ]
         ids = samples.ids
         tick = self.bar.begin("asking the encoders", len(ids))
-        for rows, pixels in samples.chunks(CHUNK):
+        for rows, pixels in samples.chunks():
             names, images, shown = ids[rows], torch.from_numpy(pixels), seen[rows]
             streams = pixel_streams(self.nonce, self.seed, "query", images)
             found = {}
@@ -159,7 +148,7 @@ class Setup:
             planned = reference_settings()
             tick = self.bar.begin("training references", planned["halves"] * planned["epochs"])
             images = _Rows(len(samples.items))
-            for _, pixels in samples.chunks(CHUNK):
+            for _, pixels in samples.chunks():
                 images.add(pixels)
             how: dict[str, Any] = {"seed": self.seed, "nonce": self.nonce, "device": self.device, "progress": tick}
             named = make_references(images.array, samples.hashes, **how)
@@ -222,36 +211,36 @@ class RegistrationFile:
         if self.place is None or not Path(self.place).exists():
             return []
         try:
-            lines = lines_in(Path(self.place).read_bytes())
+            lines = registration.lines_in(Path(self.place).read_bytes())
         except (OSError, TypeError, ValueError) as error:
             raise self._fault(f"cannot be read: {error}") from error
-        if faults := faults_of(lines):
+        if faults := registration.faults_of(lines):
             raise self._fault(f"is damaged: {faults[0]}")
         return lines
 
     def add(self, event: str, content: Mapping[str, Any]) -> None:
         """Append the line of an event."""
-        if self.place is None or (line := next_line(self.lines(), event, content)) is None:
+        if self.place is None or (line := registration.next_line(self.lines(), event, content)) is None:
             return
         try:
             with Path(self.place).open("ab") as file:
-                file.write(file_of([line]))
+                file.write(registration.file_of([line]))
         except OSError as error:
             raise self._fault(f"cannot be written: {error}") from error
 
     def nonce(self, given: str | None) -> tuple[str, str]:
         """The nonce of an audit, the given one, else that of the first plan, else a new one; and who drew it."""
-        planned = planned_nonce(self.lines())
+        planned = registration.planned_nonce(self.lines())
         if "value" in planned and given in (None, planned["value"]):
             return planned["value"], planned["from"]
-        return (new_nonce(), SYSTEM) if given is None else (given, GIVEN)
+        return (registration.new_nonce(), registration.SYSTEM) if given is None else (given, registration.GIVEN)
 
     def part(self, setup: Setup) -> Registration:
         """The part of a report on an audit with these settings."""
         if self.place is None:
             return Registration(nonce=NonceOrigin(origin=setup.origin, value=setup.nonce), note=UNRECORDED)
         note = _RECORDED.format(Path(self.place).name)
-        return part_from_json(Registration, registration_as_json(self.lines()) | {"note": note})
+        return part_from_json(Registration, registration.registration_as_json(self.lines()) | {"note": note})
 
     def _fault(self, reason: str) -> ConfigError:
         return ConfigError(f"registration = {str(self.place)!r} {reason}; name another file")

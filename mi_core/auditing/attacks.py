@@ -50,16 +50,11 @@ class AuditAttack:
     reference: str
     given: Mapping[str, Any]
 
-    @property
-    def name(self) -> str:
-        """The name of the method."""
-        return self.method.name
-
     def settings(self) -> dict[str, Any]:
         """The attack as a config has it."""
         kind, reference = type(self.method), FAMILY if self.reference == SHADOWS else self.reference
-        named: dict[str, Any] = {"attack": self.name}
-        if ATTACKS.get(self.name) is not kind:
+        named: dict[str, Any] = {"attack": kind.name}
+        if ATTACKS.get(kind.name) is not kind:
             module = MISSING if kind.__module__ == "__main__" else kind.__module__
             named = {"attack": f"python:{module}:{kind.__qualname__}", "trust_code": True}
         return named | {"target": "target", "reference": reference, **self.given}
@@ -89,10 +84,11 @@ def attacks_of(given: Any, *, seed: int, output: str, no_shadows: str) -> tuple[
     chosen = [AuditAttack(MeanCosine(seed=seed), NONMEMBERS, {})]
     for one in given:
         attack = _read(one, seed, no_shadows)
-        if any(attack.name == other.name for other in chosen):
-            raise ConfigError(f"attacks: {attack.name} stands twice, or is that of the verdict; leave it out")
+        name = attack.method.name
+        if any(name == other.method.name for other in chosen):
+            raise ConfigError(f"attacks: {name} stands twice, or is that of the verdict; leave it out")
         if lack := _lack(attack.method, output):
-            raise ConfigError(f"attacks: {attack.name} {lack}; leave it out here, and run it from a config")
+            raise ConfigError(f"attacks: {name} {lack}; leave it out here, and run it from a config")
         chosen.append(attack)
     return tuple(chosen)
 
@@ -100,7 +96,7 @@ def attacks_of(given: Any, *, seed: int, output: str, no_shadows: str) -> tuple[
 def _read(given: Any, seed: int, no_shadows: str) -> AuditAttack:
     parameters: dict[str, Any] = {}
     if isinstance(given, Attack):
-        method, wanted = _unfitted(given, seed), None
+        method, wanted = type(given)(given.parameters, seed=seed), None
         for one in fields(given.parameters):
             value = plain_value(f"{given.name}.{one.name}", getattr(given.parameters, one.name))
             parameters |= {} if value == one.default else {one.name: value}
@@ -124,10 +120,6 @@ def _read(given: Any, seed: int, no_shadows: str) -> AuditAttack:
         )
     reference = possible[0] if wanted is None else check_choice(f"reference of {method.name}", wanted, possible)
     return AuditAttack(method, reference, plain_value(method.name, parameters))
-
-
-def _unfitted(method: Attack, seed: int) -> Attack:
-    return type(method)(method.parameters, seed=seed)
 
 
 def _lack(method: Attack, output: str) -> str:
@@ -258,7 +250,7 @@ def scores_of(
         try:
             found.append(scorer.scores(seen, groups))
         except NotApplicable as error:
-            faults[scorer.attack.name] = str(error)
+            faults[scorer.attack.method.name] = str(error)
     control, judged, calibrated = first.control, first.judged, None
     if control is not None:
         calibrated = Calibration.fit(first.target[known], control[known])(first.target[judged], control[judged])
@@ -332,7 +324,8 @@ class _Scorer:
             NotApplicable: the features carry nothing to fit.
             ShapeError: there are too few images to learn from.
         """
-        method, features = _unfitted(self.attack.method, self.attack.method.seed), self.features[name]
+        given, features = self.attack.method, self.features[name]
+        method = type(given)(given.parameters, seed=given.seed)
         if self.attack.reference == SHADOWS:
             joined = join_shadows({one.name: method.condensed(self.features[one.name]) for one in self.beside})
             method.fit(LabelledFeatures(joined, np.concatenate([one.seen for one in self.beside])))

@@ -97,7 +97,12 @@ def audit_settings(
         },
         "encoders": {
             "target": {**views_of_training, **target},
-            **{name: _reference(one, views_of_training) for name, one in references.items()},
+            **{  # trained on halves of both groups, or from elsewhere with the views of the target
+                name: {**views_of_training, **one}
+                if {"load", "endpoint"} & set(one)
+                else {**one, "train_on": ["candidate", "control"]}
+                for name, one in references.items()
+            },
         },
         "queries": {"views": views, "augmentation": drawn, "outputs": [output]}
         | ({} if nonce is None else {"nonce": nonce}),
@@ -105,13 +110,6 @@ def audit_settings(
         "validity": ({"references": list(references)} if references else {})
         | {name: value for name, value in (("fdr", fdr), ("factor", factor)) if value is not None},
     }
-
-
-def _reference(one: Mapping[str, Any], views_of_training: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a reference: trained on halves of both groups, or from elsewhere with the views of the target."""
-    if {"load", "endpoint"} & set(one):
-        return {**views_of_training, **one}
-    return {**one, "train_on": ["candidate", "control"]}
 
 
 _REMARKS = {

@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -68,8 +68,11 @@ def items_of(given: Any, name: str) -> list[Item]:
     """
     if isinstance(given, str | os.PathLike):
         return _of_folder(given, name)
-    if isinstance(given, Mapping):
-        given = _column_of(given, name)
+    if isinstance(given, Mapping):  # columns, as a slice of a Hugging Face data set has them
+        held = [key for key in _IMAGE_KEYS if key in given and hasattr(given[key], "__len__")]
+        if not held:
+            raise ConfigError(f"{name} is a dictionary of {', '.join(map(str, given))}; give one of its parts")
+        given = given[held[0]]
     if hasattr(given, "dataset") and hasattr(given, "batch_sampler"):  # a DataLoader
         given = given.dataset
     if hasattr(given, "__array__") or hasattr(given, "numpy"):
@@ -81,7 +84,11 @@ def items_of(given: Any, name: str) -> list[Item]:
     if not len(given):
         raise ConfigError(f"{name} is empty; give at least some images")
     if isinstance(given, Sequence) and all(isinstance(one, str | os.PathLike) for one in given):
-        return _of_files([Path(one) for one in given], name)
+        items = [Item(printable(path.as_posix()), path.read_bytes) for path in map(Path, given)]
+        key, number = Counter(item.key for item in items).most_common(1)[0]
+        if number > 1:
+            raise ConfigError(f"{name} lists {key} twice; list every file once")
+        return items
     width = len(str(len(given) - 1))
     return [Item(f"{row:0{width}d}", partial(_encoded_at, given, row, f"{name}[{row}]")) for row in range(len(given))]
 
@@ -93,15 +100,6 @@ def check_steady(item: Item, data: bytes, side: str) -> None:
             f"{side}/{item.key} is another image each time that it is asked for; give the data set without its random "
             "augmentation"
         )
-
-
-def _column_of(given: Mapping[Any, Any], name: str) -> Any:
-    """The images of a dictionary of columns, which a slice of a Hugging Face data set is."""
-    held = [key for key in _IMAGE_KEYS if key in given and hasattr(given[key], "__len__")]
-    if held:
-        return given[held[0]]
-    fields = ", ".join(map(str, given))
-    raise ConfigError(f"{name} is a dictionary of {fields}; give one of its parts")
 
 
 def _yielded(given: Any, name: str) -> list[Item]:
@@ -187,14 +185,6 @@ def _head(path: Path) -> bytes:
         return b""
     with path.open("rb") as stream:
         return stream.read(HEAD)
-
-
-def _of_files(paths: Iterable[Path], name: str) -> list[Item]:
-    items = [Item(printable(path.as_posix()), path.read_bytes) for path in paths]
-    key, number = Counter(item.key for item in items).most_common(1)[0]
-    if number > 1:
-        raise ConfigError(f"{name} lists {key} twice; list every file once")
-    return items
 
 
 def _encoded_at(given: Any, row: int, name: str) -> bytes:

@@ -78,7 +78,7 @@ def conclude(measured: Measured) -> Found:
         {setup.seed: scores.first.validity(scores.blind, scores.semantic, **settled)},
         fault=f"The encoder {_TARGET}: {fault}" if fault else "",
         others=lambda: {
-            f"{one.attack.name}, fitted on {one.attack.reference}, on the {setup.question.output} output": [
+            f"{one.attack.method.name}, fitted on {one.attack.reference}, on the {setup.question.output} output": [
                 one.validity()
             ]
             for one in scores.attacks[1:]
@@ -114,14 +114,14 @@ def _evidence(measured: Measured, verdict: VerdictPart, planned: int) -> tuple[E
     scores, setup = measured.scores, measured.setup
     member, seed, fdr = scores.first.member, setup.seed, setup.fdr
     counts = int(member.sum()), int((~member).sum())
-    groups = build.Groups(counts, counts, scores.telling, bursts=scores.first.groups)
     tests = []
     if verdict.validity is not None and verdict.validity.withheld_because is None:
         for number, one in enumerate(scores.attacks):
             result = build.SetTest.from_scores(one.score, one.control, one.member, seed=seed)
             named = _identity(setup, one.attack) | {"reference": one.attack.settings()["reference"]}
             tests.append(build.SeedTest(**named, primary=not number, result=result))
-    shown = build.evidence(verdict, groups, tests, planned={_TARGET: planned})
+    groups: dict[str, Any] = {"counts": counts, "worths": counts, "bursts": scores.first.groups}
+    shown = build.evidence(verdict, tests, **groups, telling=scores.telling, planned={_TARGET: planned})
     single = build.single_tests(shown, tests)
     if not single or scores.calibrated is None:
         return shown, None
@@ -146,8 +146,8 @@ def _evidence(measured: Measured, verdict: VerdictPart, planned: int) -> tuple[E
 
 def _identity(setup: Setup, attack: AuditAttack) -> dict[str, Any]:
     """What tells an attack from others."""
-    told = {"attack": attack.name, "target": _TARGET, "output": setup.question.output, "reference": attack.reference}
-    return told | {"seed": setup.seed}
+    told = {"attack": attack.method.name, "target": _TARGET, "output": setup.question.output}
+    return told | {"reference": attack.reference, "seed": setup.seed}
 
 
 def _attacks(measured: Measured) -> Iterator[AttackResult]:

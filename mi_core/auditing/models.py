@@ -248,7 +248,11 @@ def _of_code(function: Callable[[torch.Tensor], Any], how: Preparation) -> tuple
     mean, std = how.normalisation.get("mean", (0.0,)), how.normalisation.get("std", (1.0,))
     notes: tuple[str, ...] = ()
     if isinstance(function, nn.Module):  # stays where it is, and as it is
-        network, place, dtype = function.eval(), device_of(function), _reads(function)
+        network, place = function.eval(), device_of(function)
+        # what it reads: the dtype of its first layer, else of its first parameter
+        layers = (part.weight for part in network.modules() if isinstance(part, _ConvNd | nn.Linear))
+        floating = (one for one in (*layers, *network.parameters()) if one.is_floating_point())
+        dtype = next((one.dtype for one in floating), torch.float32)
         backbone = CodeBackbone(lambda images: network(images.to(place, dtype)))
         if dtype != torch.float32:
             notes = (f"images reach it as {str(dtype).removeprefix('torch.')}, in which it computes",)
@@ -257,13 +261,6 @@ def _of_code(function: Callable[[torch.Tensor], Any], how: Preparation) -> tuple
     encoder = Encoder(backbone, {}, channelwise(mean, len(mean)), channelwise(std, len(std))).eval()
     answers = check_answers(encoder, how.channels, how.image_size)
     return encoder, replace(answers, notes=(*notes, *answers.notes))
-
-
-def _reads(network: nn.Module) -> torch.dtype:
-    """The dtype of what a network reads: that of its first layer, else of its first parameter, else float32."""
-    layers = (part.weight for part in network.modules() if isinstance(part, _ConvNd | nn.Linear))
-    floating = (one for one in (*layers, *network.parameters()) if one.is_floating_point())
-    return next((one.dtype for one in floating), torch.float32)
 
 
 def _of_name(load: str, how: Preparation, name: str) -> Model:

@@ -20,6 +20,7 @@ from mi_core.validity.file_features import summary
 from mi_core.validity.near_duplicates import LEAST_SIDE, TOO_SMALL, first_copies, marks, near_pairs, usual_distance
 
 CANDIDATES, CONTROLS = "candidates", "controls"
+CHUNK = 256  # images that are decoded and queried together
 MAX_REJECTED = 0.01  # share of images that cannot be used, as a config has it
 _SHOWN = 5  # of them, in a message
 
@@ -57,10 +58,10 @@ class Samples:
         """The pixels (B, C, S, S) of some of them."""
         return np.stack([decode(self.items[row].data(), self.decoder) for row in rows])
 
-    def chunks(self, size: int) -> Iterator[tuple[slice, npt.NDArray[np.uint8]]]:
-        """The pixels of all, ``size`` images at a time, with their rows."""
-        for start in range(0, len(self.items), size):
-            stop = min(start + size, len(self.items))
+    def chunks(self) -> Iterator[tuple[slice, npt.NDArray[np.uint8]]]:
+        """The pixels of all, `CHUNK` images at a time, with their rows."""
+        for start in range(0, len(self.items), CHUNK):
+            stop = min(start + CHUNK, len(self.items))
             yield slice(start, stop), self.pixels(range(start, stop))
 
     @property
@@ -156,7 +157,12 @@ def read(
         if not kept or kept[-1][1] != side:
             why = f"; {rejected[0].key}: {rejected[0].reason}" if rejected else ""
             raise ConfigError(f"no image of {side} can be used{why}")
-    _check_rejected(rejected, sum(map(len, given.values())), max_rejected)
+    if len(rejected) > max_rejected * (count := sum(map(len, given.values()))):
+        named = "; ".join(f"{bad.source}/{bad.key}: {bad.reason}" for bad in rejected[:_SHOWN])
+        raise ConfigError(
+            f"{len(rejected)} of {count} images cannot be used, more than max_rejected = {max_rejected:.2%} allows: "
+            f"{named}"
+        )
     stays = np.ones(len(kept), dtype=bool)
     if near_duplicates:
         pairs = near_pairs(np.array(hashes, dtype=np.uint64), distance=usual_distance(len(kept)))
@@ -166,11 +172,3 @@ def read(
     items, sides, shas, _ = map(list, zip(*(kept[row] for row in rows), strict=True))
     gone = len(kept) - len(rows)
     return Samples(items, sides, shas, np.stack(summaries)[rows], rejected, copies, gone, remarks, decoder)
-
-
-def _check_rejected(rejected: Sequence[RejectedSample], count: int, allowed: float) -> None:
-    if len(rejected) > allowed * count:
-        named = "; ".join(f"{bad.source}/{bad.key}: {bad.reason}" for bad in rejected[:_SHOWN])
-        raise ConfigError(
-            f"{len(rejected)} of {count} images cannot be used, more than max_rejected = {allowed:.2%} allows: {named}"
-        )

@@ -99,25 +99,6 @@ def verdict_part(
     return VerdictPart(**judged(pooled), per_seed=several, warning=fault or None)
 
 
-@dataclass(frozen=True)
-class Groups:
-    """The two groups of images that are judged.
-
-    Args:
-        counts: of candidates and of controls; of grouped samples of their groups.
-        worths: independent samples that these are worth.
-        grouped: whether the user grouped them.
-        bursts: (N,) what the judged images belong to, where scenes were found among them; None: nothing was.
-        telling: features of files and pixels, with the AUC by which each tells the groups apart.
-    """
-
-    counts: tuple[int, int]
-    worths: tuple[float, float]
-    telling: Mapping[str, float]
-    grouped: bool = False
-    bursts: _Groups = None
-
-
 @dataclass(frozen=True, kw_only=True)
 class SetTest:
     """The test of the candidates as a set by the scores of one attack in one seed.
@@ -136,13 +117,7 @@ class SetTest:
 
     @classmethod
     def from_scores(
-        cls,
-        scores: FloatArray,
-        control: FloatArray | None,
-        candidate: BoolArray,
-        *,
-        seed: int,
-        groups: _Groups = None,
+        cls, scores: FloatArray, control: FloatArray | None, candidate: BoolArray, *, seed: int, groups: _Groups = None
     ) -> SetTest:
         """Test scores (N,) of the target.
 
@@ -189,9 +164,13 @@ class SeedTest:
 
 def evidence(
     verdict: VerdictPart,
-    groups: Groups,
     tests: Sequence[SeedTest],
     *,
+    counts: tuple[int, int],
+    worths: tuple[float, float],
+    telling: Mapping[str, float],
+    by_user: bool = False,
+    bursts: _Groups = None,
     overlap: float = 0.0,
     known_overlap: float = 0.0,
     planned: Mapping[str, int] = {},
@@ -204,17 +183,21 @@ def evidence(
 
     Args:
         verdict: over all seeds.
-        groups: of the first seed.
         tests: of every attack and seed, at the last checkpoint.
+        counts: of candidates and of controls in the first seed; of grouped samples of their groups.
+        worths: independent samples that these are worth.
+        telling: features of files and pixels, with the AUC by which each tells the groups apart.
+        by_user: whether the user grouped them.
+        bursts: (N,) what the judged images belong to, where scenes were found among them; None: nothing was.
         overlap, known_overlap, planned: as `combine_tests`.
     """
     validity = verdict.validity
     assert validity is not None and validity.blind_auc is not None
-    candidates, controls = (int(worth) for worth in groups.worths)
-    bursts = None
-    if groups.bursts is not None:
-        sizes = np.bincount(np.unique(groups.bursts, return_inverse=True)[1])
-        bursts = Bursts(images=int(sizes[sizes > 1].sum()), scenes=int((sizes > 1).sum()))
+    candidates, controls = (int(worth) for worth in worths)
+    found = None
+    if bursts is not None:
+        sizes = np.bincount(np.unique(bursts, return_inverse=True)[1])
+        found = Bursts(images=int(sizes[sizes > 1].sum()), scenes=int((sizes > 1).sum()))
     power = power_as_json(candidates, controls, by=validity.by, factor=validity.factor)
     because = validity.withheld_because
     told = Evidence(
@@ -222,11 +205,11 @@ def evidence(
         blind_auc=validity.blind_auc,
         semantic_auc=validity.semantic_auc,
         control_auc=validity.control_auc,
-        telling=tuple(TellingFeature(feature=name, auc=value) for name, value in groups.telling.items()),
-        grouped=groups.grouped,
-        bursts=bursts,
-        n_candidate=groups.counts[0],
-        n_control=groups.counts[1],
+        telling=tuple(TellingFeature(feature=name, auc=value) for name, value in telling.items()),
+        grouped=by_user,
+        bursts=found,
+        n_candidate=counts[0],
+        n_control=counts[1],
         fpr_floor=fpr_floor(controls),
         power=part_from_json(tuple[Detectable, ...], power),
         withheld_because=because,
@@ -275,17 +258,12 @@ def sample_answers(
         top: the first ones.
     """
     share, is_bound = test.result.best_share
-    numbers = flags_as_json(candidates, controls, flagged, fdr)
-    told = {"seed": test.seed, **numbers, "share": share, "share_is_bound": is_bound, "file": file, "top": []}
-    return replace(part_from_json(SampleAnswers, told), grouped=grouped, top=tuple(top))
+    told = flags_as_json(candidates, controls, flagged, fdr) | {"share": share, "share_is_bound": is_bound}
+    return SampleAnswers(seed=test.seed, **told, grouped=grouped, file=file, top=tuple(top))
 
 
 def combine_tests(
-    tests: Sequence[SeedTest],
-    *,
-    overlap: float = 0.0,
-    known_overlap: float = 0.0,
-    planned: Mapping[str, int] = {},
+    tests: Sequence[SeedTest], *, overlap: float = 0.0, known_overlap: float = 0.0, planned: Mapping[str, int] = {}
 ) -> tuple[CandidateTest, ...]:
     """One test per attack, target, output, reference and settings from those of every seed.
 
@@ -324,7 +302,8 @@ def _combined(mine: Sequence[SeedTest], overlap: float, known_overlap: float) ->
     permutation_p = cauchy_combination(permuted) if permuted else None
     directions = {test.direction for test in tests}
     direction = directions.pop() if len(directions) == 1 else "mixed"
-    least = of_all([seed.result.least_share for seed in mine])
+    least, needs = of_all([seed.result.least_share for seed in mine]), of_all([test.needed for test in tests])
+    most = [max(of_all([getattr(needed, part.name) for needed in needs]), default=None) for part in fields(Needed)]
     return CandidateTest(
         **{name: getattr(first, name) for name in ("attack", "target", "output", "reference", "settings", "primary")},
         seeds=len(mine),
@@ -337,16 +316,9 @@ def _combined(mine: Sequence[SeedTest], overlap: float, known_overlap: float) ->
         direction=direction,
         reversed_p=cauchy_combination([test.reversed_p for test in tests]) if direction == "lower" else None,
         effect=pooled_or_none([test.effect for test in tests], overlap),
-        needed=_needed([test.needed for test in tests]),
+        needed=None if most == [None, None, None] else Needed(*most),  # as the most cautious seed has it
         least_share=min(share.low for share in least) if least else None,
         share=pooled_or_none([seed.result.share for seed in mine], max(overlap, known_overlap)),
         holm_p=1.0,
         family=1,
     )
-
-
-def _needed(of_seeds: Sequence[Needed | None]) -> Needed | None:
-    """The need of the most cautious seed; None: some seed cannot tell."""
-    there = of_all(of_seeds)
-    most = [max(of_all([getattr(needed, part.name) for needed in there]), default=None) for part in fields(Needed)]
-    return None if most == [None, None, None] else Needed(*most)

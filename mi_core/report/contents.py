@@ -132,11 +132,6 @@ def side_by_side(
     return columns, [(target, known, by_name) for (target, known), by_name in table.items()]
 
 
-def carries(row: PooledRow, alpha: str) -> bool:
-    """True if a row's images carry the rate at a false-positive rate."""
-    return alpha in row.tpr_at_fpr and row.tpr_at_fpr[alpha].supported
-
-
 def is_numeric(sweep: Sweep) -> bool:
     """True if all points of a sweep have a number as their value."""
     return all(point.value is not None for point in sweep.points)
@@ -148,9 +143,10 @@ def places_of(sweep: Sweep) -> list[float]:
     return values if len(values) == len(sweep.points) else [float(number) for number in range(len(sweep.points))]
 
 
-def false_positive_rates(rows: Iterable[PooledRow]) -> list[str]:
-    """The false-positive rates of the rows, as report.json spells them, largest first."""
-    return sorted({alpha for row in rows for alpha in row.tpr_at_fpr}, key=lambda alpha: -float(alpha))
+def carried_rates(rows: Iterable[PooledRow]) -> list[str]:
+    """The false-positive rates that the images of some row carry, as report.json spells them, largest first."""
+    carried = {alpha for row in rows for alpha, entry in row.tpr_at_fpr.items() if entry.supported}
+    return sorted(carried, key=lambda alpha: -float(alpha))
 
 
 def final_inferences(rows: Iterable[InferenceRow]) -> list[InferenceRow]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from operator import attrgetter
 from typing import Any, TypeVar
 
 from mi_core.records import Estimate
 from mi_core.report.contents import final_inferences, final_rows, method_in_words, pooled_rows
-from mi_core.report.model.attacks import EncoderPart, InferenceRow, PooledRow
+from mi_core.report.model.attacks import EncoderPart
 from mi_core.report.model.defenses import (
     AttackPair,
     AttributePair,
@@ -26,8 +26,11 @@ from mi_core.report.model.report import Report
 from mi_core.report.pooling import grouped
 from mi_core.report.words.numbers import estimate, percent, rate, setting
 
-_Row = TypeVar("_Row", PooledRow, InferenceRow)
 _Pair = TypeVar("_Pair", AttackPair, AttributePair)
+_ALIKE: Mapping[type, tuple[str, ...]] = {  # what pairs of one attack or inference have in common
+    AttackPair: ("attack", "output", "settings"),
+    AttributePair: ("attribute", "output", "settings"),
+}
 
 
 def compare_defenses(report: Report, defended: Iterable[DefendedEncoder]) -> tuple[DefenseRow, ...]:
@@ -46,57 +49,36 @@ def compare_defenses(report: Report, defended: Iterable[DefendedEncoder]) -> tup
         DefenseRow(
             **vars(entry),
             utility=_utility(report.encoders[entry.target], report.encoders[entry.served]),
-            attacks=tuple(
-                AttackPair(
-                    attack=clean.attack,
-                    output=clean.output,
-                    settings=clean.settings,
-                    clean=Membership(accuracy=clean.accuracy, auc=clean.auc),
-                    defended=Membership(accuracy=hidden.accuracy, auc=hidden.auc),
-                )
-                for clean, hidden in _pairs(attacks, entry)
-            ),
-            attributes=tuple(
-                AttributePair(
-                    attribute=clean.attribute,
-                    output=clean.output,
-                    settings=clean.settings,
-                    clean=Inferred(accuracy=clean.accuracy, majority=clean.majority),
-                    defended=Inferred(accuracy=hidden.accuracy, majority=hidden.majority),
-                )
-                for clean, hidden in _pairs(inferences, entry)
-            ),
+            attacks=_pairs(attacks, entry, AttackPair, Membership),
+            attributes=_pairs(inferences, entry, AttributePair, Inferred),
         )
         for entry in defended
     )
 
 
-def _pairs(rows: Sequence[_Row], entry: DefendedEncoder) -> list[tuple[_Row, _Row]]:
-    """Rows on the plain and on the defended encoder that are alike otherwise."""
+def _pairs(rows: Sequence[Any], entry: DefendedEncoder, pair: type[_Pair], side: type[Any]) -> tuple[_Pair, ...]:
+    """Rows on the plain and on the defended encoder that are alike otherwise, as what a ``side`` tells of them."""
 
-    def on(encoder: str) -> dict[tuple[str | None, ...], _Row]:
-        return {(_method(row), row.output, row.settings): row for row in rows if row.target == encoder}
+    def on(encoder: str) -> dict[tuple[Any, ...], Any]:
+        here = [row for row in rows if row.target == encoder]
+        told = [side(**{part.name: getattr(row, part.name) for part in fields(side)}) for row in here]
+        return dict(zip(map(attrgetter(*_ALIKE[pair]), here), told, strict=True))
 
     clean, defended = on(entry.target), on(entry.served)
-    return [(row, defended[key]) for key, row in clean.items() if key in defended]
-
-
-def _method(row: PooledRow | InferenceRow | AttackPair | AttributePair) -> str:
-    return row.attack if isinstance(row, PooledRow | AttackPair) else row.attribute
+    return tuple(
+        pair(**dict(zip(_ALIKE[pair], key, strict=True)), clean=reached, defended=defended[key])
+        for key, reached in clean.items()
+        if key in defended
+    )
 
 
 def _utility(clean: EncoderPart, defended: EncoderPart) -> tuple[UtilityPair, ...]:
     """The utility of both encoders: probes on the embedding, and the accuracy of a classifier on unseen images."""
-    after = measures(defended)
+    before, after = measures(clean), measures(defended)
+    pairs = {name: (before[name], after[name]) for name in before if name in after}
     return tuple(
-        UtilityPair(
-            measure=measure,
-            clean=before,
-            defended=after[measure],
-            loss=1 - after[measure].value / before.value if before.value else None,
-        )
-        for measure, before in measures(clean).items()
-        if measure in after
+        UtilityPair(measure=name, clean=one, defended=two, loss=1 - two.value / one.value if one.value else None)
+        for name, (one, two) in pairs.items()
     )
 
 
@@ -111,16 +93,9 @@ def undefended(entries: Sequence[DefenseRow]) -> DefenseRow:
 
     A defense may be measured without an attack (``without``), which counts on the plain encoder all the same.
     """
-    return replace(
-        entries[0],
-        attacks=_every([pair for entry in entries for pair in entry.attacks]),
-        attributes=_every([pair for entry in entries for pair in entry.attributes]),
-    )
-
-
-def _every(pairs: Iterable[_Pair]) -> tuple[_Pair, ...]:
-    """The last pair of each attack or inference, in the order of the first."""
-    return tuple({(_method(pair), pair.output, pair.settings): pair for pair in pairs}.values())
+    attacks = {attrgetter(*_ALIKE[AttackPair])(pair): pair for entry in entries for pair in entry.attacks}
+    inferences = {attrgetter(*_ALIKE[AttributePair])(pair): pair for entry in entries for pair in entry.attributes}
+    return replace(entries[0], attacks=tuple(attacks.values()), attributes=tuple(inferences.values()))
 
 
 def known_as(entry: DefenseRow, name: str) -> str:
@@ -160,29 +135,26 @@ def defense_tables(report: Report) -> list[tuple[str, list[TableRow]]]:
 
 
 def _row(entry: DefenseRow, side: str) -> TableRow:
-    if side == "clean":
-        row = TableRow(name="none", details="")
-    else:
+    told: dict[str, Any] = {"name": "none", "details": ""}
+    if side == "defended":
         method = "" if entry.label == entry.defense else entry.defense
-        told = ", ".join(filter(None, (method, in_words({**entry.parameters, **entry.numbers}))))
-        row = TableRow(name=known_as(entry, entry.label), details=told)
-    if entry.utility:
-        measure = entry.utility[0]
-        loss = measure.loss if side == "defended" else None
-        row = replace(row, measure=measure.measure, utility=getattr(measure, side), loss=loss)
+        details = filter(None, (method, in_words({**entry.parameters, **entry.numbers})))
+        told = {"name": known_as(entry, entry.label), "details": ", ".join(details)}
+    for first in entry.utility[:1]:
+        loss = first.loss if side == "defended" else None
+        told |= {"measure": first.measure, "utility": getattr(first, side), "loss": loss}
     if entry.attacks:
         strongest = max(entry.attacks, key=lambda pair: float(getattr(pair, side).auc.value))
         reached = getattr(strongest, side)
-        attack = f"{strongest.attack}, {strongest.output}"
-        row = replace(row, attack=attack, accuracy=reached.accuracy, auc=reached.auc)
+        told |= {"attack": f"{strongest.attack}, {strongest.output}", "accuracy": reached.accuracy, "auc": reached.auc}
     if entry.attributes:
         sides = [(pair, getattr(pair, side)) for pair in entry.attributes]
         pair, found = max(sides, key=lambda one: one[1].accuracy.value - one[1].majority.value)
-        row = replace(row, attribute=found.accuracy, inferred=f"{pair.attribute}, {pair.output}")
-    return row
+        told |= {"attribute": found.accuracy, "inferred": f"{pair.attribute}, {pair.output}"}
+    return TableRow(**told)
 
 
-_METRICS = {"auc": "AUC", "accuracy": "accuracy"}
+METRICS = {"auc": "AUC", "accuracy": "accuracy"}
 
 
 def in_words(parameters: Mapping[str, Any]) -> str:
@@ -197,7 +169,7 @@ def in_words(parameters: Mapping[str, Any]) -> str:
 
 def leaking(search: Tuning) -> str:
     """Whose upper end the leak is, in words."""
-    return f"strongest attack's {_METRICS[search.metric]}" if search.hides is None else "strongest inference's accuracy"
+    return f"strongest attack's {METRICS[search.metric]}" if search.hides is None else "strongest inference's accuracy"
 
 
 def front_of(search: Tuning) -> list[TrialRow]:
@@ -240,5 +212,5 @@ def _leak_in_words(search: Tuning, final: Trial, bare: Trial) -> str:
         f"The strongest inference ({method_in_words(told.attribute, told.output, told.settings)}) is right for "
         f"{estimate(told.accuracy)} instead of {estimate(before.accuracy)}; guessing is right for "
         f"{estimate(told.majority)}. The strongest attack on membership reaches {estimate(defended)} instead of "
-        f"{estimate(plain)} ({_METRICS[search.metric]})."
+        f"{estimate(plain)} ({METRICS[search.metric]})."
     )

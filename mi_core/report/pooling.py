@@ -170,17 +170,14 @@ def class_rows(
     """
     if len(of_seeds) < 2:
         return ()
-    rows = [
-        ClassRow(
-            name=names[number] if number < len(names) else str(number),
-            n_member=pooled_count([result.n_member for result in results], overlap),
-            n_nonmember=pooled_count([result.n_nonmember for result in results], overlap),
-            auc=pool([result.auc for result in results], overlap=overlap),
-            recall=None if asked else pool([result.recall for result in results], overlap=overlap),
-            false_positive_rate=pool([result.false_positive_rate for result in results], overlap=overlap),
-        )
-        for number, results in of_seeds.items()
-    ]
+    rows = []
+    for number, results in of_seeds.items():
+        told: dict[str, Any] = {"name": names[number] if number < len(names) else str(number)}
+        for side in ("n_member", "n_nonmember"):
+            told[side] = pooled_count([getattr(result, side) for result in results], overlap)
+        for rate in ("auc", "false_positive_rate", *(() if asked else ("recall",))):
+            told[rate] = pool([getattr(result, rate) for result in results], overlap=overlap)
+        rows.append(ClassRow(**told))
     return tuple(sorted(rows, key=lambda row: -row.auc.value))
 
 
@@ -240,17 +237,10 @@ def series_names(pairs: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]
         >>> series_names([("lpla", "known"), ("lpla", "shadow"), ("encodermi-t", "shadow")])
         {('lpla', 'known'): 'lpla, known', ('lpla', 'shadow'): 'lpla, shadow', ('encodermi-t', 'shadow'): 'encodermi-t'}
     """
-    distinct = {(attack, reference): reference.split(", ") for attack, reference in pairs}
-    return {
-        (attack, reference): ", ".join(
-            [
-                attack,
-                *(
-                    part
-                    for part in own
-                    if not all(part in other for (of, _), other in distinct.items() if of == attack)
-                ),
-            ]
-        )
-        for (attack, reference), own in distinct.items()
-    }
+    parts = {pair: pair[1].split(", ") for pair in pairs}
+    names = {}
+    for (attack, reference), own in parts.items():
+        alike = [other for (of, _), other in parts.items() if of == attack]
+        telling = [part for part in own if not all(part in other for other in alike)]
+        names[attack, reference] = ", ".join([attack, *telling])
+    return names

@@ -15,8 +15,7 @@ from rich.text import Text
 
 from mi_core.report import defenses
 from mi_core.report.contents import (
-    carries,
-    false_positive_rates,
+    carried_rates,
     final_inferences,
     final_rows,
     known_in_words,
@@ -29,11 +28,10 @@ from mi_core.report.model.defenses import Tuning
 from mi_core.report.model.judgement import Evidence
 from mi_core.report.model.report import Report
 from mi_core.report.pooling import grouped
-from mi_core.report.words import evidence, questions, wording
+from mi_core.report.words import evidence, wording
 from mi_core.report.words.numbers import DAGGER, count, duration, estimate, percent, rate
 from mi_core.report.words.sides import Sides, measured_by, rate_or_share, share_found, sides_of, unsupported
 
-_NAMES = {"accuracy": "accuracy", "auc": "AUC"}
 _TRIALS = 12  # shown of a search
 _STYLES = {"leak": "bold red", "confounded": "bold yellow", "no-evidence": "bold cyan", "undecided": "bold"}
 
@@ -143,18 +141,18 @@ def _section(heading: str, lines: Iterable[str]) -> Group:
 
 def _questions(report: Report) -> Iterator[Group]:
     """The questions beside the verdict that the run asked: limits of attacks, memorisation, promises of privacy."""
-    limits = [f"{one.target}: {questions.bound_sentence(one)} {questions.bound_basis(one)}" for one in report.bounds]
+    limits = [f"{one.target}: {evidence.bound_sentence(one)} {evidence.bound_basis(one)}" for one in report.bounds]
     kept = [
-        f"{questions.measurement(one)}: {questions.mean_sentence(one)} {questions.single_sentence(one)}"
+        f"{evidence.measurement(one)}: {evidence.mean_sentence(one)} {evidence.single_sentence(one)}"
         for one in report.memorisation
     ]
     guessed = [
-        f"{one.target}: {questions.promise_sentence(one)} {questions.promise_basis(one)}" for one in report.dp_audit
+        f"{one.target}: {evidence.promise_sentence(one)} {evidence.promise_basis(one)}" for one in report.dp_audit
     ]
     for heading, lines, meaning in (
-        (questions.BOUND_HEADING, limits, questions.BOUND),
-        ("Memorisation of single images", kept, questions.MEMORISATION),
-        ("Promise of differential privacy", guessed, questions.PROMISE),
+        (evidence.BOUND_HEADING, limits, evidence.BOUND),
+        ("Memorisation of single images", kept, evidence.MEMORISATION),
+        ("Promise of differential privacy", guessed, evidence.PROMISE),
     ):
         if lines:
             yield _section(heading, [*map(str.rstrip, lines), meaning])
@@ -176,8 +174,7 @@ def _evidence(report: Report, proved: Evidence) -> Group:
 def _attacks(rows: Sequence[PooledRow], sides: Sides) -> list[RenderableType]:
     final = final_rows(rows)
     lead = primary_row(rows)
-    alphas = [alpha for alpha in false_positive_rates(final) if float(alpha) <= 0.01][:1]
-    alphas = [alpha for alpha in alphas if any(carries(row, alpha) for row in final)]
+    alphas = [alpha for alpha in carried_rates(final) if float(alpha) <= 0.01][:1]
     rated = ["accuracy"] if sides.known else []
     tables: list[RenderableType] = []
     marked = False
@@ -210,7 +207,7 @@ def _sweep(sweep: Sweep, lead: PooledRow | None) -> Table | None:
     if len({getattr(row, measure).value for _, row in rows}) < 2:
         return None
     shown = dict.fromkeys((measure, "auc"))
-    table = _table(f"Sweep of {sweep.name}: {attack}", ["point", *(_NAMES[name] for name in shown), "images"])
+    table = _table(f"Sweep of {sweep.name}: {attack}", ["point", *(defenses.METRICS[name] for name in shown), "images"])
     for label, row in rows:
         table.add_row(label, *(estimate(getattr(row, name)) for name in shown), count(row.auc.n))
     return table

@@ -60,7 +60,7 @@ def planes(plan: Plan, folder: SeedFolder) -> list[Inference]:
 
 def run_plane(item: Inference, folder: SeedFolder) -> None:
     """Map embeddings to the plane and write the points with class and attribute."""
-    from mi_core.report.figures.attributes import plane  # what drawing needs takes seconds to import, in every process
+    from mi_core.report.figures.curves import plane  # what drawing needs takes seconds to import, in every process
 
     splits = Splits.load(folder.path)
     features, values = _embeddings(item, folder, splits, item.tested)

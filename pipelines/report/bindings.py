@@ -12,17 +12,7 @@ from typing import Any
 from mi_core.checks import ConfigError
 from mi_core.report.contents import fault_of
 from mi_core.report.model.report import report_from_json
-from mi_core.report.statement import (
-    ANSWERS,
-    CODE,
-    DEFENSE,
-    RECORD,
-    WEIGHTS,
-    Part,
-    of_report,
-    parsed,
-    statement,
-)
+from mi_core.report.statement import ANSWERS, CODE, DEFENSE, RECORD, WEIGHTS, Part, of_report, parsed, statement
 from pipelines.config.sections.encoders import EndpointConfig, LoadedConfig
 from pipelines.data.draw.parts import recounted
 from pipelines.data.draw.splits import Splits
@@ -37,7 +27,7 @@ from pipelines.run.folder import MANIFEST, STAGE_FOLDERS, RunFolder
 from pipelines.run.registration import lines_of
 
 REPORT, CONFIG, OF_ENCODER = "report.json", "config.yaml", "encoder.json"
-RESULTS, FIGURES = ("report.html", "results.json", "results.parquet"), "figures"
+RESULTS = ("report.html", "results.json", "results.parquet", "figures")
 _PIECE = 2**20  # bytes read at once
 
 
@@ -84,27 +74,20 @@ def folder_digest(folder: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def file_of(folder: RunFolder, path: str) -> Part:
-    """A file by its name in the run and its digest. Raises UserError: it is damaged."""
-    read_through(path)
-    return {"name": way(folder.path, path), "digest": {"sha256": file_digest(path)}}
+def bound(folder: RunFolder, path: str) -> Part:
+    """A file or folder by its name in the run and its digest. Raises UserError: it, or a file in it, is damaged."""
+    is_folder = storage.is_folder(path)
+    for file in storage.list_files(path) if is_folder else [path]:
+        read_through(file)
+    digests = {"dirHash": folder_digest(path)} if is_folder else {"sha256": file_digest(path)}
+    return {"name": way(folder.path, path), "digest": digests}
 
 
 def results_of(folder: RunFolder, seeds: Sequence[int]) -> list[Part]:
     """The pages and tables of all seeds, and the scores of each, where they are there."""
-    files = [path for name in RESULTS if storage.exists(path := f"{folder.path}/{name}")]
-    places = [folder.seed(seed).path for seed in seeds]
-    folders = [f"{folder.path}/{FIGURES}", *(f"{place}/{name}" for place in places for name in STAGE_FOLDERS["attack"])]
-    return [file_of(folder, path) for path in files] + [
-        folder_of(folder, path) for path in folders if storage.exists(path)
-    ]
-
-
-def folder_of(folder: RunFolder, path: str) -> Part:
-    """A folder by its name in the run and its digest. Raises UserError: a file of it is damaged."""
-    for file in storage.list_files(path):
-        read_through(file)
-    return {"name": way(folder.path, path), "digest": {"dirHash": folder_digest(path)}}
+    paths = [f"{folder.path}/{name}" for name in RESULTS]
+    paths += [f"{folder.seed(seed).path}/{name}" for seed in seeds for name in STAGE_FOLDERS["attack"]]
+    return [bound(folder, path) for path in paths if storage.exists(path)]
 
 
 def roles_of(folder: RunFolder, seed: int) -> Part:
@@ -114,8 +97,8 @@ def roles_of(folder: RunFolder, seed: int) -> Part:
     return {
         "seed": seed,
         "roles": recounted(splits),
-        "files": [file_of(folder, path) for path in files],
-        "folders": [folder_of(folder, path) for path in folders],
+        "files": [bound(folder, path) for path in files],
+        "folders": [bound(folder, path) for path in folders],
     }
 
 
@@ -140,8 +123,7 @@ def encoder_of(folder: RunFolder, seed: int, name: str) -> Part:
         "kind": kind_of(one),
         "fingerprints": dict(one.record.fingerprints),
         "files": [
-            {**file_of(folder, f"{one.folder}/{file}"), "annotations": annotations}
-            for file, annotations in parts.items()
+            {**bound(folder, f"{one.folder}/{file}"), "annotations": annotations} for file, annotations in parts.items()
         ],
     }
 
@@ -192,11 +174,9 @@ def state(run: str, folder: RunFolder) -> Part:
         registrations=lines_of(folder),
         roles=[roles_of(folder, seed) for seed in seeds],
         encoders=[encoder_of(folder, seed, name) for seed in seeds for name in report.encoders],
-        config=file_of(folder, f"{folder.path}/{CONFIG}"),
-        report_file={
-            **file_of(folder, f"{folder.path}/{REPORT}"),
-            "parts": {name: digest(part) for name, part in entry.items()},
-        },
+        config=bound(folder, f"{folder.path}/{CONFIG}"),
+        report_file=bound(folder, f"{folder.path}/{REPORT}")
+        | {"parts": {name: digest(part) for name, part in entry.items()}},
         results=results_of(folder, seeds),
     )
 

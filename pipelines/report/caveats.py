@@ -38,7 +38,7 @@ def caveats(run: FinishedRun) -> list[str]:
     """The warnings to a reader of the report; the most serious first."""
     told = [
         "Intervals cover the choice of audited images. Only the spread over seeds shows how much another training run "
-        "of the same encoder would differ.",
+        "of the same encoder would differ."
     ]
     if run.config.data.near_duplicates is None:
         told.append(

@@ -16,7 +16,7 @@ from mi_core.metrics.pooled import difference
 from mi_core.records import Estimate
 from mi_core.report.contents import encoder_in_words, fault_of, final_rows, known_in_words, pooled_rows, primary_row
 from mi_core.report.defenses import defense_tables, measures
-from mi_core.report.model.as_json import part_as_json, part_from_json
+from mi_core.report.model.as_json import given_values, part_as_json, part_from_json
 from mi_core.report.model.attacks import EncoderPart, PooledRow
 from mi_core.report.model.report import Report, report_from_json
 from mi_core.report.words.numbers import DAGGER, count, estimate, percent
@@ -118,12 +118,16 @@ def leak_difference(baseline: Report, report: Report) -> Estimate | None:
 
 def _side_by_side(folders: Sequence[str], reports: Sequence[Report]) -> Row:
     first, second = reports
+    judged = [{name: getattr(report.judged, name) for name in _MEASURED} for report in reports]
+    utility = [{name: measures(encoder) for name, encoder in report.encoders.items()} for report in reports]
     defenses = [
-        {f"{row.name} on {target}": part_as_json(row) for target, rows in defense_tables(report) for row in rows}
+        {
+            f"{row.name} on {target}": {name: getattr(row, name) for name in ("utility", "loss", "auc", "attack")}
+            for target, rows in defense_tables(report)
+            for row in rows
+        }
         for report in reports
     ]
-    shown = ("utility", "loss", "auc", "attack")
-    judged = _rows("name", [part_as_json(report.judged) for report in reports])
     found: Row = {
         "runs": [
             {"folder": folder, "name": report.name, "created": report.created, "config_sha256": report.config_sha256}
@@ -131,26 +135,17 @@ def _side_by_side(folders: Sequence[str], reports: Sequence[Report]) -> Row:
         ],
         "verdict": _sides(report.judged.verdict for report in reports),
         "membership": "asked" if all(report.membership == "asked" for report in reports) else "known",
-        "validity": [row for row in judged if row["name"] in _MEASURED],
-        "roles": _rows("role", [part_as_json(report.data.roles) for report in reports]),
+        "validity": _rows("name", judged),
+        "roles": _rows("role", [report.data.roles for report in reports]),
         "same_images": _same_images(reports),
-        "encoders": _rows("encoder", [part_as_json(report.encoders) for report in reports]),
+        "encoders": _rows("encoder", [report.encoders for report in reports]),
         "attacks": _attacks(pooled_rows(first), pooled_rows(second)),
         "utility": [
             {"encoder": name, **row}
             for name in dict.fromkeys((*first.encoders, *second.encoders))
-            for row in _rows(
-                "measure",
-                [
-                    part_as_json(measures(report.encoders[name])) if name in report.encoders else {}
-                    for report in reports
-                ],
-            )
+            for row in _rows("measure", [of.get(name, {}) for of in utility])
         ],
-        "defenses": _rows(
-            "defense",
-            [{name: {key: row[key] for key in shown if key in row} for name, row in of.items()} for of in defenses],
-        ),
+        "defenses": _rows("defense", defenses),
     }
     if first.config and second.config:
         found["config"] = list(_differing(first.config, second.config))
@@ -162,8 +157,8 @@ def _sides(values: Iterable[Any]) -> Row:
 
 
 def _rows(key: str, of_sides: Iterable[Mapping[str, Any]]) -> list[Row]:
-    """One row per name that either part has, with its entry on both sides."""
-    parts = list(of_sides)
+    """One row per name that either part has, with its entry on both sides as in report.json."""
+    parts = [given_values(part_as_json(part)) for part in of_sides]
     names = dict.fromkeys(name for part in parts for name in part)
     return [{key: name, **_sides(part.get(name) for part in parts)} for name in names]
 
@@ -189,15 +184,15 @@ def _mates(first: Sequence[PooledRow], second: Sequence[PooledRow]) -> dict[int,
 
 def _pair(*rows: PooledRow | None) -> Row:
     there = [row for row in rows if row is not None]
-    pair = {name: getattr(there[0], name) for name in _SAME[:-1] if getattr(there[0], name) is not None}
-    pair |= {"known": known_in_words(there[0])} | _sides(None if row is None else _numbers(row) for row in rows)
-    return pair | ({"difference": difference(*(row.auc for row in there)).as_json()} if len(there) == 2 else {})
-
-
-def _numbers(row: PooledRow) -> Row:
-    kept = {"seeds": list(row.seeds), "n_member": row.n_member, "n_nonmember": row.n_nonmember}
-    kept = ({} if row.epoch is None else {"epoch": row.epoch}) | kept | {"auc": row.auc.as_json()}
-    return kept | ({"tpr": row.tpr_at_fpr[FPR].as_json()} if FPR in row.tpr_at_fpr else {})
+    pair: Row = {name: getattr(there[0], name) for name in _SAME[:-1]} | {"known": known_in_words(there[0])}
+    for side, row in zip(SIDES, rows, strict=True):
+        if row is not None:
+            numbers = {name: getattr(row, name) for name in ("epoch", "seeds", "n_member", "n_nonmember", "auc")}
+            pair[side] = numbers | {"tpr": row.tpr_at_fpr.get(FPR)}
+    if len(there) == 2:
+        pair["difference"] = difference(*(row.auc for row in there))
+    told: Row = given_values(part_as_json(pair))
+    return told
 
 
 def _same_images(reports: Iterable[Report]) -> str:

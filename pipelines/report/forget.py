@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from mi_core.report.contents import fault_of
+from mi_core.report.pooling import grouped
 from mi_core.validity.sets.forgetting import KEPT, TOLERANCE, forgetting
 from mi_core.validity.sets.kept import Scored
 from pipelines.attack.results import Task, result_of, settings_of, tasks
@@ -52,7 +53,14 @@ def forget(
             for name, value in first.conditions.items():
                 if other.conditions[name] != value:
                     raise UserError(f"{other.run} has other {name} than {first.run}; audit both in the same way")
-        _check_different(words, sides)
+        seen: dict[str, str] = {}  # encoders by the fingerprints of all seeds
+        for word, side in zip(words, sides, strict=True):
+            own = {of_seed["fingerprint"] for of_seed in side.encoder_entry.get("per_seed", [side.encoder_entry])}
+            for fingerprint in own & seen.keys():
+                raise UserError(
+                    f"{seen[fingerprint]} and {word} are the same weights; give another encoder for one of them"
+                )
+            seen |= dict.fromkeys(own, word)
         if third is not None:
             _check_unseen(third)
     return _judge(first, second, third, tolerance, kept)
@@ -131,11 +139,9 @@ class _Side:
             known = [one.target for one in config.attacks if one == primary.model_copy(update={"target": one.target})]
             raise UserError(f"{run} has no {primary.attack} on {encoder!r}; it has it on {', '.join(known)}")
         last = attacked_epochs(config, encoder)[-1]
-        by_name: dict[str, list[Task]] = {}
-        for seed in config.seeds:
-            for task in tasks(plan_of(config, folder.seed(seed))):
-                if task.judge.attack.target == encoder and task.judge.epoch == last:
-                    by_name.setdefault(_name(task, config.attacks), []).append(task)
+        every = [task for seed in config.seeds for task in tasks(plan_of(config, folder.seed(seed)))]
+        here = [task for task in every if task.judge.attack.target == encoder and task.judge.epoch == last]
+        by_name = grouped(here, lambda task: _name(task, config.attacks))
         primary_is = config.attacks.index(same), primary_output(config)
         chosen = next(mine for mine in by_name.values() if (mine[0].judge.position, mine[0].judge.output) == primary_is)
         for task in chosen:
@@ -154,10 +160,9 @@ class _Side:
         return _name(self.tasks[0], self.config.attacks)
 
     @property
-    def encoder_entry(self) -> dict[str, Any]:
+    def encoder_entry(self) -> Any:
         """The encoder's entry in the report."""
-        entry: dict[str, Any] = self.report["encoders"][self.encoder]
-        return entry
+        return self.report["encoders"][self.encoder]
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -182,18 +187,6 @@ def _name(task: Task, attacks: Sequence[AttackConfig]) -> str:
     others = [one.reference for one in attacks if (one.attack, one.target) == (attack.attack, attack.target)]
     reference = f"against {attack.reference}" if set(others) - {attack.reference} else ""
     return " ".join(filter(None, (attack.attack, settings_of(attack, attacks), reference, "on", task.judge.output)))
-
-
-def _check_different(words: Sequence[str], sides: Sequence[_Side]) -> None:
-    """Refuse two of the encoders with the same weights, in any seed."""
-    seen: dict[str, str] = {}
-    for word, side in zip(words, sides, strict=True):
-        own = {of_seed["fingerprint"] for of_seed in side.encoder_entry.get("per_seed", [side.encoder_entry])}
-        for fingerprint in own & seen.keys():
-            raise UserError(
-                f"{seen[fingerprint]} and {word} are the same weights; give another encoder for one of them"
-            )
-        seen |= dict.fromkeys(own, word)
 
 
 def _check_unseen(third: _Side) -> None:

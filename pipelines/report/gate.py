@@ -14,8 +14,8 @@ from xml.etree import ElementTree
 
 from mi_core.report.contents import plain
 from mi_core.report.model.report import Report
+from mi_core.report.words.evidence import outcome_sentence, upward, wanted
 from mi_core.report.words.numbers import estimate, rate
-from mi_core.report.words.questions import outcome_sentence, upward, wanted
 from mi_core.report.words.wording import TITLES
 from mi_core.validity.bound import MET, NOT_MET
 from mi_core.validity.verdict import LOT

@@ -38,13 +38,11 @@ class Index:
     Args:
         page: where it stands.
         entries: runs with a report; unread: all others that were seen.
-        size: bytes of the page.
     """
 
     page: str
     entries: tuple[Entry, ...]
     unread: tuple[Unread, ...]
-    size: int
 
 
 def write(folder: str, out: str | None = None) -> Index:
@@ -62,9 +60,11 @@ def write(folder: str, out: str | None = None) -> Index:
     if not storage.is_folder(root):
         raise UserError(f"{folder} is no folder; give one that holds runs")
     page = f"{root}/{PAGE}" if out is None else storage.target(out)
-    if out is None:
-        _check_own(page)
-    elif not storage.is_uri(page) and storage.is_folder(page):
+    if out is None and storage.exists(page):
+        with storage.open_input(page) as stream:
+            if MARK.encode() not in stream.read(_HEAD):
+                raise UserError(f"{page} is there and no page of encoder-audit index; name another one with --out")
+    elif out is not None and not storage.is_uri(page) and storage.is_folder(page):
         raise UserError(f"--out {out} is a folder; give the name of a page, such as {out.rstrip('/')}/{PAGE}")
     seen = [one for one in walk(root, _enters) if one.fault or _is_run(one)]
     if not seen:
@@ -76,17 +76,8 @@ def write(folder: str, out: str | None = None) -> Index:
     )
     entries = tuple(one for one in found if isinstance(one, Entry))
     unread = tuple(one for one in found if isinstance(one, Unread))
-    text = render_index(entries, unread, folder, datetime.now(UTC)).encode()
-    storage.write_atomic(page, text)
-    return Index(page, entries, unread, len(text))
-
-
-def _check_own(page: str) -> None:
-    """Refuse to overwrite a page that somebody else wrote."""
-    if storage.exists(page):
-        with storage.open_input(page) as stream:
-            if MARK.encode() not in stream.read(_HEAD):
-                raise UserError(f"{page} is there and no page of encoder-audit index; name another one with --out")
+    storage.write_atomic(page, render_index(entries, unread, folder, datetime.now(UTC)).encode())
+    return Index(page, entries, unread)
 
 
 def _is_run(folder: Folder) -> bool:

@@ -13,7 +13,8 @@ from mi_core.report.contents import final_inferences, final_rows, pooled_rows
 from mi_core.report.model.as_json import part_as_json
 from mi_core.report.model.attacks import InferenceRow, PooledRow, Sweep, SweepPoint
 from mi_core.report.model.defenses import DefenseRow
-from mi_core.report.model.report import Memorisation, Report, report_from_json
+from mi_core.report.model.report import Report, report_from_json
+from mi_core.report.pooling import grouped
 from pipelines.files import storage
 from pipelines.run.folder import RunFolder
 from pipelines.run.points import Point
@@ -32,21 +33,20 @@ def sweeps(points: Sequence[Point], folder: RunFolder, own: Report) -> tuple[Swe
         folder: of the run.
         own: its report.
     """
-    by_name: dict[str, list[SweepPoint]] = {}
-    for point in points:
+
+    def measured(point: Point) -> SweepPoint:
         is_own = point.folder == folder
         report = own if is_own else report_from_json(storage.read_json(f"{point.folder.path}/report.json"))
-        utility = {name: made.utility for name, made in report.encoders.items() if made.utility is not None}
-        by_name.setdefault(point.sweep, []).append(
-            SweepPoint(
-                label=point.label,
-                rows=tuple(final_rows(pooled_rows(report))),
-                attribute_inference=tuple(final_inferences(report.attribute_inference)),
-                value=point.value,
-                utility=utility,
-            )
+        return SweepPoint(
+            label=point.label,
+            rows=tuple(final_rows(pooled_rows(report))),
+            attribute_inference=tuple(final_inferences(report.attribute_inference)),
+            value=point.value,
+            utility={name: made.utility for name, made in report.encoders.items() if made.utility is not None},
         )
-    return tuple(Sweep(name=name, points=tuple(of_sweep)) for name, of_sweep in by_name.items())
+
+    by_name = grouped(points, lambda point: point.sweep)
+    return tuple(Sweep(name=name, points=tuple(map(measured, mine))) for name, mine in by_name.items())
 
 
 def results_table(report: Report) -> pa.Table:
@@ -81,7 +81,11 @@ def summary(report: Report) -> dict[str, Any]:
     if report.attribute_inference:
         told["attribute_inference"] = _inferences(report.attribute_inference)
     if report.memorisation:
-        told["memorisation"] = [_memorisation(entry) for entry in report.memorisation]
+        told["memorisation"] = [  # the samples stand in a table of their own
+            {name: part for name, part in part_as_json(entry).items() if name not in ("top", "file")}
+            | {"mean": _numbers(entry.mean, ("value", "ci95", "n"))}
+            for entry in report.memorisation
+        ]
     if report.defenses:
         told["defenses"] = [_defense(entry) for entry in report.defenses]
     if report.tuning is not None:
@@ -120,12 +124,6 @@ def _defense(entry: DefenseRow) -> dict[str, Any]:
     return kept | {"utility": utility}
 
 
-def _memorisation(entry: Memorisation) -> dict[str, Any]:
-    """The mean memorisation by shadows, and of how many samples; the samples stand in a table of their own."""
-    mean = _numbers(entry.mean, ("value", "ci95")) | {"n": entry.mean.n}
-    return {name: part for name, part in part_as_json(entry).items() if name not in ("top", "file")} | {"mean": mean}
-
-
 def _inferences(rows: Sequence[InferenceRow]) -> list[dict[str, Any]]:
     return [
         part_as_json(row) | {name: _numbers(getattr(row, name), ("value", "ci95", "sd")) for name in _INFERRED}
@@ -135,11 +133,10 @@ def _inferences(rows: Sequence[InferenceRow]) -> list[dict[str, Any]]:
 
 def _numbers(estimate: Estimate, names: Sequence[str]) -> dict[str, Any]:
     """Some entries of an estimate, rounded."""
-    entry = estimate.as_json()
-    there = {name: entry[name] for name in names if name in entry}
     return {
         name: [round(bound, 4) for bound in value] if isinstance(value, list) else round(value, 4)
-        for name, value in there.items()
+        for name, value in estimate.as_json().items()
+        if name in names
     }
 
 

@@ -24,23 +24,10 @@ from mi_core.report.contents import to_json
 from mi_core.report.defenses import compare_defenses
 from mi_core.report.figures.data import AttackScores, EmbeddingMap, FigureData, LossCurve, ViewGrid
 from mi_core.report.figures.figures import draw_figures
+from mi_core.report.model import report as model
 from mi_core.report.model.as_json import given_values, part_from_json
 from mi_core.report.model.defenses import Tuning
-from mi_core.report.model.report import (
-    SCHEMA_VERSION,
-    DataPart,
-    QueriesPart,
-    QueryEntry,
-    Registration,
-    RejectedSample,
-    RejectedTotal,
-    Report,
-    Role,
-    SeedData,
-    ShardsRead,
-    Throughput,
-    report_from_json,
-)
+from mi_core.report.model.report import Report
 from mi_core.report.page.html import render_html
 from mi_core.report.pooling import InferenceResult, pool_inferences, pool_seeds
 from mi_core.report.terminal import terminal_table, tuning_table
@@ -116,7 +103,7 @@ def run(config: RunConfig, folder: RunFolder, swept: Sequence[Point] = ()) -> No
 
 def terminal(folder: RunFolder, *, whole: bool) -> RenderableType:
     """The tables of a finished run for a rich console; see `terminal_table`."""
-    report = report_from_json(json.loads(storage.read_bytes(f"{folder.path}/report.json")))
+    report = model.report_from_json(json.loads(storage.read_bytes(f"{folder.path}/report.json")))
     return terminal_table(report, whole=whole)
 
 
@@ -132,8 +119,8 @@ def gather(run: FinishedRun) -> Report:
     judged, unread = verdict(run), unread_samples(run)
     not_tested, not_applying = left_untested(run)
     rejected = [
-        *(RejectedSample(source=bad.source, shard=bad.shard, key=bad.key, reason=bad.reason) for bad in unread),
-        *(RejectedSample(**bad) for planned in run.planned for bad in rejected_samples(*planned)),
+        *(model.RejectedSample(source=bad.source, shard=bad.shard, key=bad.key, reason=bad.reason) for bad in unread),
+        *(model.RejectedSample(**bad) for planned in run.planned for bad in rejected_samples(*planned)),
     ]
     inferences = [
         entry
@@ -141,7 +128,7 @@ def gather(run: FinishedRun) -> Report:
         for entry in inferred(planned, run.config.attribute_inference, run.config.seeds)
     ]
     report = Report(
-        schema_version=SCHEMA_VERSION,
+        schema_version=model.SCHEMA_VERSION,
         name=run.config.name,
         created=now(),
         config_sha256=digest(run.config.model_dump(mode="json", by_alias=True)),
@@ -156,7 +143,7 @@ def gather(run: FinishedRun) -> Report:
         pooled=pool_seeds(attacks, overlap=run.overlap),
         attribute_inference=pool_inferences(part_from_json(tuple[InferenceResult, ...], inferences)),
         methods={name: method_part(run, name) for name in dict.fromkeys(result.attack for result in attacks)},
-        registration=_part_or_none(Registration, registration_as_json(lines_of(run.folder))),
+        registration=_part_or_none(model.Registration, registration_as_json(lines_of(run.folder))),
         validity=judged,
         bounds=bounds(run, attacks),
         evidence=None if judged is None else evidence(run, judged),
@@ -182,21 +169,22 @@ def _part_or_none(kind: type[_Part], entry: dict[str, Any]) -> _Part | None:
     return part_from_json(kind, entry) if entry else None
 
 
-def _data(run: FinishedRun) -> DataPart:
+def _data(run: FinishedRun) -> model.DataPart:
     splits = {seed: Splits.load(run.folder.seed(seed).path) for seed in run.config.seeds}
     seeds = [
-        SeedData(
+        model.SeedData(
             seed=seed,
-            roles={role: Role(n=n, sha256=own.role_digest(role)) for role, n in own.counts().items()},
+            roles={role: model.Role(n=n, sha256=own.role_digest(role)) for role, n in own.counts().items()},
             duplicates_removed=own.duplicates_removed,
             near_duplicates_removed=own.near_removed,
         )
         for seed, own in splits.items()
     ]
     rules = splits[run.config.seeds[0]].rules
-    shards = {} if rules is None else {name: ShardsRead(read=few, of=of) for name, (few, of) in rules.shards.items()}
+    counts = {} if rules is None else rules.shards
+    shards = {name: model.ShardsRead(read=few, of=of) for name, (few, of) in counts.items()}
     effect = shard_effect(run) if shards else None
-    return DataPart(
+    return model.DataPart(
         source="; ".join(source.describe() for source in run.config.data.sources.values()),
         roles=seeds[0].roles,
         duplicates_removed=seeds[0].duplicates_removed or 0,
@@ -208,13 +196,13 @@ def _data(run: FinishedRun) -> DataPart:
     )
 
 
-def _throughput(extractions: Sequence[dict[str, Any]]) -> Throughput | None:
+def _throughput(extractions: Sequence[dict[str, Any]]) -> model.Throughput | None:
     wall = sum(entry["wall"] for entry in extractions)
     if not wall:
         return None
     busy = sum(entry[step] for entry in extractions for step in STEPS)
     precisions = sorted({precision for entry in extractions for precision in entry["precision"]})
-    return Throughput(
+    return model.Throughput(
         images_per_second=round(sum(entry["images"] for entry in extractions) / wall, 1),
         views_per_second=round(sum(entry["views"] for entry in extractions) / wall, 1),
         encoder_fraction=round(sum(entry["forward"] for entry in extractions) / busy, 4) if busy else 0.0,
@@ -222,14 +210,14 @@ def _throughput(extractions: Sequence[dict[str, Any]]) -> Throughput | None:
     )
 
 
-def _queries(run: FinishedRun) -> QueriesPart:
+def _queries(run: FinishedRun) -> model.QueriesPart:
     entries = []
     for planned in run.planned:
         asked: dict[tuple[str, str], list[int]] = {}
         for encoder, role, images, queries in count_queries(planned):
             asked.setdefault((encoder, role), [images, 0])[1] += queries
         entries += [
-            QueryEntry(encoder=encoder, role=role, seed=planned.plan.seed, images=images, queries=queries)
+            model.QueryEntry(encoder=encoder, role=role, seed=planned.plan.seed, images=images, queries=queries)
             for (encoder, role), (images, queries) in sorted(asked.items())
         ]
     return queries_part(entries, run.config.budget.queries)
@@ -240,11 +228,11 @@ def unread_samples(run: FinishedRun) -> list[Rejection]:
     return [bad for bad in Splits.load(run.first.path).rejected if not bad.noted]
 
 
-def _rejected_total(unread: Sequence[Rejection], listed: int) -> RejectedTotal | None:
+def _rejected_total(unread: Sequence[Rejection], listed: int) -> model.RejectedTotal | None:
     """Samples that were left out, those in damaged shards included; None where nothing was."""
     if not listed:
         return None
-    return RejectedTotal(
+    return model.RejectedTotal(
         samples=listed + sum(bad.lost - 1 for bad in unread),
         shards=sum(not bad.key for bad in unread),
         estimated=any(bad.estimated for bad in unread),

@@ -11,21 +11,10 @@ import yaml
 
 from mi_core.checks import ConfigError
 from mi_core.registration import PLAN, ROLES, attempts, faults_of, file_of, is_after_looking
+from mi_core.report import statement as layout
 from mi_core.report.contents import plain
 from mi_core.report.model.report import report_from_json
-from mi_core.report.statement import (
-    CODE,
-    WEIGHTS,
-    Part,
-    differences,
-    judged,
-    of_report,
-    parsed,
-    read_statement,
-    rule,
-    subjects,
-    verdict_by_rule,
-)
+from mi_core.report.statement import Part
 from pipelines.data.draw.parts import recounted
 from pipelines.data.draw.splits import Splits
 from pipelines.encoders import stored
@@ -112,7 +101,7 @@ def verify(file: str, run: str) -> list[Check]:
         UserError: the file is no statement, or the folder holds no run or another one.
     """
     try:
-        stated, signatures = read_statement(parsed(storage.read_bytes(file)))
+        stated, signatures = layout.read_statement(layout.parsed(storage.read_bytes(file)))
     except FileNotFoundError as error:
         raise UserError(f"{file} is no file; give the one that encoder-audit statement wrote") from error
     except ConfigError as error:
@@ -176,13 +165,14 @@ def _check_encoders(stated: Part, folder: RunFolder) -> list[Check]:
     )
     faults += _guarded(lambda: _faults_of_subjects(stated["subject"], encoders, primary), "subject")
     fine = f"{len(files)} files of {len(encoders)} encoders are as stated, and so are their fingerprints"
-    return [*_lines("weights", faults, fine), *(_open(encoder) for encoder in encoders if encoder["kind"] != WEIGHTS)]
+    closed = [encoder for encoder in encoders if encoder["kind"] != layout.WEIGHTS]
+    return [*_lines("weights", faults, fine), *map(_open, closed)]
 
 
 def _open(encoder: Mapping[str, Any]) -> Check:
     what = (
         "a function, whose code and weights are not in the run"
-        if encoder["kind"] == CODE
+        if encoder["kind"] == layout.CODE
         else "behind an API, of which the run holds a few answers and no weights"
     )
     name = plain(encoder["name"])
@@ -215,7 +205,7 @@ def _faults_of_subjects(given: list[Part], encoders: list[Part], primary: Mappin
     faults = [
         f"the statement tells no files of {name}, seed {seed}" for seed, name in audited if (seed, name) not in known
     ]
-    if given != subjects(encoders, primary):
+    if given != layout.subjects(encoders, primary):
         faults.append("the statement's subject is not the encoder that its predicate names as audited")
     return faults
 
@@ -233,7 +223,7 @@ def _check_roles(predicate: Part, folder: RunFolder) -> list[Check]:
 def _faults_of_roles(entry: Part, folder: RunFolder) -> list[str]:
     """The faults of one seed's roles, whose files are as stated."""
     place, splits = f"seed-{entry['seed']}/splits", Splits.load(folder.seed(entry["seed"]).path)
-    changed = differences(entry["roles"], recounted(splits))
+    changed = layout.differences(entry["roles"], recounted(splits))
     faults = [f"{place}: roles other than stated: {_some(changed)}"] if changed else []
     names = [[way(folder.path, path) for path in paths] for paths in bindings.telling(folder, entry["seed"], splits)]
     if names != [[file["name"] for file in entry[kind]] for kind in ("files", "folders")]:
@@ -248,7 +238,7 @@ def _check_registrations(predicate: Part, folder: RunFolder) -> list[Check]:
         if storage.read_bytes(f"{folder.path}/{FILE}") == file_of(given):
             return []
         try:
-            names = differences(given, lines_of(folder), "registration")
+            names = layout.differences(given, lines_of(folder), "registration")
         except UserError:
             names = []
         return [f"{FILE}: other than stated: {_some(names) if names else 'its bytes'}"]
@@ -276,12 +266,9 @@ def _check_registrations(predicate: Part, folder: RunFolder) -> list[Check]:
 
 def _binds(plan: Mapping[str, Any], predicate: Part) -> bool:
     """Tell whether a registered plan is the one that the statement's verdict follows."""
-    primary, attack, found = predicate["primary"], plan["primary_attack"], predicate["verdict"]
-    planned = (attack["attack"], attack["target"], plan["output"], plan["by"], plan["factor"])
-    return planned == (
-        *(primary[name] for name in ("attack", "target", "output")),
-        *(found.get(name, plan[name]) for name in ("by", "factor")),
-    )
+    stated = {**plan, **predicate["verdict"], **predicate["primary"]}
+    planned = {**plan, **{name: plan["primary_attack"][name] for name in ("attack", "target")}}
+    return all(stated[name] == planned[name] for name in ("attack", "target", "output", "by", "factor"))
 
 
 def _check_config(predicate: Part, folder: RunFolder) -> list[Check]:
@@ -300,10 +287,10 @@ def _check_report(predicate: Part, folder: RunFolder) -> list[Check]:
 
     def changed() -> list[str]:
         entry = storage.read_json(f"{folder.path}/{REPORT}")
-        parts = differences(given["parts"], {name: digest(part) for name, part in entry.items()})
+        parts = layout.differences(given["parts"], {name: digest(part) for name, part in entry.items()})
         report = report_from_json(entry)
-        found = of_report(report)
-        fields = [name for part in found for name in differences(predicate[part], found[part], part)]
+        found = layout.of_report(report)
+        fields = [name for part in found for name in layout.differences(predicate[part], found[part], part)]
         if fault:
             return [f"{fault}; parts that differ: {_some(parts)}" + (f" ({_some(fields)})" if fields else "")]
         reported = {
@@ -336,15 +323,15 @@ def _check_results(predicate: Part, folder: RunFolder) -> list[Check]:
 
 def _check_verdict(predicate: Part, folder: RunFolder) -> list[Check]:
     given, said = predicate["verdict"], predicate["verdict"]["verdict"]
-    stated = rule(given.get("factor"))
+    stated = layout.rule(given.get("factor"))
     faults = [] if predicate["rule"] == stated else ["the statement's rule is not the rule of this version"]
-    by_rule, reason = verdict_by_rule(given)
+    by_rule, reason = layout.verdict_by_rule(given)
     if (by_rule, reason) != (said, given.get("reason")):
         faults.append(f"the statement says {said}, but by the rule its numbers give {by_rule} ({reason})")
 
     def numbers() -> list[str]:
-        found = judged(verdict(FinishedRun.at(load(f"{folder.path}/{CONFIG}"), folder)))
-        apart = differences(given, found, "verdict", tolerance=NEAR)
+        found = layout.judged(verdict(FinishedRun.at(load(f"{folder.path}/{CONFIG}"), folder)))
+        apart = layout.differences(given, found, "verdict", tolerance=NEAR)
         return [f"the scores and encoders in the run give another {_some(apart)} than stated"] if apart else []
 
     faults += _guarded(numbers, "what the verdict rests on")

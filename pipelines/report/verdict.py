@@ -14,11 +14,11 @@ from mi_core.querying.sanity import fault_in_words
 from mi_core.records import Estimate
 from mi_core.registration import OF_BOUND, attempts, is_after_looking
 from mi_core.report import build
-from mi_core.report.build import Groups, SeedTest, SetTest, verdict_part
+from mi_core.report.build import SeedTest, SetTest, verdict_part
 from mi_core.report.model.as_json import part_from_json
 from mi_core.report.model.attacks import AttackResult, ClassRow
-from mi_core.report.model.judgement import Bound, Evidence, SampleAnswers, TopSample, VerdictPart
-from mi_core.report.pooling import bound_parts, class_rows
+from mi_core.report.model.judgement import Bound, Evidence, SampleAnswers, VerdictPart
+from mi_core.report.pooling import bound_parts, class_rows, grouped
 from mi_core.validity.bound import auc_limits
 from mi_core.validity.verdict import LOT, Validity, judge
 from pipelines.attack.blind import blind_path, groups_of, semantic_auc, telling_path
@@ -65,12 +65,12 @@ def _others(run: FinishedRun, target: str) -> dict[str, list[Validity]]:
     """The attacks on the target at the last checkpoint that the verdict does not rest on, by name, one entry a seed."""
     found: dict[str, list[Validity]] = {}
     for task, _ in run.applying():
-        judged, attack = task.judge, task.judge.attack
-        if judged.last and not judged.primary and attack.target == target:
+        item, attack = task.judge, task.judge.attack
+        if item.last and not item.primary and attack.target == target:
             own = counted_scores(task)
             validity = judge(own["score"], None, own.get("control"), own["member"], own.get("group"))
             words = ", ".join(filter(None, (attack.attack, run.settings(attack), f"fitted on {attack.reference}")))
-            found.setdefault(f"{words}, on the {judged.output} output", []).append(validity)
+            found.setdefault(f"{words}, on the {item.output} output", []).append(validity)
     return found
 
 
@@ -109,8 +109,7 @@ def is_working(folder: SeedFolder, reference: Beside) -> bool:
 def _lot_p_value(task: Task) -> float | None:
     """The p-value of the randomisation test, from the scores, or of very many its limit; None: all are equal."""
     own = counted_scores(task)
-    seed, groups = task.judge.seed, own.get("group")
-    test = SetTest.from_scores(own["score"], None, own["member"], seed=seed, groups=groups).test
+    test = SetTest.from_scores(own["score"], None, own["member"], seed=task.judge.seed, groups=own.get("group")).test
     if test is None:
         return None
     return test.welch_p if test.permutation_p is None else test.permutation_p
@@ -149,10 +148,18 @@ def evidence(run: FinishedRun, judged_part: VerdictPart) -> Evidence | None:
     if sum(test.primary for _, test in tests) < len(run.planned):
         return None
     roles = [role for role in (CALIBRATION_ROLE,) if role in run.config.data.roles]
+    primary, by_user, bursts = run.primaries()[0], run.config.data.grouped, None
+    if not by_user and primary.judge.by != LOT:  # looked for among those that the config does not group
+        bursts = groups_of(run.first, paired_scores(primary)["id"].tolist())
+    units = units_of(primary)
     shown = build.evidence(
         judged_part,
-        _groups(run),
         [test for _, test in tests],
+        counts=units.counts,
+        worths=units.worths,
+        telling=storage.read_json(telling_path(run.first)),
+        by_user=by_user,
+        bursts=bursts,
         overlap=run.overlap,
         known_overlap=run.overlap_of(roles),
         planned=attempts(lines_of(run.folder))[1],
@@ -176,15 +183,6 @@ def _tests(run: FinishedRun) -> Iterator[tuple[Task, SeedTest]]:
                 result=part_from_json(SetTest, result["evidence"]),
             )
             yield task, test
-
-
-def _groups(run: FinishedRun) -> Groups:
-    """The groups that are judged; bursts are looked for among those that the config does not group."""
-    primary, grouped = run.primaries()[0], run.config.data.grouped
-    units, bursts = units_of(primary), None
-    if not grouped and primary.judge.by != LOT:
-        bursts = groups_of(run.first, paired_scores(primary)["id"].tolist())
-    return Groups(units.counts, units.worths, storage.read_json(telling_path(run.first)), grouped, bursts)
 
 
 def shard_effect(run: FinishedRun) -> float | None:
@@ -213,8 +211,7 @@ def classes(run: FinishedRun) -> tuple[ClassRow, ...]:
         for number, result_of_class in of_class.items():
             of_seeds.setdefault(number, []).append(result_of_class)
     names = run.config.data.attributes[run.config.data.label].names if run.config.data.label else ()
-    overlap = run.overlap
-    return class_rows(of_seeds, names, overlap=overlap, asked=is_membership_unknown(run.config))
+    return class_rows(of_seeds, names, overlap=run.overlap, asked=is_membership_unknown(run.config))
 
 
 def thumbnails(run: FinishedRun, answers: Sequence[SampleAnswers]) -> dict[str, bytes]:
@@ -223,10 +220,10 @@ def thumbnails(run: FinishedRun, answers: Sequence[SampleAnswers]) -> dict[str, 
     if not top:
         return {}
     splits = Splits.load(run.first.path)
-    places = dict.fromkeys(map(_place_of, top))
+    by_place = grouped(top, lambda row: (row.id.partition("/")[0], row.shard or ""))  # source and shard
     given = [
-        (run.config.data, splits.at([place]), run.audited[:1], [row.id for row in top if _place_of(row) == place])
-        for place in places
+        (run.config.data, splits.at([place]), run.audited[:1], [row.id for row in rows])
+        for place, rows in by_place.items()
     ]
     try:
         if splits.count(run.audited) > ONE_PART:  # in tasks, where shards are long to read
@@ -236,11 +233,6 @@ def thumbnails(run: FinishedRun, answers: Sequence[SampleAnswers]) -> dict[str, 
     except UserError:
         return {}
     return {name: image for some in read for name, image in some.items()}
-
-
-def _place_of(row: TopSample) -> tuple[str, str]:
-    """Source and shard of a candidate."""
-    return row.id.partition("/")[0], row.shard or ""
 
 
 def _thumbnails(data: DataConfig, splits: Splits, roles: Sequence[str], ids: Sequence[str]) -> dict[str, bytes]:

@@ -2,6 +2,6 @@
 
 It knows no page.
 
-    figures     all figures of a report; attributes, curves, defense_figures: a kind each
+    figures     all figures of a report; curves, defense_figures: a kind each
     drawing     what they share; data: the arrays that they are drawn from
 """

@@ -1,28 +1,22 @@
-"""Figures that compare: targets with each other, and the points of a sweep."""
+"""Figures that compare: targets, the points of a sweep, and attribute inference with what guessing gives."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter, itemgetter
+from textwrap import fill
+from typing import TypeVar
 
-from mi_core.records import Estimate
-from mi_core.report.contents import final_rows, is_numeric, places_of, pooled_rows, primary_row
-from mi_core.report.figures.drawing import (
-    GREY,
-    Drawing,
-    abreast,
-    band,
-    bands,
-    blank,
-    file_name,
-    label_axes,
-    level,
-    log_scale,
-    look,
-    svg,
-)
-from mi_core.report.model.attacks import PooledRow, Sweep, SweepPoint
+import numpy as np
+
+from mi_core.records import Estimate, FloatArray
+from mi_core.report.contents import final_inferences, final_rows, is_numeric, places_of, pooled_rows, primary_row
+from mi_core.report.figures import drawing
+from mi_core.report.figures.data import EmbeddingMap
+from mi_core.report.figures.drawing import Drawing, blank, label_axes, level, svg
+from mi_core.report.model.attacks import InferenceRow, PooledRow, Sweep, SweepPoint
 from mi_core.report.model.report import Report
 from mi_core.report.pooling import grouped, series_names, series_of
 from mi_core.report.words.numbers import count, rate
@@ -30,6 +24,9 @@ from mi_core.report.words.sides import Sides, measured_by, share_found, sides_of
 from mi_core.report.words.wording import probe
 
 _LEAST_CHANGE = 1e-9
+_MOST_COLOURS = 20
+_LETTERS = 66  # of a figure's width
+_Row = TypeVar("_Row", PooledRow, InferenceRow)
 
 
 def comparison_figures(report: Report) -> dict[str, Drawing]:
@@ -78,7 +75,7 @@ def _targets(rows: Sequence[PooledRow], targets: Sequence[str]) -> Drawing:
     places = {
         name: [(targets.index(row.target), getattr(row, measure)) for row in mine] for name, mine in series.items()
     }
-    told = abreast(panel, targets, places)
+    told = drawing.abreast(panel, targets, places)
     level(panel)
     label_axes(panel, "target", f"attack {measured}")
     title = f"Attacks by target, {rows[0].output} output"
@@ -95,11 +92,11 @@ def _against(rows: Sequence[PooledRow], values: Mapping[str, float], x: str, tit
         mine = sorted(of_series, key=lambda row: values[row.target])
         reached = [getattr(row, measure).value for row in mine]
         places = [values[row.target] for row in mine]
-        panel.plot(places, reached, markersize=4.5, label=series, **look(index, marker=True))
+        panel.plot(places, reached, markersize=4.5, label=series, **drawing.look(index, marker=True))
         told.append(f"{series} {', '.join(rate(value) for value in reached)}")
     low, high = panel.get_ylim()
     for target, value in values.items():
-        panel.annotate(target, (value, low), fontsize=7.5, color=GREY, rotation=90, va="bottom", ha="right")
+        panel.annotate(target, (value, low), fontsize=7.5, color=drawing.GREY, rotation=90, va="bottom", ha="right")
     panel.set_ylim(low, high)
     label_axes(panel, x, f"attack {measured}")
     return Drawing(svg(figure), title, f"Attack {measured}, targets in the order of {order}: {'; '.join(told)}.")
@@ -121,11 +118,11 @@ def sweep_figures(report: Report) -> dict[str, Drawing]:
         series = _series(sweep, lead.output if lead else None)
         if not series:
             continue
-        drawings[file_name(f"sweep-{sweep.name}")] = _sweep(sweep, series, lead)
+        drawings[drawing.file_name(f"sweep-{sweep.name}")] = _sweep(sweep, series, lead)
         for spent, x in ((_per_image, "queries per audited image, mean"), (_to_fit, "queries spent to fit the attack")):
             if any(len({spent(row) for _, row in points}) > 1 for points in series.values()):
                 drawn = _against_queries(sweep.name.replace("attacks.*.", ""), series, spent, x, sides_of(report))
-                drawings[file_name(f"queries-{sweep.name}")] = drawn
+                drawings[drawing.file_name(f"queries-{sweep.name}")] = drawn
                 break
     return drawings
 
@@ -135,12 +132,7 @@ _Series = Mapping[str, Sequence[tuple[float, PooledRow]]]
 
 def _series(sweep: Sweep, output: str | None) -> _Series:
     """Places and rows of what the sweep changes on one output, by what figures call that."""
-    every = [
-        (place, row)
-        for place, point in zip(places_of(sweep), sweep.points, strict=True)
-        for row in point.rows
-        if output is None or row.output == output
-    ]
+    every = _placed(sweep, lambda point: [row for row in point.rows if output in (None, row.output)])
     groups = grouped(every, lambda entry: (series_of(entry[1]), entry[1].target)).items()
     series = {key: rows for key, rows in groups if any(_changes(rows, name) for name in ("auc", "accuracy"))}
     names, targets = series_names(pair for pair, _ in series), {target for _, target in series}
@@ -148,6 +140,12 @@ def _series(sweep: Sweep, output: str | None) -> _Series:
         f"{names[pair]} on {target}" if len(targets) > 1 else names[pair]: rows
         for (pair, target), rows in series.items()
     }
+
+
+def _placed(sweep: Sweep, rows_of: Callable[[SweepPoint], Iterable[_Row]]) -> list[tuple[float, _Row]]:
+    """Rows of all points, each with the place of its point."""
+    pairs = zip(places_of(sweep), sweep.points, strict=True)
+    return [(place, row) for place, point in pairs for row in rows_of(point)]
 
 
 def _changes(rows: Sequence[tuple[float, PooledRow]], name: str) -> bool:
@@ -163,19 +161,19 @@ def _sweep(sweep: Sweep, series: _Series, lead: PooledRow | None) -> Drawing:
     shown = {f"attack {name}": attrgetter(name.lower()) for name in dict.fromkeys((measured, "AUC"))}
     figure, panels = blank(height=1.9 + 1.5 * (len(shown) + bool(utility)), rows=len(shown) + bool(utility))
     ordered = {name: sorted(rows, key=itemgetter(0)) for name, rows in series.items()}
-    bands(panels, ordered, shown, x, guessed=tuple(shown))
+    drawing.bands(panels, ordered, shown, x, guessed=tuple(shown))
     told = []
     for name, rows in ordered.items():
         first, last = (" and ".join(rate(read(row).value) for read in shown.values()) for _, row in (rows[0], rows[-1]))
         told.append(f"{name} from {first} to {last}")
     for index, (name, entries) in enumerate(utility.items()):
-        band(panels[-1], entries, name, index + 4)
+        drawing.band(panels[-1], entries, name, index + 4)
     if utility:
         label_axes(panels[-1], x, "downstream accuracy")
     if not is_numeric(sweep):
         panels[-1].set_xticks(places, [point.label for point in points], rotation=20, ha="right")
     elif max(places) > 20 * max(1e-12, min(places)) > 0:
-        log_scale(panels[-1].xaxis)
+        drawing.log_scale(panels[-1].xaxis)
         panels[-1].set_xticks(places, [point.label for point in points])
         panels[-1].minorticks_off()
     what = " and ".join(dict.fromkeys((measured, "AUC")))
@@ -225,8 +223,128 @@ def _against_queries(
         told.append(
             f"{name} from " + " to ".join(f"{rate(getattr(row, measure).value)} at {q:,.4g}" for q, row in ends)
         )
-    bands(panels, placed, shown, x, guessed=guessed)
+    drawing.bands(panels, placed, shown, x, guessed=guessed)
     if spent is _to_fit:
-        log_scale(panels[-1].xaxis)
+        drawing.log_scale(panels[-1].xaxis)
     alt = f"Attack {measured} against {x}, fewest to most: {'; '.join(told)}."
     return Drawing(svg(figure), f"What queries buy: sweep of {sweep}", alt)
+
+
+def plane(embeddings: FloatArray, seed: int) -> FloatArray:
+    """Embeddings (N, D) in the plane (N, 2) by t-SNE (van der Maaten and Hinton, 2008), N at least 3."""
+    from sklearn.manifold import TSNE  # slow to load, and few reports need it
+
+    given = np.asarray(embeddings, dtype=np.float32)
+    perplexity = min(30.0, (len(given) - 1) / 3)
+    found = TSNE(perplexity=perplexity, init="random", random_state=seed % 2**32).fit_transform(given)
+    return np.asarray(found, dtype=np.float32)
+
+
+def attribute_figures(report: Report, maps: Sequence[EmbeddingMap]) -> dict[str, Drawing]:
+    """The figures of attribute inference.
+
+    Args:
+        report: the content of report.json.
+        maps: embeddings in the plane.
+
+    Returns:
+        ``attributes-accuracy``, ``attributes-sweep-<name>`` and ``attributes-map-<target>-<output>-<attribute>``.
+    """
+    rows = final_inferences(report.attribute_inference)
+    drawings = {"attributes-accuracy": _accuracies(rows)} if rows else {}
+    for sweep in report.sweeps:
+        series = _inferred(sweep)
+        if series:
+            drawings[drawing.file_name(f"attributes-sweep-{sweep.name}")] = _inferred_sweep(sweep, series)
+    for one in maps:
+        drawings[drawing.file_name(f"attributes-map-{one.target}-{one.output}-{one.attribute}")] = _map(one)
+    return drawings
+
+
+def called(row: InferenceRow) -> str:
+    """How tables and figures call what was inferred from what."""
+    return ", ".join(filter(None, (f"{row.attribute} from {row.target}", row.output, row.settings)))
+
+
+def swept_inferences(sweep: Sweep) -> tuple[list[str], list[tuple[str, dict[str, InferenceRow]]]]:
+    """Attribute inference over a sweep: the names of the series, and by point (label, row by name)."""
+    by_point = [
+        (point.label, {_name(row, sweep): row for row in final_inferences(point.attribute_inference)})
+        for point in sweep.points
+    ]
+    return list(_inferred(sweep)), by_point
+
+
+def _name(row: InferenceRow, sweep: Sweep) -> str:
+    """How a row is called beside the others of its point: without the setting that the sweep changes."""
+    swept = re.escape(sweep.name.rpartition(".")[2])
+    settings = re.sub(rf"(^|, ){swept} = [^,]*", "", row.settings or "").removeprefix(", ")
+    return called(replace(row, settings=settings))
+
+
+def _accuracies(rows: Sequence[InferenceRow]) -> Drawing:
+    figure, (panel,) = blank(height=1.0 + 0.55 * len(rows))
+    places = np.arange(len(rows))[::-1]
+    for name, colour in (("accuracy", drawing.COLOURS[0]), ("majority", drawing.GREY)):
+        estimates = [getattr(row, name) for row in rows]
+        values = np.array([estimate.value for estimate in estimates])
+        low, high = np.array([estimate.ci95 for estimate in estimates]).T
+        label = "attack" if name == "accuracy" else "most frequent value"
+        style = {"fmt": "o" if name == "accuracy" else "|", "color": colour, "capsize": 2.5, "markersize": 5}
+        panel.errorbar(values, places, xerr=[values - low, high - values], linewidth=1.2, label=label, **style)
+    across = panel.get_yaxis_transform()
+    for place, row in zip(places, rows, strict=True):
+        panel.text(0, place + 0.14, fill(called(row), _LETTERS), transform=across, fontsize=7.5, va="bottom")
+    panel.set_yticks([])
+    panel.set_ylim(-0.4, len(rows) - 0.3)
+    label_axes(panel, "accuracy of attribute inference", "")
+    told = [f"{called(row)} {rate(row.accuracy.value)}, guessing {rate(row.majority.value)}" for row in rows]
+    return Drawing(svg(figure), "Attributes inferred from embeddings", f"Accuracies: {'; '.join(told)}.")
+
+
+_Inferred = dict[str, list[tuple[float, InferenceRow]]]
+
+
+def _inferred(sweep: Sweep) -> _Inferred:
+    """Names of attribute and encoder to (place, row), where the sweep changes the inference."""
+    every = _placed(sweep, lambda point: final_inferences(point.attribute_inference))
+    series = grouped(every, lambda entry: _name(entry[1], sweep)).items()
+    moved = {name: rows for name, rows in series if len({row.accuracy.value for _, row in rows}) > 1}
+    return {name: sorted(rows, key=itemgetter(0)) for name, rows in moved.items()}
+
+
+def _inferred_sweep(sweep: Sweep, series: _Inferred) -> Drawing:
+    figure, (panel,) = blank(height=3.4)
+    told = []
+    for index, (name, rows) in enumerate(series.items()):
+        drawing.band(panel, [(place, row.accuracy) for place, row in rows], name, index)
+        first, last = rows[0][1].accuracy.value, rows[-1][1].accuracy.value
+        told.append(f"{name} from {rate(first)} to {rate(last)}")
+    guess = next(iter(series.values()))[-1][1].majority.value
+    level(panel, guess, "most frequent value")
+    x = sweep.name.replace("attribute_inference.*.", "")
+    label_axes(panel, x, "accuracy of attribute inference")
+    if not is_numeric(sweep):
+        panel.set_xticks(range(len(sweep.points)), [point.label for point in sweep.points], rotation=20)
+    return Drawing(svg(figure), f"Attribute inference, sweep of {x}", f"Over {x}, first to last: {'; '.join(told)}.")
+
+
+def _map(one: EmbeddingMap) -> Drawing:
+    figure, panels = blank(height=6.4, rows=2)
+    for panel, numbers, title in (
+        (panels[0], one.task, "by class of the task"),
+        (panels[1], one.values, f"by {one.attribute}"),
+    ):
+        kinds = np.unique(numbers)
+        for index, kind in enumerate(kinds[:_MOST_COLOURS]):
+            here = numbers == kind
+            name = one.names[kind] if panel is panels[1] else ("no class" if kind < 0 else f"class {kind}")
+            marker = "osD^v"[index // len(drawing.COLOURS) % 5]
+            style = {"color": drawing.COLOURS[index % len(drawing.COLOURS)], "s": 7, "linewidths": 0, "marker": marker}
+            panel.scatter(*one.points[here].T, label=name, alpha=0.75, **style)
+        panel.set_xticks([])
+        panel.set_yticks([])
+        label_axes(panel, title, "")
+    title = f"Embeddings of {one.target}, {one.output} output"
+    alt = f"t-SNE of {count(len(one.points))} embeddings, coloured by class of the task and by {one.attribute}."
+    return Drawing(svg(figure), title, alt)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,35 +9,6 @@ import numpy.typing as npt
 
 from mi_core.checks import ShapeError, check_finite, check_shape
 from mi_core.records import BoolArray, FloatArray
-
-
-@dataclass(frozen=True)
-class Spread:
-    """Numbers (N,) of members and of non-members."""
-
-    values: FloatArray
-    member: BoolArray
-
-    @classmethod
-    def joined(cls, spreads: Sequence[Spread]) -> Spread:
-        """Several as one."""
-        values = np.concatenate([spread.values for spread in spreads]).astype(np.float64)
-        return cls(values, np.concatenate([spread.member for spread in spreads]))
-
-    @property
-    def n_member(self) -> int:
-        """Members."""
-        return int(self.member.sum())
-
-    @property
-    def n_nonmember(self) -> int:
-        """Non-members."""
-        return int((~self.member).sum())
-
-    def in_order(self) -> Iterator[FloatArray]:
-        """The values of members, then of non-members, ascending."""
-        for side in (self.member, ~self.member):
-            yield np.sort(self.values[side])
 
 
 @dataclass(frozen=True)
@@ -76,16 +46,6 @@ class AttackScores:
         check_finite(name, self.score)
         if self.member.all() or not self.member.any():
             raise ShapeError(f"{name} need members and non-members, got {int(self.member.sum())} of {samples}")
-
-    @property
-    def scores(self) -> Spread:
-        """The scores."""
-        return Spread(self.score, self.member)
-
-    @property
-    def statistics(self) -> Spread | None:
-        """The number that the attack reads, where it is a single one."""
-        return None if self.statistic is None else Spread(self.statistic, self.member)
 
 
 @dataclass(frozen=True)

@@ -13,19 +13,8 @@ from operator import attrgetter
 from mi_core.records import Estimate
 from mi_core.report.contents import method_in_words
 from mi_core.report.defenses import front_of, known_as, leaking, loss_of, sentence, undefended
-from mi_core.report.figures.drawing import (
-    COLOURS,
-    Drawing,
-    abreast,
-    blank,
-    errors,
-    file_name,
-    label_axes,
-    level,
-    log_scale,
-    look,
-    svg,
-)
+from mi_core.report.figures import drawing
+from mi_core.report.figures.drawing import Drawing, blank, label_axes, level, svg
 from mi_core.report.model.defenses import AttackPair, AttributePair, DefenseRow, Trial, TrialRow
 from mi_core.report.model.report import Report
 from mi_core.report.pooling import grouped
@@ -52,17 +41,17 @@ def defense_figures(report: Report) -> dict[str, Drawing]:
             for part, words in (("attacks", "attack {}"), ("attributes", "{} of the attribute")):
                 if all(getattr(entry, part) for entry in entries):
                     y = words.format(_measured(entries, part)[1])
-                    drawings[file_name(f"defenses-{part}-{target}")] = _each(target, entries, part, y)
+                    drawings[drawing.file_name(f"defenses-{part}-{target}")] = _each(target, entries, part, y)
         priced = [entry for entry in entries if entry.utility and entry.attacks]
         if priced:
-            drawings[file_name(f"defenses-tradeoff-{target}")] = _tradeoff(target, priced)
+            drawings[drawing.file_name(f"defenses-tradeoff-{target}")] = _tradeoff(target, priced)
             by_defense = [
                 [entry for entry in mine if entry.numbers.get("epsilon", 0) > 0]
                 for mine in _by_defense(priced).values()
             ]
             sampled = [mine for mine in by_defense if len(mine) > 1]
             if sampled:
-                drawings[file_name(f"defenses-epsilon-{target}")] = _against_epsilon(target, sampled)
+                drawings[drawing.file_name(f"defenses-epsilon-{target}")] = _against_epsilon(target, sampled)
     return drawings
 
 
@@ -102,7 +91,7 @@ def _each(target: str, entries: Sequence[DefenseRow], part: str, y: str) -> Draw
     for number, entry in enumerate(entries, start=1):
         for pair in getattr(entry, part):
             series[_called(pair)].append((number, getattr(pair.defended, measure)))
-    told = abreast(panel, labels, series, rotation=25, ha="right")
+    told = drawing.abreast(panel, labels, series, rotation=25, ha="right")
     if part == "attacks":
         level(panel)
     label_axes(panel, "defense", y)
@@ -115,14 +104,14 @@ def _tradeoff(target: str, entries: Sequence[DefenseRow]) -> Drawing:
     """Utility lost against the strongest attack; a line joins the settings of one defense."""
     figure, (panel,) = blank()
     bare = strongest(undefended(entries), "clean")
-    errors(panel, [0.0], [bare], fmt="P", color="#000000", label="no defense")
+    drawing.errors(panel, [0.0], [bare], fmt="P", color="#000000", label="no defense")
     told = [f"no defense 0, {rate(bare.value)}"]
     for index, (name, mine) in enumerate(_by_defense(entries).items()):
         ordered = sorted(mine, key=_loss)
         rows = [strongest(entry, "defended") for entry in ordered]
         losses = [_loss(entry) for entry in ordered]
-        style = look(index, marker=True) | ({} if len(mine) > 1 else {"linestyle": ""})
-        errors(panel, losses, rows, label=name, **style)
+        style = drawing.look(index, marker=True) | ({} if len(mine) > 1 else {"linestyle": ""})
+        drawing.errors(panel, losses, rows, label=name, **style)
         told.append(f"{name} " + ", ".join(f"{rate(a)} at {rate(b.value)}" for a, b in zip(losses, rows, strict=True)))
     level(panel)
     measure, (_, measured) = entries[0].utility[0], _measured(entries)
@@ -138,12 +127,12 @@ def _against_epsilon(target: str, sampled: Sequence[Sequence[DefenseRow]]) -> Dr
     for index, mine in enumerate(sampled):
         ordered = sorted(mine, key=lambda entry: entry.numbers["epsilon"])
         places = [entry.numbers["epsilon"] for entry in ordered]
-        style = look(index, marker=True) | {"markersize": 4}
+        style = drawing.look(index, marker=True) | {"markersize": 4}
         losses = [_loss(entry) for entry in ordered]
         name = known_as(ordered[0], ordered[0].defense)
         panels[0].plot(places, losses, label=name, **style)
         rows = [strongest(entry, "defended") for entry in ordered]
-        errors(panels[1], places, rows, **style)
+        drawing.errors(panels[1], places, rows, **style)
         pairs = zip(places, losses, rows, strict=True)
         told.append(
             f"{name} "
@@ -153,7 +142,7 @@ def _against_epsilon(target: str, sampled: Sequence[Sequence[DefenseRow]]) -> Dr
         )
     level(panels[0], 0.0, "")
     level(panels[1], 0.5, "")
-    log_scale(panels[1].xaxis)
+    drawing.log_scale(panels[1].xaxis)
     label_axes(panels[0], "", "utility lost")
     panels[1].set_xlabel("epsilon", fontsize=9.5)
     _, measured = _measured([entry for mine in sampled for entry in mine])
@@ -181,10 +170,11 @@ def tuning_figures(report: Report) -> dict[str, Drawing]:
     beaten, front = [row for row in rows if not row.pareto], front_of(search)
     if beaten:
         panel.plot(*_axes(beaten), "o", color="#b0b0b0", markersize=3.5, label=f"trials ({len(rows)})")
-    panel.plot(*_axes(front), "o-", color=COLOURS[0], markersize=4.5, label="not beaten", drawstyle="steps-post")
+    first, second, third, *_ = drawing.COLOURS
+    panel.plot(*_axes(front), "o-", color=first, markersize=4.5, label="not beaten", drawstyle="steps-post")
     chosen, again = search.winner.search, search.winner.final
-    panel.plot(*_axes([chosen]), "*", color=COLOURS[1], markersize=12, label="chosen")
-    panel.plot(*_axes([again]), "X", color=COLOURS[2], markersize=8, label="on images held back")
+    panel.plot(*_axes([chosen]), "*", color=second, markersize=12, label="chosen")
+    panel.plot(*_axes([again]), "X", color=third, markersize=8, label="on images held back")
     panel.plot([0.0], [search.without.search.leak], "P", color="#000000", markersize=7, label="no defense")
     level(panel, search.allowed, "allowed")
     label_axes(panel, f"utility lost ({search.measure})", f"upper end of the\n{leaking(search)}")

@@ -99,16 +99,11 @@ def label_axes(panel: Any, x: str, y: str, *, legend_inside: bool = False) -> No
     panel.legend(handles, names, **place, fontsize=LEGEND, handlelength=2.2, columnspacing=1)
 
 
-def png(figure: Figure) -> bytes:
-    """The figure as PNG, the same bytes for the same content."""
-    return _saved(figure, format="png", metadata={"Software": None})
-
-
 def svg(figure: Figure) -> bytes:
     """The figure as SVG, the same bytes for the same content."""
     ElementTree.register_namespace("", _SVG)
     ElementTree.register_namespace("xlink", _XLINK)
-    drawn = _saved(figure, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+    drawn = saved(figure, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     root = ElementTree.fromstring(drawn)
     for definitions in root.findall(f"{{{_SVG}}}defs"):  # a style sheet, which would hold for the whole page
         root.remove(definitions)
@@ -120,7 +115,7 @@ def svg(figure: Figure) -> bytes:
     return ElementTree.tostring(root)
 
 
-def _saved(figure: Figure, **settings: Any) -> bytes:
+def saved(figure: Figure, **settings: Any) -> bytes:
     """A figure as a file.
 
     No text is read as a formula: names of encoders, classes and attributes are the user's and may hold dollar signs.

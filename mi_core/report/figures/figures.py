@@ -18,30 +18,11 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from mi_core.records import ALL_CALLED, FloatArray
 from mi_core.report.contents import epoch_of, pooled_rows, primary_row
-from mi_core.report.figures.attributes import attribute_figures
-from mi_core.report.figures.curves import comparison_figures, sweep_figures
-from mi_core.report.figures.data import AttackScores, FigureData, Spread, ViewGrid
+from mi_core.report.figures import drawing
+from mi_core.report.figures.curves import attribute_figures, comparison_figures, sweep_figures
+from mi_core.report.figures.data import AttackScores, FigureData, ViewGrid
 from mi_core.report.figures.defense_figures import defense_figures, tuning_figures
-from mi_core.report.figures.drawing import (
-    BLACK,
-    COLOURS,
-    DASHED,
-    DPI,
-    GREY,
-    MEMBER,
-    NONMEMBER,
-    STYLES,
-    WIDTH,
-    Drawing,
-    band,
-    blank,
-    file_name,
-    label_axes,
-    level,
-    look,
-    png,
-    svg,
-)
+from mi_core.report.figures.drawing import Drawing, blank, label_axes, level, svg
 from mi_core.report.model.attacks import PooledRow
 from mi_core.report.model.report import Report
 from mi_core.report.pooling import grouped, series_names, series_of
@@ -61,28 +42,28 @@ def draw_figures(report: Report, data: FigureData) -> dict[str, Drawing]:
         File name without suffix -> figure: ``roc-<output>`` and ``scores-<output>-<attack>`` (with ``-<target>`` where
         the target is not called "target", and ``-<reference>`` where curves would be too many), ``statistic-...`` for
         what an attack reads if that is not its score; ``loss``; from two checkpoints on ``early-stopping`` (with
-        ``-<target>`` for further ones); ``views``; those of `curves`, `attributes` and `defense_figures`.
+        ``-<target>`` for further ones); ``views``; those of `curves` and `defense_figures`.
     """
     drawings: dict[str, Drawing] = {}
     sides = sides_of(report)
     names = series_names((run.attack, run.reference) for run in data.scores)
-    colours = {name: COLOURS[index % len(COLOURS)] for index, name in enumerate(names.values())}
+    colours = {name: drawing.COLOURS[index % len(drawing.COLOURS)] for index, name in enumerate(names.values())}
     for (target, output), here in grouped(data.scores, attrgetter("target", "output")).items():
         where = output if target == "target" else f"{output}-{target}"
-        fit = len({(run.attack, run.reference) for run in here}) <= len(COLOURS)  # into one figure; else by reference
+        fit = len({(run.attack, run.reference) for run in here}) <= len(drawing.COLOURS)  # else a figure by reference
         groups = {"": here} if fit else grouped(here, lambda run: f"-{run.reference}")
         for suffix, runs_of_group in groups.items():
             series = grouped(runs_of_group, lambda run: names[run.attack, run.reference])
-            drawings[file_name(f"roc-{where}{suffix}")] = _roc(series, colours, sides)
+            drawings[drawing.file_name(f"roc-{where}{suffix}")] = _roc(series, colours, sides)
             if suffix != next(iter(groups)):
                 continue  # histograms of the first group stand for the others
             for histogram in _histograms(series):
-                drawings[file_name(f"{histogram.kind}-{where}-{histogram.name}")] = _histogram(histogram, sides)
+                drawings[drawing.file_name(f"{histogram.kind}-{where}-{histogram.name}")] = _histogram(histogram, sides)
     if data.losses:
         drawings["loss"] = _loss(data)
     for number, rows in enumerate(_curve_rows(report)):
         suffix = f"-{rows[0].target}" if number else ""
-        drawings[file_name(f"early-stopping{suffix}")] = _early_stopping(report, rows)
+        drawings[drawing.file_name(f"early-stopping{suffix}")] = _early_stopping(report, rows)
     if data.views is not None:
         drawings["views"] = view_grid(data.views)
     drawings |= comparison_figures(report) | sweep_figures(report) | attribute_figures(report, data.maps)
@@ -106,17 +87,17 @@ def rate_at(run: AttackScores, grid: FloatArray) -> FloatArray:
 def _roc(series: Mapping[str, Sequence[AttackScores]], colours: Mapping[str, str], sides: Sides) -> Drawing:
     figure, (panel,) = blank()
     every = [run for runs in series.values() for run in runs]
-    nonmembers_of = [run.scores.n_nonmember for run in every]
+    nonmembers_of = [int((~run.member).sum()) for run in every]
     floor, fewest = min(0.5, 1 / max(nonmembers_of)), min(nonmembers_of)
     grid = np.geomspace(floor, 1, 400)
     limit = min(1.0, 10 / fewest)  # left of it a threshold rests on fewer than 10 false positives
     few = f"fewer than 10 {'false positives' if sides.known else sides.outside}"
     panel.axvspan(floor, limit, color="#ececec", zorder=0, linewidth=0, label=few)
-    panel.plot(grid, grid, color=GREY, linewidth=0.9, linestyle=DASHED, label="guessing")
+    panel.plot(grid, grid, color=drawing.GREY, linewidth=0.9, linestyle=drawing.DASHED, label="guessing")
     place, told = max(0.01, limit), []
     for index, (attack, runs) in enumerate(series.items()):
-        inside, outside = (sum(getattr(run.scores, side) for run in runs) for side in ("n_member", "n_nonmember"))
-        style = {"linewidth": 2, "linestyle": STYLES[index % len(STYLES)]}
+        inside, outside = (sum(int((run.member == side).sum()) for run in runs) for side in (True, False))
+        style = {"linewidth": 2, "linestyle": drawing.STYLES[index % len(drawing.STYLES)]}
         curves = np.stack([rate_at(run, grid) for run in runs])
         for curve in curves if len(curves) > 1 else ():
             panel.plot(grid, curve, linewidth=0.7, alpha=0.45, color=colours[attack])
@@ -151,29 +132,33 @@ class _Histogram:
     Args:
         kind: ``scores``, or ``statistic`` where they are what an attack reads.
         name: the first attack; same: the others, and whether they score or read the same numbers.
-        runs: of the first; spreads: the numbers of each run.
+        runs: of the first; values: the numbers (N,) of each run.
     """
 
     kind: str
     name: str
     runs: Sequence[AttackScores]
-    spreads: Sequence[Spread]
+    values: Sequence[FloatArray]
     same: list[str] = field(default_factory=list)
+
+    def in_order(self) -> list[FloatArray]:
+        """The numbers of members, then of non-members, of each run, ascending."""
+        pairs = zip(self.runs, self.values, strict=True)
+        return [np.sort(values[side]) for run, values in pairs for side in (run.member, ~run.member)]
 
     def shows(self, other: _Histogram) -> bool:
         """True if the other one would be the same picture."""
         return len(self.runs) == len(other.runs) and all(
             len(mine) == len(theirs) and np.allclose(mine, theirs, rtol=1e-6, atol=0)
-            for one, two in zip(self.spreads, other.spreads, strict=True)
-            for mine, theirs in zip(one.in_order(), two.in_order(), strict=True)
+            for mine, theirs in zip(self.in_order(), other.in_order(), strict=True)
         )
 
 
 def _histograms(series: Mapping[str, Sequence[AttackScores]]) -> list[_Histogram]:
     """Pictures of some attacks, each once: many attacks read, or score by, the same numbers."""
-    every = [_Histogram("scores", name, runs, [run.scores for run in runs]) for name, runs in series.items()]
+    every = [_Histogram("scores", name, runs, [run.score for run in runs]) for name, runs in series.items()]
     for name, runs in series.items():
-        read = [run.statistics for run in runs if run.statistics is not None]
+        read = [run.statistic for run in runs if run.statistic is not None]
         if len(read) == len(runs):
             every.append(_Histogram("statistic", name, runs, read))
     shown: list[_Histogram] = []
@@ -189,14 +174,14 @@ def _histograms(series: Mapping[str, Sequence[AttackScores]]) -> list[_Histogram
 def _histogram(shown: _Histogram, sides: Sides) -> Drawing:
     figure, (panel,) = blank()
     name, runs, statistic = shown.name, shown.runs, shown.kind == "statistic"
-    every = Spread.joined(shown.spreads)
-    score, member = every.values, every.member
+    score = np.concatenate(shown.values).astype(np.float64)
+    member = np.concatenate([run.member for run in runs])
     low, high = np.quantile(score, (0.001, 0.999))
     clipped = np.clip(score, low, high)  # the outermost bins collect the tails
     edges = np.histogram_bin_edges(clipped, bins=40)
     for side, who, colour, drawn in (
-        (member, sides.inside, MEMBER, {"alpha": 0.55}),
-        (~member, sides.outside, NONMEMBER, {"histtype": "step", "linewidth": 1.6}),
+        (member, sides.inside, drawing.MEMBER, {"alpha": 0.55}),
+        (~member, sides.outside, drawing.NONMEMBER, {"histtype": "step", "linewidth": 1.6}),
     ):
         number = int(side.sum())
         weights, label = np.full(number, 100 / number), f"{who} (n {count(number)})"
@@ -205,7 +190,7 @@ def _histogram(shown: _Histogram, sides: Sides) -> Drawing:
     thresholds = [threshold for threshold in known if threshold != ALL_CALLED]
     for index, threshold in enumerate(thresholds):
         named = {"label": "threshold of each seed" if len(runs) > 1 else "threshold"} if index == 0 else {}
-        panel.axvline(threshold, color="#222222", linewidth=0.9, linestyle=DASHED, **named)
+        panel.axvline(threshold, color="#222222", linewidth=0.9, linestyle=drawing.DASHED, **named)
     what = (
         "what the attack reads"
         if statistic
@@ -228,7 +213,7 @@ def _loss(data: FigureData) -> Drawing:
     for index, (encoder, mine) in enumerate(grouped(data.losses, attrgetter("encoder")).items()):
         for number, curve in enumerate(mine):
             label = f"{encoder} ({_seeds(mine)})" if number == 0 else None
-            panel.plot(curve.epoch, curve.loss, linewidth=1.2, alpha=0.8, label=label, **look(index))
+            panel.plot(curve.epoch, curve.loss, linewidth=1.2, alpha=0.8, label=label, **drawing.look(index))
         told.append(f"{encoder} ends at {plain(np.mean([curve.loss[-1] for curve in mine]))}")
     label_axes(panel, "epoch", "pre-training loss")
     alt = f"Pre-training loss against the epoch: {', '.join(told)}."
@@ -247,7 +232,7 @@ def _curve_rows(report: Report) -> list[list[PooledRow]]:
     by_target = grouped((row for row in rows if row.output == lead.output), attrgetter("target"))
     curves = []
     for target in sorted(by_target, key=lambda name: (name != lead.target, name)):
-        shown = list(dict.fromkeys(map(series_of, by_target[target])))[:BLACK]
+        shown = list(dict.fromkeys(map(series_of, by_target[target])))[: drawing.BLACK]
         if len({row.epoch for row in by_target[target]}) > 1:
             curves.append([row for row in by_target[target] if series_of(row) in shown])
     return curves
@@ -262,16 +247,17 @@ def _early_stopping(report: Report, rows: Sequence[PooledRow]) -> Drawing:
     names = series_names(pairs)
     for index, (pair, of_pair) in enumerate(pairs.items()):
         mine, name = sorted(of_pair, key=epoch_of), names[pair]
-        band(panels[0], [(epoch_of(row), row.auc) for row in mine], f"{name} (n {count(mine[-1].auc.n)})", index)
+        size = f"(n {count(mine[-1].auc.n)})"
+        drawing.band(panels[0], [(epoch_of(row), row.auc) for row in mine], f"{name} {size}", index)
         if lead is not None and series_of(lead) == pair and known:
             accuracy = [(epoch_of(row), row.accuracy) for row in mine if row.accuracy is not None]
-            band(panels[0], accuracy, f"accuracy of {name}", BLACK)
+            drawing.band(panels[0], accuracy, f"accuracy of {name}", drawing.BLACK)
         told.append(f"{name} from {rate(mine[0].auc.value)} to {rate(mine[-1].auc.value)}")
     level(panels[0])
     label_axes(panels[0], "" if utility else "epoch", "attack AUC and accuracy" if known else "attack AUC")
     for index, name in enumerate(utility[0].utility.probes if utility else ()):
         points = [(at.epoch, at.utility.probes[name]) for at in utility]
-        band(panels[1], points, f"{probe(name)} (n {count(points[-1][1].n)})", index + 4)
+        drawing.band(panels[1], points, f"{probe(name)} (n {count(points[-1][1].n)})", index + 4)
     if utility:
         label_axes(panels[1], "epoch", "downstream accuracy")
     epochs = sorted({epoch_of(row) for row in rows})
@@ -285,8 +271,8 @@ def view_grid(grid: ViewGrid) -> Drawing:
     """One row per image: the image, a gap, its views."""
     count, views = grid.views.shape[:2]
     widths = [1.0, 0.15, *[1.0] * views]
-    height = WIDTH / sum(widths) * count * 1.06
-    figure = Figure(figsize=(WIDTH, height), dpi=DPI, facecolor="none")
+    height = drawing.WIDTH / sum(widths) * count * 1.06
+    figure = Figure(figsize=(drawing.WIDTH, height), dpi=drawing.DPI, facecolor="none")
     panels = figure.subplots(
         count, len(widths), squeeze=False, gridspec_kw={"width_ratios": widths, "wspace": 0.06, "hspace": 0.06}
     )
@@ -298,4 +284,5 @@ def view_grid(grid: ViewGrid) -> Drawing:
             pixels = shown.transpose(1, 2, 0)
             panel.imshow(pixels.repeat(3, axis=2) if pixels.shape[2] == 1 else pixels, interpolation="nearest")
     alt = f"{count} candidate images, one per row, and right of each {views} views of it."
-    return Drawing(png(figure), "Images and the views that the encoder receives", alt, photographs=True)
+    image = drawing.saved(figure, format="png", metadata={"Software": None})  # the same bytes for the same content
+    return Drawing(image, "Images and the views that the encoder receives", alt, photographs=True)

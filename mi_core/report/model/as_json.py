@@ -14,7 +14,6 @@ from types import NoneType, UnionType
 from typing import Any, NamedTuple, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 Part = TypeVar("Part")
-_NUMBERS: Mapping[Any, tuple[type, ...]] = {float: (float, int), int: (int,), str: (str,), bool: (bool,)}
 
 
 def part_as_json(part: Any) -> Any:
@@ -85,7 +84,7 @@ def _fields(kind: type) -> tuple[_Field, ...]:
     hints = get_type_hints(kind)
     described = []
     for field in dataclasses.fields(kind):
-        default = None if _is_optional(hints[field.name]) else dataclasses.MISSING
+        default = None if NoneType in get_args(hints[field.name]) else dataclasses.MISSING
         if field.default_factory is not dataclasses.MISSING:
             default = field.default_factory()
         elif field.default is not dataclasses.MISSING:
@@ -93,10 +92,6 @@ def _fields(kind: type) -> tuple[_Field, ...]:
         name = field.metadata.get("key", field.name)
         described.append(_Field(field.name, name, hints[field.name], "flat" in field.metadata, default))
     return tuple(described)
-
-
-def _is_optional(kind: Any) -> bool:
-    return get_origin(kind) in (Union, UnionType) and NoneType in get_args(kind)
 
 
 def _read(kind: Any, entry: Any, path: str) -> Any:
@@ -116,17 +111,11 @@ def _read(kind: Any, entry: Any, path: str) -> Any:
     if origin is not None:  # a mapping by names
         named = _of_type(dict, entry, path)
         return {name: _read(inner[1], value, f"{path}.{name}") for name, value in named.items()}
-    if kind in _NUMBERS:
-        if not isinstance(entry, _NUMBERS[kind]) or (isinstance(entry, bool) and kind is not bool):
-            raise _fault(kind, entry, path)
-        return entry
+    if kind in (float, int, str, bool):
+        return _of_type(kind, entry, path)
+    values, entry = {}, _of_type(dict, entry, path)
     if hasattr(kind, "from_json"):
-        return kind.from_json(_of_type(dict, entry, path))
-    return _read_dataclass(kind, _of_type(dict, entry, path), path)
-
-
-def _read_dataclass(kind: Any, entry: Mapping[str, Any], path: str) -> Any:
-    values = {}
+        return kind.from_json(entry)
     for field in _fields(kind):
         where = f"{path}.{field.key}" if path else field.key
         if field.flat:
@@ -141,10 +130,7 @@ def _read_dataclass(kind: Any, entry: Mapping[str, Any], path: str) -> Any:
 
 
 def _of_type(kind: type, entry: Any, path: str) -> Any:
-    if not isinstance(entry, kind):
-        raise _fault(kind, entry, path)
+    allowed = isinstance(entry, (int, float) if kind is float else kind)
+    if not allowed or (isinstance(entry, bool) and kind is not bool):
+        raise TypeError(f"{path or 'the whole'} is {entry!r:.60}, expected {kind.__name__}")
     return entry
-
-
-def _fault(kind: type, entry: Any, path: str) -> TypeError:
-    return TypeError(f"{path or 'the whole'} is {entry!r:.60}, expected {kind.__name__}")

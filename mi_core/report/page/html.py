@@ -18,24 +18,16 @@ from markupsafe import Markup, escape
 
 from mi_core.records import Estimate
 from mi_core.report import defenses
-from mi_core.report.contents import (
-    carries,
-    false_positive_rates,
-    final_inferences,
-    final_rows,
-    pooled_rows,
-    primary_row,
-    side_by_side,
-)
+from mi_core.report.contents import carried_rates, final_inferences, final_rows, pooled_rows, primary_row, side_by_side
 from mi_core.report.defenses import defense_tables
-from mi_core.report.figures.attributes import swept_inferences
+from mi_core.report.figures.curves import swept_inferences
 from mi_core.report.figures.drawing import Drawing
 from mi_core.report.model.attacks import AttackRow, CurvePoint, EncoderPart, PooledRow, Sweep
 from mi_core.report.model.judgement import Judged
 from mi_core.report.model.report import Report
 from mi_core.report.page import page_environment
 from mi_core.report.pooling import grouped
-from mi_core.report.words import evidence, numbers, questions, wording
+from mi_core.report.words import evidence, numbers, wording
 from mi_core.report.words.sides import Sides, glossary, hint, share_found, sides_of, unsupported
 
 _METRICS = {  # whether it is known who is a member
@@ -123,7 +115,6 @@ def render_html(
         figures=_figures(figures, lead),
         settings=list(_settings(report.config)),
         evidence=evidence,
-        questions=questions,
         shares=any(row.share is not None for row in tests),
         flagged=flagged[:_LISTED],
         thumbnails={name: _embedded(data) for name, data in (thumbnails or {}).items()},
@@ -200,7 +191,7 @@ def _groups(report: Report, rows: Sequence[PooledRow], sides: Sides) -> list[dic
 
     A false-positive rate is a column only where the images of some row carry it.
     """
-    lead, carried = primary_row(rows), [*_METRICS[sides.known].values()]
+    lead, metrics = primary_row(rows), _METRICS[sides.known].values()
     several = len({entry.seed for entry in report.attacks}) > 1
     of_seeds = grouped(final_rows(report.attacks) if several else [], _place)
     by_place = grouped(rows, _place)
@@ -208,7 +199,6 @@ def _groups(report: Report, rows: Sequence[PooledRow], sides: Sides) -> list[dic
     for place in sorted(by_place, key=lambda place: lead is not None and place != _place(lead)):
         mine = by_place[place]
         here = sorted(final_rows(mine), key=lambda row: not row.primary)
-        rates = [alpha for alpha in false_positive_rates(here) if any(carries(row, alpha) for row in here)]
         last = {(row.attack, row.epoch) for row in here}
         groups.append(
             {
@@ -216,7 +206,7 @@ def _groups(report: Report, rows: Sequence[PooledRow], sides: Sides) -> list[dic
                 "output": place[1],
                 "rows": here,
                 "epochs": sorted({row.epoch for row in here if row.epoch}),
-                "columns": carried + [share_found(alpha, sides) for alpha in rates],
+                "columns": [*metrics, *(share_found(alpha, sides) for alpha in carried_rates(here))],
                 "seed_rows": of_seeds.get(place, []),
                 "earlier": [row for row in mine if (row.attack, row.epoch) not in last],
             }

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from mi_core.report.contents import final_inferences, schema
-from mi_core.report.figures.attributes import attribute_figures, plane, swept_inferences
-from mi_core.report.figures.curves import comparison_figures
+from mi_core.report.figures.curves import attribute_figures, comparison_figures, plane, swept_inferences
 from mi_core.report.figures.data import EmbeddingMap, FigureData
 from mi_core.report.figures.figures import draw_figures
 from mi_core.report.model.as_json import part_as_json, part_from_json

@@ -10,7 +10,7 @@ import pytest
 
 from mi_core.metrics.membership import tpr_at_fpr
 from mi_core.records import Estimate
-from mi_core.report.build import Groups, evidence, verdict_part
+from mi_core.report.build import evidence, verdict_part
 from mi_core.report.model.as_json import part_as_json
 from mi_core.report.model.judgement import Evidence
 from mi_core.validity.power import fpr_floor, power_as_json
@@ -58,7 +58,7 @@ def evidence_of(units: Units) -> Evidence:
     """What an audit by lot of so many images can find."""
     half = Estimate(0.5, 0.4, 0.6, 200)
     verdict = verdict_part({0: Validity(half, half, by="lot", p_value=0.5)})
-    return evidence(verdict, Groups(units.counts, units.worths, {}), ())
+    return evidence(verdict, (), counts=units.counts, worths=units.worths, telling={})
 
 
 def test_an_audit_sees_what_its_albums_are_worth(tmp_path: Path) -> None:

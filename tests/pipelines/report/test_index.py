@@ -72,7 +72,7 @@ def test_a_hundred_runs_are_a_hundred_rows(report: dict[str, Any], tmp_path: Pat
     assert sorted(links(found)) == sorted(f"{one}/report.html" for one in wanted)
     assert all((tmp_path / link).is_file() for link in links(found))
     text = (tmp_path / "index.html").read_text()
-    assert found.size == len(text.encode()) < 500_000
+    assert len(text.encode()) < 500_000
     assert text.count('<tr role="row" class="run ') == 100
     assert "100 runs seen: 100 with a report" in text
 
