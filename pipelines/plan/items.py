@@ -172,7 +172,7 @@ class Query(Item):
     encoder: Encoder
     epoch: int
     samples: Samples
-    views: Views | None  # None: the images themselves are sent
+    views: Views | None  # None: the images themselves, or what the measure makes of them, such as patches
     output: str
     measure: Measure
     protocol: Protocol
