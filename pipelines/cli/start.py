@@ -8,9 +8,9 @@ from importlib.util import find_spec
 
 OLDEST = (3, 11)
 PACKAGES = (
-    *("torch", "torchvision", "ray", "pyarrow", "webdataset", "numpy", "numba", "PIL", "simplejpeg", "pydantic"),
+    *("torch", "torchvision", "ray", "pyarrow", "webdataset", "numpy", "numba", "PIL", "simplejpeg"),
     *("yaml", "typer", "rich", "scipy", "sklearn", "safetensors", "matplotlib", "jinja2", "optuna", "tensorboard"),
-    *("fsspec", "obstore", "duckdb", "jsonschema"),
+    *("fsspec", "obstore", "duckdb", "jsonschema", "psutil", "pydantic"),
 )  # as they are imported
 
 
