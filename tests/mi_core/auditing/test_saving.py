@@ -84,7 +84,7 @@ CASES: dict[str, list[Any]] = {
     "references": [[network()], [("checkpoint:conv4", "weights")]],
     "quick": [False],
     "attacks": [
-        ["combined", {"attack": "combined", "penalty": np.float32(5)}],
+        [{"attack": "combined", "penalty": np.float32(5)}],
         ({"attack": "combined", "penalty": np.float64(5)},),
         [Odd(Oddities(1, Path("here"), (1, 2), np.float64(0.5), Oddities(rate=np.arange(2))))],
         [Odd],
