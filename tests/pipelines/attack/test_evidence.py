@@ -101,7 +101,7 @@ def audited(place: Path, quality: int, **data: Any) -> dict[str, Any]:
         "name": "given",
         "data": {"sources": sources, "image_size": 24, "roles": roles} | data,
         "encoders": {"target": fresh, "fresh": fresh},
-        "queries": {"views": 3, "outputs": ["backbone"]},
+        "queries": {"views": 3, "outputs": ["backbone"], "nonce": "a"},  # a drawn one would err in a run of forty
         "attacks": [{"attack": "mean-cosine", "target": "target", "reference": "nonmembers"}],
         "validity": {"references": ["fresh"]},
     }
