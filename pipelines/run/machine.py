@@ -81,7 +81,7 @@ class Process:
     started: float
 
     @classmethod
-    def of(cls, found: psutil.Process) -> Process:
+    def from_psutil(cls, found: psutil.Process) -> Process:
         """The process that psutil found; the clock of the machine may be set meanwhile."""
         return cls(found.pid, found.create_time() - psutil.boot_time())
 
@@ -91,12 +91,17 @@ class Process:
             return " ".join(psutil.Process(self.pid).cmdline())
         return ""
 
-    def alive(self) -> bool:
-        """Tell whether it has not ended."""
+    def handle(self) -> psutil.Process | None:
+        """Through which it is ended, whatever its number comes to mean meanwhile; None: it has ended."""
         with suppress(psutil.Error):
             found = psutil.Process(self.pid)
-            return abs(Process.of(found).started - self.started) < _SAME and found.status() != psutil.STATUS_ZOMBIE
-        return False
+            same = abs(Process.from_psutil(found).started - self.started) < _SAME
+            return found if same and found.status() != psutil.STATUS_ZOMBIE else None
+        return None
+
+    def alive(self) -> bool:
+        """Tell whether it has not ended."""
+        return self.handle() is not None
 
 
 def end_all(processes: Iterable[Process]) -> int:
@@ -104,17 +109,16 @@ def end_all(processes: Iterable[Process]) -> int:
     ended = []
     for one in processes:
         with suppress(psutil.Error):
-            found = psutil.Process(one.pid)  # from now on psutil kills no other process of the same number
-            if one.alive() and found.uids().real == os.getuid():
-                found.kill()
-                ended.append(found)
+            if (handle := one.handle()) is not None and handle.uids().real == os.getuid():
+                handle.kill()
+                ended.append(handle)
     psutil.wait_procs(ended, END_SECONDS)
     return len(ended)
 
 
 def this_process() -> Process:
     """The process that asks."""
-    return Process.of(psutil.Process())
+    return Process.from_psutil(psutil.Process())
 
 
 def descendants(pid: int) -> list[Process]:
@@ -123,7 +127,7 @@ def descendants(pid: int) -> list[Process]:
     with suppress(psutil.Error):
         for child in psutil.Process(pid).children(recursive=True):
             with suppress(psutil.Error):
-                found.append(Process.of(child))
+                found.append(Process.from_psutil(child))
     return found
 
 
