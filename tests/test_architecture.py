@@ -81,7 +81,7 @@ BUDGET = {  # allowed, and how far below it a count may lie before the budget is
     "lines of code": (40_405, 300),
     "files": (376, 5),
     "test lines": (51_464, 500),
-    "words": (36_584, 500),
+    "words": (36_486, 500),
 }
 PAGES = ("docs", "configs", "cluster", "pipelines")
 

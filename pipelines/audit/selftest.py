@@ -16,8 +16,6 @@ Runs of the whole pipeline on the data of one config (`pipelines.audit.planted`)
 - A provider who promises an epsilon and adds no noise is refuted; one who adds it is not. These two cases need images
   with classes, and enough of them.
 
-Lots of the self-test: what was published is used in full, in one album of ten, or not at all.
-
 The audited images of the run that trains, in ten albums, are a lot. Encoders are trained on what it publishes; the
 shadow of that run saw none of it.
 """
