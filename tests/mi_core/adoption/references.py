@@ -568,29 +568,10 @@ def mae() -> Case:
     )
 
 
-def dinov2() -> Case:
-    """The official file: layer scale in each block, and the token that hides patches."""
-    network = seeded(lambda: transformer("vit_small_patch14_dinov2", img_size=28))
+def official_dinov2(load: str, state: dict[str, torch.Tensor], network: nn.Module) -> Case:
+    """A file as it is published: with the token that hides patches, for images of 28 pixels."""
     return Case(
-        "dinov2-s/14",
-        network.state_dict() | random(mask_token=(1, 384)),
-        "DINOv2 state dict with timm names",
-        {"backbone": network},
-        ("mask_token (stands for hidden patches in training)",),
-        ("6 attention heads, as a DINOv2 state dict has",),
-        side=28,
-    )
-
-
-def dinov2_registers() -> Case:
-    """The official file keeps a position for the class token, which timm adds to the token, and calls registers so."""
-    network = seeded(lambda: transformer("vit_small_patch14_reg4_dinov2", img_size=28))
-    state, first = network.state_dict(), torch.randn(1, 1, 384)
-    state["register_tokens"] = state.pop("reg_token")
-    state["pos_embed"] = torch.cat([first, state["pos_embed"]], dim=1)
-    state["cls_token"] = state["cls_token"] - first
-    return Case(
-        "dinov2-s-reg/14",
+        load,
         state | random(mask_token=(1, 384)),
         "DINOv2 state dict with timm names",
         {"backbone": network},
@@ -598,6 +579,22 @@ def dinov2_registers() -> Case:
         ("6 attention heads, as a DINOv2 state dict has",),
         side=28,
     )
+
+
+def dinov2() -> Case:
+    """It has layer scale in each block."""
+    network = seeded(lambda: transformer("vit_small_patch14_dinov2", img_size=28))
+    return official_dinov2("dinov2-s/14", network.state_dict(), network)
+
+
+def dinov2_registers() -> Case:
+    """It keeps a position for the class token, which timm adds to the token, and calls registers so."""
+    network = seeded(lambda: transformer("vit_small_patch14_reg4_dinov2", img_size=28))
+    state, first = network.state_dict(), torch.randn(1, 1, 384)
+    state["register_tokens"] = state.pop("reg_token")
+    state["pos_embed"] = torch.cat([first, state["pos_embed"]], dim=1)
+    state["cls_token"] = state["cls_token"] - first
+    return official_dinov2("dinov2-s-reg/14", state, network)
 
 
 def deit() -> Case:
