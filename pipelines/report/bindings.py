@@ -74,7 +74,7 @@ def folder_digest(folder: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def bound(folder: RunFolder, path: str) -> Part:
+def bind(folder: RunFolder, path: str) -> Part:
     """A file or folder by its name in the run and its digest. Raises UserError: it, or a file in it, is damaged."""
     is_folder = storage.is_folder(path)
     for file in storage.list_files(path) if is_folder else [path]:
@@ -87,7 +87,7 @@ def results_of(folder: RunFolder, seeds: Sequence[int]) -> list[Part]:
     """The pages and tables of all seeds, and the scores of each, where they are there."""
     paths = [f"{folder.path}/{name}" for name in RESULTS]
     paths += [f"{folder.seed(seed).path}/{name}" for seed in seeds for name in STAGE_FOLDERS["attack"]]
-    return [bound(folder, path) for path in paths if storage.exists(path)]
+    return [bind(folder, path) for path in paths if storage.exists(path)]
 
 
 def roles_of(folder: RunFolder, seed: int) -> Part:
@@ -97,8 +97,8 @@ def roles_of(folder: RunFolder, seed: int) -> Part:
     return {
         "seed": seed,
         "roles": recounted(splits),
-        "files": [bound(folder, path) for path in files],
-        "folders": [bound(folder, path) for path in folders],
+        "files": [bind(folder, path) for path in files],
+        "folders": [bind(folder, path) for path in folders],
     }
 
 
@@ -123,7 +123,7 @@ def encoder_of(folder: RunFolder, seed: int, name: str) -> Part:
         "kind": kind_of(one),
         "fingerprints": dict(one.record.fingerprints),
         "files": [
-            {**bound(folder, f"{one.folder}/{file}"), "annotations": annotations} for file, annotations in parts.items()
+            {**bind(folder, f"{one.folder}/{file}"), "annotations": annotations} for file, annotations in parts.items()
         ],
     }
 
@@ -174,8 +174,8 @@ def state(run: str, folder: RunFolder) -> Part:
         registrations=lines_of(folder),
         roles=[roles_of(folder, seed) for seed in seeds],
         encoders=[encoder_of(folder, seed, name) for seed in seeds for name in report.encoders],
-        config=bound(folder, f"{folder.path}/{CONFIG}"),
-        report_file=bound(folder, f"{folder.path}/{REPORT}")
+        config=bind(folder, f"{folder.path}/{CONFIG}"),
+        report_file=bind(folder, f"{folder.path}/{REPORT}")
         | {"parts": {name: digest(part) for name, part in entry.items()}},
         results=results_of(folder, seeds),
     )

@@ -160,10 +160,10 @@ def render_index(entries: Sequence[Entry], unread: Sequence[Unread], place: str,
     environment.filters.update(rate=numbers.rate, count=numbers.count, interval=numbers.interval)
     newest = sorted(entries, key=lambda entry: (entry.created, entry.folder), reverse=True)
     of_family = grouped(newest, attrgetter("family"))
-    families = sorted(of_family, key=lambda family: (-len(of_family[family]), family))
+    families = {name: n for n, name in enumerate(sorted(of_family, key=lambda one: (-len(of_family[one]), one)))}
     found = Counter(entry.answer.verdict for entry in entries)
     return environment.get_template("index.html.j2").render(
-        rows=[(entry, families.index(entry.family), entry is of_family[entry.family][0]) for entry in newest],
+        rows=[(entry, families[entry.family], entry is of_family[entry.family][0]) for entry in newest],
         unread=sorted(unread, key=lambda entry: entry.folder),
         place=plain(place),
         written=f"{written:%Y-%m-%d %H:%M}",
@@ -171,7 +171,7 @@ def render_index(entries: Sequence[Entry], unread: Sequence[Unread], place: str,
         verdicts={verdict: found[verdict] for verdict in wording.TITLES if found[verdict]},
         titles=wording.TITLES,
         says=_SAYS,
-        families=[(number, family, len(of_family[family])) for number, family in enumerate(families)],
+        families=[(number, family, len(of_family[family])) for family, number in families.items()],
         filters=FILTERS,
         mark=MARK,
     )
