@@ -43,7 +43,7 @@ from pipelines.files.digest import digest
 from pipelines.plan.attack_checks import check_drawn
 from pipelines.plan.items import Plan
 from pipelines.plan.resolve import queries_in
-from pipelines.plan.rules import audits_others
+from pipelines.plan.rules import ThreatModel
 from pipelines.plan.written import plan_digest, write_plans
 from pipelines.pretrain import run as pretrain
 from pipelines.report import run as report
@@ -160,7 +160,7 @@ def register(runs: Sequence[Run]) -> tuple[list[Run], list[Planned]]:
     first = runs[0].config
     origin = GIVEN if first.queries.nonce else SEED
     nonce = first.queries.nonce
-    if nonce is None and any(audits_others(config) for config, _ in runs):
+    if nonce is None and any(ThreatModel(config).audits_others for config, _ in runs):
         nonce, origin = new_nonce(), SYSTEM
     before = planned_nonce(registration.lines_of(runs[0].folder))
     if nonce is not None and nonce == before.get("value"):

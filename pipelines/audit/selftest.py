@@ -36,7 +36,7 @@ from mi_core.provenance import versions
 from pipelines.audit import planted
 from pipelines.audit import run as audit
 from pipelines.audit.chosen import CASES, Chooser
-from pipelines.audit.planted import decoding_of, plain_of, png_of, write_once
+from pipelines.audit.planted import Planter, decoding_of, plain_of, png_of, write_once
 from pipelines.config.roles import KNOWN_ROLES, SHADOW_ROLES, TARGET_ROLES
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.sources import SourceConfig
@@ -52,7 +52,7 @@ from pipelines.lots.publish import publish
 from pipelines.lots.statement import STATEMENT
 from pipelines.lots.vault import VAULT, Lot
 from pipelines.plan.checks import build
-from pipelines.plan.rules import primary_output, recipe_of
+from pipelines.plan.rules import ThreatModel
 from pipelines.report.forget import forget
 from pipelines.run.folder import SCAN, RunFolder, SeedFolder
 from pipelines.run.machine import note, watched
@@ -153,7 +153,7 @@ def run(config: RunConfig, out: str, *, address: str | None = None, command: str
         UserError: the config cannot be planted in, or the user's input is wrong otherwise.
     """
     place = storage.target(out)
-    planted.check(config)
+    planter = Planter(config)
     outcomes: list[Outcome] = []
     store = config.resources.object_store_mb
     with watched(place), ray_cluster(address, object_store_mb=store, verbose=verbose):
@@ -162,7 +162,7 @@ def run(config: RunConfig, out: str, *, address: str | None = None, command: str
         def audited(planned: RunConfig, name: str) -> RunFolder:
             return audit.run(planned, f"{place}/{name}", command=command, verbose=verbose)
 
-        for one in _judged(config, place, audited):
+        for one in _judged(planter, place, audited):
             outcomes.append(one)
             say("selftest", f"{one.name}: {one.verdict}, expected {one.expected}")
     passed = all(one.right for one in outcomes)
@@ -172,34 +172,34 @@ def run(config: RunConfig, out: str, *, address: str | None = None, command: str
     return passed
 
 
-def _judged(config: RunConfig, place: str, audited: _Audited) -> Iterator[Outcome]:
+def _judged(planter: Planter, place: str, audited: _Audited) -> Iterator[Outcome]:
     """The outcomes of all cases, each when its run is finished."""
-    trained = planted.trained(config)
+    trained = planter.trained()
     folder = audited(trained, "trained")
     yield verdict_outcome("leak", folder)
     other, forgetting = (point.folder for point in points(trained, folder))
     yield verdict_outcome("other-data", other)
-    primary = config.attacks[config.validity.attack]
+    primary = planter.threat.primary
     for name, after in (("forgotten", primary.reference), ("not-forgotten", planted.TUNED), ("kept", planted.KEEPING)):
         yield forgetting_outcome(name, forgetting, primary.target, after)
-    yield verdict_outcome("random-weights", audited(planted.random(config, {}), "random-weights"))
-    first = folder.seed(config.seeds[0])
+    yield verdict_outcome("random-weights", audited(planter.random({}), "random-weights"))
+    first = folder.seed(trained.seeds[0])
     chooser = Chooser(trained, first)
     for name in CASES:
         yield verdict_outcome(name, audited(chooser.audit(name, f"{place}/images/{name}"), name))
     splits = Splits.load(first.path)
     yield from lot_outcomes(trained, splits, first, place, audited)
     for name in planted.ALTERED:
-        sources = planted.altered(config, splits, f"{place}/images/{name}", name)
-        yield verdict_outcome(name, audited(planted.random(config, sources), name))
+        sources = planter.altered(splits, f"{place}/images/{name}", name)
+        yield verdict_outcome(name, audited(planter.random(sources), name))
     if splits.count(TARGET_ROLES[:1]) >= planted.COPIED:
-        sources = planted.copies(config, splits, f"{place}/images/copies")
-        yield copies_outcome(audited(planted.copied(config, sources), "copies"))
+        sources = planter.copies(splits, f"{place}/images/copies")
+        yield copies_outcome(audited(planter.copied(sources), "copies"))
     else:
         say("selftest", f"no copies of images are planted: it takes {planted.COPIED} audited members")
     classes = classes_of(trained, folder)
-    if classes > 1 and planted.canaries(config):
-        promises = audited(planted.promising(config, classes), "promises")
+    if classes > 1 and planter.canaries:
+        promises = audited(planter.promising(classes), "promises")
         yield promise_outcome("honest-dp", promises, planted.HONEST)
         yield promise_outcome("broken-dp", promises, planted.BROKEN)
     else:
@@ -356,7 +356,7 @@ def claim_on(config: RunConfig, lot: Lot, folder: SeedFolder, name: str) -> Clai
     encoder: Encoder = stored.load(stored.epochs[-1]).eval()
     primary = config.attacks[config.validity.attack]
     decoding = {part: value for part, value in decoding_of(plain_of(config)).items() if value is not None}
-    recipe = recipe_of(config, primary)
+    recipe = ThreatModel(config).recipe_of(primary)
     return claim(
         lot.path,
         encoder,
@@ -364,7 +364,7 @@ def claim_on(config: RunConfig, lot: Lot, folder: SeedFolder, name: str) -> Clai
         decoding=decoding,
         objective=recipe.name,
         augmentation=recipe.settings,
-        output=primary_output(config),
+        output=ThreatModel(config).primary_output,
     )
 
 

@@ -44,16 +44,7 @@ from pipelines.encoders import adopt
 from pipelines.encoders.access import spent
 from pipelines.encoders.stored import describe
 from pipelines.files import storage
-from pipelines.plan.rules import (
-    attacked_epochs,
-    classifier_roles,
-    epoch_beside,
-    is_membership_unknown,
-    member_roles,
-    promising_encoders,
-    shadows_of,
-    utility_roles,
-)
+from pipelines.plan.rules import ThreatModel
 from pipelines.report.finished import FinishedRun
 from pipelines.run.folder import SeedFolder
 
@@ -65,7 +56,11 @@ def attack_results(run: FinishedRun) -> Iterator[AttackResult]:
     """The results of the attacks that apply."""
     for task, result in run.applying():
         attack = task.judge.attack
-        shadows, known, settings = shadows_of(run.config, attack), knowledge(run.config, attack), run.settings(attack)
+        shadows, known, settings = (
+            ThreatModel(run.config).shadows_of(attack),
+            knowledge(run.config, attack),
+            run.settings(attack),
+        )
         kind = SHADOW if attack.reference in run.config.encoders else SHADOWS
         entry = {
             **{name: result[name] for name in ("attack", "target", "output", "seed", "epoch", "queries", "seconds")},
@@ -76,7 +71,7 @@ def attack_results(run: FinishedRun) -> Iterator[AttackResult]:
             **({"settings": settings} if settings else {}),
             "primary": task.judge.primary,
         }
-        yield attack_result(entry, asked=is_membership_unknown(run.config))
+        yield attack_result(entry, asked=ThreatModel(run.config).is_membership_unknown)
 
 
 def not_applicable(run: FinishedRun) -> Iterator[NotApplicable]:
@@ -105,7 +100,7 @@ def method_part(run: FinishedRun, name: str) -> MethodPart:
 
 def knowledge(config: RunConfig, attack: AttackConfig) -> dict[str, bool] | None:
     """What the owner of a shadow knows of the target, by the two encoders of a config; None: there is no shadow."""
-    shadows, target = shadows_of(config, attack), config.encoders[attack.target]
+    shadows, target = ThreatModel(config).shadows_of(attack), config.encoders[attack.target]
     shadow = config.encoders[shadows[0]] if shadows else None
     if not isinstance(target, TrainedConfig) or not isinstance(shadow, TrainedConfig):
         return None
@@ -113,7 +108,7 @@ def knowledge(config: RunConfig, attack: AttackConfig) -> dict[str, bool] | None
     own, other = (
         {  # sources and classes that its images are drawn from
             (parent.source_name, role.classes or parent.classes)
-            for role in map(roles.__getitem__, member_roles(config, name))
+            for role in map(roles.__getitem__, ThreatModel(config).member_roles(name))
             for parent in (roles.get(role.source_name, role),)
         }
         for name in (shadows[0], attack.target)
@@ -135,7 +130,7 @@ def memorised(run: FinishedRun) -> tuple[Memorisation, ...]:
         judge, attack = task.judge, task.judge.attack
         if not judge.last or "memorisation" not in result:
             continue
-        shadows = shadows_of(run.config, attack)
+        shadows = ThreatModel(run.config).shadows_of(attack)
         measured = str((attack.attack, shadows, judge.output, judge.seed, str(attack.parameters())))
         if measured in found:
             continue
@@ -145,7 +140,7 @@ def memorised(run: FinishedRun) -> tuple[Memorisation, ...]:
             shadow=attack.reference,
             settings=run.settings(attack),
             output=judge.output,
-            epoch=epoch_beside(run.config, shadows[0], judge.epoch),
+            epoch=ThreatModel(run.config).epoch_beside(shadows[0], judge.epoch),
             seed=judge.seed,
             pairs=table["shadows_in"][0].as_py(),
             mean=Estimate.from_json(result["memorisation"]),
@@ -226,7 +221,7 @@ def family_of(config: RunConfig, target: str) -> str:
         method = encoder.method(config.seeds[0])
         fits = method.mechanism == GAUSSIAN and LEAVE in method.adjacencies
     else:
-        fits = target in promising_encoders(config)
+        fits = target in ThreatModel(config).promising_encoders
     return GAUSSIAN if fits and config.dp_audit is not None and config.dp_audit.family == GAUSSIAN else APPROXIMATE
 
 
@@ -235,7 +230,7 @@ def _promise(run: FinishedRun, target: str) -> Promise | None:
     chosen, encoder = run.config.dp_audit, run.config.encoders[target]
     if chosen is not None and chosen.epsilon is not None:
         by_config = Promise(epsilon=chosen.epsilon, delta=chosen.delta or 0.0, by="config")
-        return by_config if target in promising_encoders(run.config) else None
+        return by_config if target in ThreatModel(run.config).promising_encoders else None
     if not isinstance(encoder, DefendedConfig):
         return None
     numbers = [describe(run.folder.seed(seed), target).record.defense for seed in run.config.seeds]
@@ -251,7 +246,7 @@ def _promise(run: FinishedRun, target: str) -> Promise | None:
 
 def encoder_part(run: FinishedRun, name: str) -> EncoderPart:
     """An encoder over seeds; its fingerprint is that of the last epoch that is attacked."""
-    encoder, epochs = run.config.encoders[name], attacked_epochs(run.config, name)
+    encoder, epochs = run.config.encoders[name], ThreatModel(run.config).attacked_epochs(name)
     places = [place for _, place in run.planned]
     records = [describe(place, name).record for place in places]
     per_seed = tuple(
@@ -274,7 +269,7 @@ def encoder_part(run: FinishedRun, name: str) -> EncoderPart:
             "epochs": encoder.epochs,
             "train_on": ", ".join(encoder.train_on) + (f", after {encoder.start}" if encoder.start else ""),
         }
-    curve = utility_curve(places, name, epochs, run.overlap_of(utility_roles(run.config, name)[1]))
+    curve = utility_curve(places, name, epochs, run.overlap_of(ThreatModel(run.config).utility_roles(name)[1]))
     return EncoderPart(
         **origin,
         fingerprint=per_seed[0].fingerprint,
@@ -314,7 +309,7 @@ def classifier_part(run: FinishedRun, name: str, epoch: int) -> Classifier | Non
     found = [storage.read_json(utility_path(place, name, epoch)).get("classifier") for _, place in run.planned]
     if None in found:
         return None
-    train, test = map(run.overlap_of, classifier_roles(run.config, name))
+    train, test = map(run.overlap_of, ThreatModel(run.config).classifier_roles(name))
     again = {"train_accuracy": train, "test_accuracy": test, "overfitting": max(train, test)}
     return Classifier(
         **{

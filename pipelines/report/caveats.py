@@ -16,14 +16,7 @@ from pipelines.data.draw.splits import Splits
 from pipelines.data.read.samples import IMAGES
 from pipelines.data.run import faults_of_lists
 from pipelines.encoders.stored import describe
-from pipelines.plan.rules import (
-    is_membership_unknown,
-    passed_over,
-    population_roles,
-    reference_roles,
-    references_of,
-    roles_fitted_on_target,
-)
+from pipelines.plan.rules import ThreatModel, population_roles
 from pipelines.report.finished import FinishedRun
 from pipelines.report.verdict import shard_effect
 
@@ -58,7 +51,10 @@ def caveats(run: FinishedRun) -> list[str]:
         for name, role in data.roles.items()
         if data.sources[data.roles.get(role.source_name, role).source_name].kind == NOISE
     }
-    if any(noisy & {*reference_roles(run.config, attack), *population_roles(attack)} for attack in run.config.attacks):
+    if any(
+        noisy & {*ThreatModel(run.config).reference_roles(attack), *population_roles(attack)}
+        for attack in run.config.attacks
+    ):
         told.append(
             "Some attacks learned what a non-member is from images of random pixels. Encoders treat noise unlike any "
             "image, trained on or not, so their thresholds and accuracies may be far off, even below guessing."
@@ -86,7 +82,7 @@ def caveats(run: FinishedRun) -> list[str]:
     }
     told += [f"No reference for {one}." for one in sorted(uncontrolled)]
     told += reference_caveats(run.config)
-    if is_membership_unknown(run.config):
+    if ThreatModel(run.config).is_membership_unknown:
         told.append(SAME_SOURCE)
     if len(run.config.attacks) * len(run.config.queries.outputs) > 1:
         told.append(
@@ -98,7 +94,7 @@ def caveats(run: FinishedRun) -> list[str]:
 
 def fit_caveats(config: RunConfig) -> list[str]:
     """That images which an attack is fitted on are not judged, where there are such."""
-    if any(roles_fitted_on_target(config, attack) for attack in config.attacks):
+    if any(ThreatModel(config).roles_fitted_on_target(attack) for attack in config.attacks):
         return ["Some attacks learned from images whose use is known. They were judged on the other images only."]
     return []
 
@@ -107,8 +103,8 @@ def reference_caveats(config: RunConfig) -> list[str]:
     """Attacks whose reference is another encoder than for other attacks, or none, because of what that one lacks."""
     told = []
     for attack in config.attacks:
-        if (passed := passed_over(config, attack)) is not None:
-            chosen = ", ".join(references_of(config, attack))
+        if (passed := ThreatModel(config).passed_over(attack)) is not None:
+            chosen = ", ".join(ThreatModel(config).references_of(attack))
             words = " ".join(filter(None, (attack.attack, settings_of(attack, config.attacks), "on", attack.target)))
             start = f"The reference of {words} is {chosen}" if chosen else f"No reference for {words}"
             told.append(f"{start}: {' '.join(passed)}.")

@@ -44,15 +44,7 @@ from pipelines.extract.division.readers import Kept
 from pipelines.files import storage
 from pipelines.files.digest import digest
 from pipelines.plan.checks import build
-from pipelines.plan.rules import (
-    attacked_epochs,
-    audited_roles,
-    classifier_roles,
-    crafter_of,
-    shadows_of,
-    training_chain,
-    utility_roles,
-)
+from pipelines.plan.rules import ThreatModel
 from pipelines.pretrain import run as pretrain
 from pipelines.run.folder import TUNED, RunFolder
 from pipelines.run.points import Run
@@ -136,9 +128,14 @@ class Trial:
         counted = [one for one in whole.attacks if _counts(one, self.target, tune)]
         named = {
             self.target,
-            *(name for one in counted for name in (*shadows_of(whole, one), crafter_of(whole, one)) if name),
+            *(
+                name
+                for one in counted
+                for name in (*ThreatModel(whole).shadows_of(one), ThreatModel(whole).crafter_of(one))
+                if name
+            ),
         }
-        kept = {name for encoder in named for name in training_chain(whole, encoder)}
+        kept = {name for encoder in named for name in ThreatModel(whole).training_chain(encoder)}
         values = whole.model_dump(mode="json", by_alias=True)
         encoders = {name: values["encoders"][name] for name in whole.encoders if name in kept}
         attacks = [one.model_dump(mode="json") for one in counted]
@@ -239,7 +236,7 @@ def results_of(trial: Trial, own: RunConfig) -> Record:
             if "metrics" in result:
                 name = task.judge.attack.attack, task.judge.position, task.judge.output
                 by_attack.setdefault(name, []).append(Estimate.from_json(result["metrics"][tune.metric]))
-        epoch = attacked_epochs(own, trial.target)[-1]
+        epoch = ThreatModel(own).attacked_epochs(trial.target)[-1]
         measured = storage.read_json(utility_path(place, trial.target, epoch))
         by_name = {**measured["probes"], "classifier": measured.get("classifier", {}).get("test_accuracy")}
         chosen = tune.utility or ("classifier" if by_name["classifier"] else "linear")
@@ -249,8 +246,12 @@ def results_of(trial: Trial, own: RunConfig) -> Record:
     if not by_attack:
         raise UserError(f"no attack on {trial.target} found anything to read")
     first = trial.folder.seed(own.seeds[0])
-    overlap = audited_overlap(own.data, own.seeds, first, audited_roles(own))
-    tested = classifier_roles(own, trial.target) if chosen == "classifier" else utility_roles(own, trial.target)
+    overlap = audited_overlap(own.data, own.seeds, first, ThreatModel(own).audited_roles)
+    tested = (
+        ThreatModel(own).classifier_roles(trial.target)
+        if chosen == "classifier"
+        else ThreatModel(own).utility_roles(trial.target)
+    )
     pooled = {name: pool(estimates, overlap=overlap) for name, estimates in by_attack.items()}
     leaks = [(f"{attack}, {output}", estimate.high) for (attack, _, output), estimate in pooled.items()]
     found: Record = {}

@@ -30,7 +30,7 @@ from pipelines.encoders.stored import describe
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.plan.load import parse
-from pipelines.plan.rules import references_of
+from pipelines.plan.rules import ThreatModel
 from pipelines.run.folder import RunFolder
 from tests.pipelines import staged
 from tests.raising import refused
@@ -293,7 +293,7 @@ def test_open_clip_encoders_are_queried_with_clips_views(folders: dict[str, Path
     target = parse(config, "foreign.yaml").encoders["target"]
     assert target.objective == "clip"
     assert target.augmentation["crop_scale"] == (0.9, 1.0)
-    assert references_of(parse(config, "foreign.yaml"), parse(config, "foreign.yaml").attacks[0]) == ()
+    assert ThreatModel(parse(config, "foreign.yaml")).references_of(parse(config, "foreign.yaml").attacks[0]) == ()
 
 
 def test_check_tries_the_weights(folders: dict[str, Path], tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from pipelines.data.plans import Planned
 from pipelines.files import storage
 from pipelines.plan.load import parse
 from pipelines.plan.resolve import resolve, roles_in_config
-from pipelines.plan.rules import utility_roles
+from pipelines.plan.rules import ThreatModel
 from pipelines.report import attacks as report
 from pipelines.report.finished import FinishedRun
 from pipelines.run.folder import RunFolder
@@ -61,7 +61,7 @@ def test_a_whole_test_set_counts_once(config: RunConfig, folder: RunFolder) -> N
     places = [folder.seed(seed) for seed in config.seeds]
     planned = [Planned(resolve(config, place.seed, roles_in_config(config)), place) for place in places]
     run = FinishedRun(config, folder, tuple(planned))
-    again = run.overlap_of(utility_roles(config, "target")[1])
+    again = run.overlap_of(ThreatModel(config).utility_roles("target")[1])
     utility = report.utility_curve(places, "target", [3], again)[-1].utility.as_json()
     assert (again, utility["n"]) == (1, 100)
     assert utility["ci95"]["knn"] == pytest.approx(ONE["ci95"])
