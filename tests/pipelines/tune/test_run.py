@@ -76,7 +76,7 @@ def test_a_trial_on_another_device_leaves_the_features_of_the_run_as_they_are(
     )
     monkeypatch.setattr(trials.extract, "here", lambda planned, *_: seen.extend(planned))
     monkeypatch.setattr(trials.attack, "here", lambda *_: None)
-    trials._do(trial, trial.config(), 1)
+    trials._do(trial, Run(trial.config(), trial.folder), 1)
     whole, own = seen
     assert whole.plan == plan_in(config)
     assert {query.protocol.precision for query in items_in(whole.plan, Query)} == {precision_on("cuda", "auto")}
@@ -88,11 +88,11 @@ def test_trials_go_on_where_attacks_or_seeds_were_added(tmp_path: Path, monkeypa
     """Each is measured anew as far as results are missing; the records of before are none of a finished search."""
     folder, asked = RunFolder(str(tmp_path)), []
 
-    def results(trial: Trial, own: RunConfig) -> dict[str, Any]:
+    def results(trial: Trial, own: Run) -> dict[str, Any]:
         leak = {"metric-loss": 0.6, "metric-conf": 0.8}
-        return {"leak": max(leak[one.attack] for one in own.attacks), "utility": {"value": 0.5}, "strongest": ""}
+        return {"leak": max(leak[one.attack] for one in own.config.attacks), "utility": {"value": 0.5}, "strongest": ""}
 
-    monkeypatch.setattr(trials, "_do", lambda trial, own, _: asked.append((*own.seeds, len(own.attacks))))
+    monkeypatch.setattr(trials, "_do", lambda trial, own, _: asked.append((*own.config.seeds, len(own.config.attacks))))
     monkeypatch.setattr(trials, "results_of", results)
 
     def done(*attacks: str, seeds: tuple[int, ...] = (0,), **data: Any) -> list[float]:
