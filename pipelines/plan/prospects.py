@@ -16,28 +16,16 @@ _WEB_SCALE = ("open_clip:", "transformers:")
 _TWICE = 2 * PUBLISHED - 0.5
 
 
-def judged_counts(config: RunConfig, counts: Mapping[str, float]) -> tuple[int, int]:
-    """Candidates and controls that the verdict rests on; ``counts``: samples by role."""
-    threat = ThreatModel(config)
-    left = {role: counts[role] for role in threat.audited_roles}
-    for role in threat.roles_fitted_on_target(threat.primary):
-        whole = config.data.roles[role].source_name
-        if whole in left:
-            left[whole] -= counts[role]
-    members, *others = (int(left[role]) for role in threat.audited_roles)
-    return members, sum(others)
-
-
 def prospects(config: RunConfig, counts: Mapping[str, float]) -> Iterator[str]:
     """Lines on what can be found.
 
     The first tells the AUC that the verdict finds, the second what it takes to flag a single image. A warning follows
-    where the AUC is far above what attacks are known to reach. ``counts``: as for `judged_counts`.
+    where the AUC is far above what attacks are known to reach. ``counts``: samples by role.
     """
-    candidates, controls = judged_counts(config, counts)
+    threat = ThreatModel(config)
+    candidates, controls = threat.judged_counts(counts)
     if min(candidates, controls) < 1:
         return
-    threat = ThreatModel(config)
     by, factor = threat.groups_by, config.validity.factor
     sides = f"{count(candidates)} candidates and {count(controls)} controls"
     found = {share: detectable_auc(candidates, controls, share=share, by=by, factor=factor) for share in (1.0, 0.1)}

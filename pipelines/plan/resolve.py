@@ -48,12 +48,12 @@ _MEANING = {"captions", "label", "attributes", "group_by"}  # of data: what samp
 
 def resolve(config: RunConfig, seed: int, roles: Mapping[str, Role]) -> Plan:
     """The plan of a run for one of its seeds; ``roles``: all of them by name, as they were drawn."""
-    return _Resolver(config, seed, roles).plan()
+    return _Resolver(ThreatModel(config), seed, roles).plan()
 
 
 def queries_in(config: RunConfig) -> list[Query]:
     """All queries of a run for its first seed, before anything is drawn."""
-    resolver = _Resolver(config, config.seeds[0], roles_in_config(config))
+    resolver = _Resolver(ThreatModel(config), config.seeds[0], roles_in_config(config))
     resolver.plan()
     return list(resolver.queries.values())
 
@@ -70,9 +70,9 @@ def roles_in_config(config: RunConfig) -> dict[str, Role]:
 class _Resolver:
     """Makes the items of one plan, each once."""
 
-    def __init__(self, config: RunConfig, seed: int, roles: Mapping[str, Role]) -> None:
-        self.config, self.threat = config, ThreatModel(config)
-        self.seed, self.roles = seed, roles
+    def __init__(self, threat: ThreatModel, seed: int, roles: Mapping[str, Role]) -> None:
+        self.threat, self.seed, self.roles = threat, seed, roles
+        config = self.config = threat.config
         queries = config.queries
         self.protocol = Protocol(
             config.data.decoder().digest(),
@@ -83,9 +83,9 @@ class _Resolver:
             batch_views=queries.batch_views,
         )
         self.meaning = digest(config.data.model_dump(mode="json", include=_MEANING), config.data.by_shard)
-        self.audited = self.threat.audited_roles
+        self.audited = threat.audited_roles
         self.encoders: dict[str, Encoder] = {}
-        self.attackers = {id(attack): _Attacker(self.threat, attack) for attack in config.attacks}
+        self.attackers = {id(attack): _Attacker(threat, attack) for attack in config.attacks}
         self.queries: dict[tuple[object, ...], Query] = {}
 
     def plan(self) -> Plan:

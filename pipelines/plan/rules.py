@@ -149,6 +149,16 @@ class ThreatModel:
         """Roles of the target that an attack is fitted on and not judged on; none where it has shadows."""
         return () if self.shadows_of(attack) or attack.reference == AUDITED else self.reference_roles(attack)
 
+    def judged_counts(self, counts: Mapping[str, float]) -> tuple[int, int]:
+        """Candidates and controls that the verdict rests on; ``counts``: samples by role."""
+        left = {role: counts[role] for role in self.audited_roles}
+        for role in self.roles_fitted_on_target(self.primary):
+            whole = self.roles[role].source_name
+            if whole in left:
+                left[whole] -= counts[role]
+        members, others = (int(left[role]) for role in self.audited_roles)
+        return members, others
+
     def recipe_of(self, attack: AttackConfig) -> Recipe:
         """The views that an attacker draws: those of her shadow's training, on all encoders.
 
