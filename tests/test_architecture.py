@@ -69,7 +69,7 @@ DRAWERS = {
     "mi_core.validity": {"sets": set(), "": {"sets"}},
     "mi_core.report": {"model": set(), "words": {"contents", "model"}, "": {"model", "words", "figures"}},
 }
-BANNED_IN_MI_CORE = {"ray", "yaml", "argparse", "typer", "pydantic"}
+BANNED_IN_MI_CORE = {"ray", "argparse", "typer", "pydantic"}
 BANNED_NAMES = {"utils", "helpers", "common", "misc"}
 LIGHT = (
     *("pipelines.cli.app", "pipelines.cli.listing", "pipelines.report.index"),
@@ -77,10 +77,10 @@ LIGHT = (
 )
 # The size of the house. A figure may only be lowered: what comes in is paid for by what goes.
 BUDGET = {  # allowed, and how far below it a count may lie before the budget is lowered
-    "product lines": (63_355, 300),
-    "lines of code": (40_405, 300),
+    "product lines": (63_226, 300),
+    "lines of code": (40_317, 300),
     "files": (376, 5),
-    "test lines": (51_464, 500),
+    "test lines": (46_794, 500),
     "words": (36_486, 500),
 }
 PAGES = ("docs", "configs", "cluster", "pipelines")

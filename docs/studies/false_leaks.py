@@ -1,6 +1,6 @@
 """How often the rule by choice says leak of images that no encoder saw, with networks that others trained.
 
-``python -m tests.studies.false_leaks RESULT.json`` takes CIFAR-10's test images and two published networks of
+``python -m docs.studies.false_leaks RESULT.json`` takes CIFAR-10's test images and two published networks of
 ``shared``. The target is ResNet-56, and somebody chooses candidates and controls by the taste of ResNet-20, by content,
 in bursts, or by variants of the pixels. References are given (two small encoders trained on other images) or made here.
 Every leak is false. Nothing was tuned on these draws.
@@ -23,6 +23,7 @@ import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 
+from docs.studies.shared import WIDE, Result, Scores, cifar10, consistency, counted, embedded, published, trained
 from mi_core.auditing.models import make_references
 from mi_core.augmentations.simclr import SimCLRAugmentation
 from mi_core.augmentations.views import clean
@@ -36,7 +37,6 @@ from mi_core.validity.bursts import find_bursts
 from mi_core.validity.file_features import pixel_features, shrunken
 from mi_core.validity.unseen import Scale, mean_of_unseen
 from mi_core.validity.verdict import Validity, judge
-from tests.studies.shared import WIDE, Result, Scores, cifar10, consistency, counted, embedded, published, trained
 
 Rows = npt.NDArray[np.intp]
 AUCS = ("attack_auc", "blind_auc", "control_auc", "semantic_auc")

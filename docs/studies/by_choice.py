@@ -1,6 +1,6 @@
 """How often exchangeable groups are confounded, and how the rule by choice does where false_leaks.py did not try it.
 
-``python -m tests.studies.by_choice RESULT.json`` takes CIFAR-10, published networks of ``shared``, digits, and small
+``python -m docs.studies.by_choice RESULT.json`` takes CIFAR-10, published networks of ``shared``, digits, and small
 encoders that are trained here. Scores, embeddings and features of a pool of images are computed once; a draw takes rows
 of it. All draws of a pool share four references, each trained on half of it by
 `mi_core.auditing.references.make_references`; of an image those count that did not see it. Nothing was tuned on these
@@ -25,6 +25,8 @@ import numpy.typing as npt
 import torch
 from sklearn.datasets import load_digits
 
+from docs.studies.false_leaks import AUCS, Rows, blind_features, made_references, small, verdict_of
+from docs.studies.shared import WIDE, Result, Scores, cifar10, consistency, counted, published, trained, untrained
 from mi_core.augmentations.simclr import SimCLRAugmentation
 from mi_core.encoders.checkpoint import Encoder
 from mi_core.querying.sanity import view_consistency
@@ -32,8 +34,6 @@ from mi_core.streams import pixel_streams
 from mi_core.training.loop import PretrainingParameters
 from mi_core.training.optimizers import OptimizerParameters
 from mi_core.validity.verdict import Validity
-from tests.studies.false_leaks import AUCS, Rows, blind_features, made_references, small, verdict_of
-from tests.studies.shared import WIDE, Result, Scores, cifar10, consistency, counted, published, trained, untrained
 
 CROPS = SimCLRAugmentation(crop_scale=(0.8, 1.0), jitter_probability=0, grayscale=0)
 DIGITS = SimCLRAugmentation(
