@@ -51,9 +51,12 @@ def small(objective: str, epochs: int) -> PretrainingParameters:
 
 
 def made_references(
-    images: torch.Tensor, recipe: SimCLRAugmentation = WIDE
+    images: torch.Tensor, recipe: SimCLRAugmentation = WIDE, output: str = "backbone"
 ) -> tuple[Scores, npt.NDArray[np.bool_], npt.NDArray[np.float32]]:
-    """Of references that are made here: (K, N) scores of the attack, whom they did not see, and (N, D) embeddings."""
+    """Of references that are made here: (K, N) scores of the attack, whom they did not see, and (N, D) embeddings.
+
+    ``output``: that the attack reads.
+    """
     order, names = by_content(images)
     hashes = [""] * len(images)
     for row, (_, sha) in zip(order.tolist(), names, strict=True):
@@ -61,7 +64,7 @@ def made_references(
     made = make_references(images.numpy(), hashes, seed=0, nonce="audit", device=torch.device("cpu"))
     encoders = [one.model.encoder for one in made]
     return (
-        np.stack([consistency(one, images, recipe) for one in encoders]),
+        np.stack([consistency(one, images, recipe, output=output) for one in encoders]),
         ~np.stack([one.seen for one in made]),
         np.concatenate([embedded(one, images) for one in encoders], axis=1),
     )
