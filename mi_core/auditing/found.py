@@ -21,6 +21,7 @@ from mi_core.report.model.as_json import part_as_json
 from mi_core.report.model.judgement import CandidateTest
 from mi_core.report.model.report import Report
 from mi_core.report.page.html import render_html
+from mi_core.report.words.sentences import checks
 from mi_core.validity.candidates import NUMBERS, CandidateAnswers
 from mi_core.validity.conformal import flagged_at, q_values
 from mi_core.validity.verdict import Validity
@@ -150,12 +151,7 @@ class Found:
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the answer, the AUCs, and the first flagged images."""
-        names = {
-            "attack_auc": "attack",
-            "blind_auc": "without the encoder",
-            "semantic_auc": "on what references see",
-            "control_auc": "on references that did not see the image",
-        }
+        names = checks("notebook")
         cells = "".join(
             f"<tr><td>{names[check]}</td><td>{one.value:.3f}</td><td>{one.low:.3f} to {one.high:.3f}</td></tr>"
             for check, one in {"attack_auc": self.validity.attack_auc, **self.validity.checks}.items()

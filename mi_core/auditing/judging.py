@@ -27,11 +27,12 @@ from mi_core.registration import LOOK
 from mi_core.report import build
 from mi_core.report.contents import known_in_words
 from mi_core.report.model.as_json import given_values
-from mi_core.report.model.attacks import AttackResult, EncoderPart, MethodPart, NotApplicable
+from mi_core.report.model.attacks import AttackQueries, AttackResult, EncoderPart, MethodPart, NotApplicable
 from mi_core.report.model.judgement import Evidence, TopSample, VerdictPart
 from mi_core.report.model.report import SCHEMA_VERSION, DataPart, QueriesPart, QueryEntry, RejectedTotal, Remark, Report
 from mi_core.report.pooling import bound_parts, pool_seeds
 from mi_core.report.words.numbers import estimate
+from mi_core.report.words.sentences import say
 from mi_core.report.words.wording import answer
 from mi_core.validity.candidates import NUMBERS, CandidateAnswers, answers_of
 
@@ -157,11 +158,16 @@ def _attacks(measured: Measured) -> Iterator[AttackResult]:
         each = one.attack.method.queries_per_sample(setup.views)
         trained = scores.known if one.attack.reference == NONMEMBERS else 0
         trained = len(one.score) * len(measured.beside) if one.attack.reference == SHADOWS else trained
-        spent = {"per_sample": each, "attack_training": each * trained, "evaluation": each * len(one.score)}
-        metrics = evaluate(one.score, one.member, one.threshold, seed=setup.seed).as_json()
-        told: dict[str, Any] = {"epoch": 0, "queries": spent, "seconds": 0.0, "primary": not number}
-        told |= {"shadow": FAMILY} if one.attack.reference == SHADOWS else {}
-        yield build.attack_result(_identity(setup, one.attack) | metrics | told, asked=True)
+        yield build.attack_result(
+            evaluate(one.score, one.member, one.threshold, seed=setup.seed),
+            asked=True,
+            **_identity(setup, one.attack),
+            epoch=0,
+            shadow=FAMILY if one.attack.reference == SHADOWS else None,
+            queries=AttackQueries(per_sample=each, attack_training=each * trained, evaluation=each * len(one.score)),
+            seconds=0.0,
+            primary=not number,
+        )
 
 
 def _report(
@@ -222,7 +228,7 @@ def _report(
         rejected=rejected,
         rejected_count=len(rejected),
         rejected_total=RejectedTotal(samples=len(rejected), shards=0, estimated=False) if rejected else None,
-        caveats=(build.SAME_SOURCE, *caveats, *build.conditions_in_words(data.remarks)),
+        caveats=(say("same_source"), *caveats, *filter(None, (say("condition", one) for one in data.remarks))),
         not_tested=(*missing, "what a defense would hide, and at what price"),
         not_applying=tuple(useless),
     )

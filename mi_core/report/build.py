@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from mi_core.checks import NumericError
 from mi_core.metrics.delong import auc
+from mi_core.metrics.membership import MembershipMetrics
 from mi_core.metrics.pooled import pool, pooled_count
 from mi_core.records import BoolArray, Estimate, FloatArray
 from mi_core.report.model.as_json import part_from_json
@@ -34,7 +35,7 @@ from mi_core.report.model.judgement import (
     VerdictPart,
     judged,
 )
-from mi_core.report.model.report import QueriesPart, QueryEntry, Remark
+from mi_core.report.model.report import QueriesPart, QueryEntry
 from mi_core.report.pooling import grouped, of_all, pooled_or_none
 from mi_core.validity.candidates import flags_as_json
 from mi_core.validity.power import fpr_floor, power_as_json
@@ -42,29 +43,21 @@ from mi_core.validity.sets.dataset import DatasetTest, Needed, dataset_test, one
 from mi_core.validity.sets.share import LeastShare, least_share
 from mi_core.validity.verdict import CHOICE, GROUPS_DIFFER, Validity, cauchy_combination, holm, judge_pooled
 
-SAME_SOURCE = (
-    "The answer holds only if your images and the control images come from the same source, and the control images "
-    "were surely not trained on."
-)
-"""What a reader of an audit of candidates must believe."""
 TOP = 12  # candidates shown in a report
 _RATED = ("accuracy", "precision", "recall")  # what takes to know who is a member
 _Groups = npt.NDArray[np.int64] | None
 _IDENTITY = attrgetter("attack", "target", "output", "reference", "settings")  # what tests of one attack share
 
 
-def attack_result(entry: Mapping[str, Any], *, asked: bool) -> AttackResult:
-    """The result of an attack in one seed from its plain values; ``asked``: without what takes the truth."""
-    return part_from_json(AttackResult, {name: entry[name] for name in entry if not (asked and name in _RATED)})
+def attack_result(metrics: MembershipMetrics, *, asked: bool, **tried: Any) -> AttackResult:
+    """The result of an attack in one seed.
 
-
-def conditions_in_words(remarks: Iterable[Remark]) -> list[str]:
-    """A sentence for each remark that says what to do if the training differed."""
-    return [
-        f"{remark.n:,} images of {remark.source} were {remark.remark}."
-        for remark in remarks
-        if "; if " in remark.remark
-    ]
+    Args:
+        metrics: that it reached.
+        asked: whether candidates are judged, of which nobody knows who is a member.
+        tried: the other fields.
+    """
+    return AttackResult(**vars(metrics) | (dict.fromkeys(_RATED) if asked else {}), **tried)
 
 
 def queries_part(entries: Iterable[QueryEntry], budget: int | None = None) -> QueriesPart:

@@ -20,6 +20,7 @@ from mi_core.report.model.attacks import (
     Classifier,
     CurvePoint,
     EncoderPart,
+    Knowledge,
     MethodPart,
     NotApplicable,
     SeedEncoder,
@@ -64,30 +65,41 @@ PROMISED = frozenset({"epsilon", "epsilon_rdp", "delta", "gamma"})
 def attack_results(run: FinishedRun) -> Iterator[AttackResult]:
     """The results of the attacks that apply."""
     for task, result in run.applying():
-        attack = task.judge.attack
-        shadows, known, settings = shadows_of(run.config, attack), knowledge(run.config, attack), run.settings(attack)
-        kind = SHADOW if attack.reference in run.config.encoders else SHADOWS
-        entry = {
-            **{name: result[name] for name in ("attack", "target", "output", "seed", "epoch", "queries", "seconds")},
-            "reference": kind if shadows else attack.reference,
-            **result["metrics"],
-            **({"shadow": result["reference"]} if shadows else {}),
-            **({"knowledge": known} if known else {}),
-            **({"settings": settings} if settings else {}),
-            "primary": task.judge.primary,
-        }
-        yield attack_result(entry, asked=is_membership_unknown(run.config))
+        judge, attack = task.judge, task.judge.attack
+        assert result.metrics is not None
+        shadow = attack.reference if shadows_of(run.config, attack) else None
+        kind = SHADOW if shadow in run.config.encoders else SHADOWS
+        yield attack_result(
+            result.metrics,
+            asked=is_membership_unknown(run.config),
+            attack=attack.attack,
+            target=attack.target,
+            output=judge.output,
+            seed=judge.seed,
+            epoch=judge.epoch,
+            reference=attack.reference if shadow is None else kind,
+            shadow=shadow,
+            knowledge=knowledge(run.config, attack),
+            settings=run.settings(attack),
+            queries=result.queries,
+            seconds=result.seconds,
+            primary=judge.primary,
+        )
 
 
 def not_applicable(run: FinishedRun) -> Iterator[NotApplicable]:
     """Attacks that found nothing to read."""
     for task in run.tasks():
-        result = result_of(task)
-        if "not_applicable" in result:
+        judge, attack = task.judge, task.judge.attack
+        if (reason := result_of(task).not_applicable) is not None:
             yield NotApplicable(
-                **{name: result[name] for name in ("attack", "target", "output", "epoch", "seed")},
-                settings=run.settings(task.judge.attack),
-                reason=result["not_applicable"],
+                attack=attack.attack,
+                target=attack.target,
+                output=judge.output,
+                epoch=judge.epoch,
+                seed=judge.seed,
+                settings=run.settings(attack),
+                reason=reason,
             )
 
 
@@ -103,7 +115,7 @@ def method_part(run: FinishedRun, name: str) -> MethodPart:
     return MethodPart(threat_model=method.threat_model, source=method.source, queries_per_sample=per_sample)
 
 
-def knowledge(config: RunConfig, attack: AttackConfig) -> dict[str, bool] | None:
+def knowledge(config: RunConfig, attack: AttackConfig) -> Knowledge | None:
     """What the owner of a shadow knows of the target, by the two encoders of a config; None: there is no shadow."""
     shadows, target = shadows_of(config, attack), config.encoders[attack.target]
     shadow = config.encoders[shadows[0]] if shadows else None
@@ -118,11 +130,11 @@ def knowledge(config: RunConfig, attack: AttackConfig) -> dict[str, bool] | None
         }
         for name in (shadows[0], attack.target)
     )
-    return {
-        "distribution": own == other,
-        "architecture": shadow.backbone == target.backbone,
-        "algorithm": shadow.objective == target.objective,
-    }
+    return Knowledge(
+        distribution=own == other,
+        architecture=shadow.backbone == target.backbone,
+        algorithm=shadow.objective == target.objective,
+    )
 
 
 def memorised(run: FinishedRun) -> tuple[Memorisation, ...]:
@@ -133,7 +145,7 @@ def memorised(run: FinishedRun) -> tuple[Memorisation, ...]:
     found: dict[str, Memorisation] = {}
     for task, result in run.applying():
         judge, attack = task.judge, task.judge.attack
-        if not judge.last or "memorisation" not in result:
+        if not judge.last or result.memorisation is None:
             continue
         shadows = shadows_of(run.config, attack)
         measured = str((attack.attack, shadows, judge.output, judge.seed, str(attack.parameters())))
@@ -148,7 +160,7 @@ def memorised(run: FinishedRun) -> tuple[Memorisation, ...]:
             epoch=epoch_beside(run.config, shadows[0], judge.epoch),
             seed=judge.seed,
             pairs=table["shadows_in"][0].as_py(),
-            mean=Estimate.from_json(result["memorisation"]),
+            mean=result.memorisation,
             memorised=int(flagged_at(np.asarray(table["q_value"]), fdr).sum()),
             fdr=fdr,
             top=tuple(

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from pipelines.attack.results import Task, result_of, settings_of, tasks
+from pipelines.attack.results import Result, Task, result_of, settings_of, tasks
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.attacks import AttackConfig
 from pipelines.data.draw.parts import audited_overlap, overlap_of
@@ -26,6 +25,12 @@ class FinishedRun:
     def at(cls, config: RunConfig, folder: RunFolder) -> FinishedRun:
         """The run in a folder; its roles are drawn."""
         return cls(config, folder, tuple(plan_of(config, folder.seed(seed)) for seed in config.seeds))
+
+    @classmethod
+    def of(cls, config: RunConfig, folder: RunFolder, planned: Sequence[Planned]) -> FinishedRun:
+        """The run in a folder with its plans, which are among some."""
+        places = [folder.seed(seed) for seed in config.seeds]
+        return cls(config, folder, tuple(one for one in planned if one.folder in places))
 
     @property
     def first(self) -> SeedFolder:
@@ -50,10 +55,10 @@ class FinishedRun:
         """The attacks of all seeds."""
         return [task for planned in self.planned for task in tasks(planned)]
 
-    def applying(self) -> list[tuple[Task, dict[str, Any]]]:
+    def applying(self) -> list[tuple[Task, Result]]:
         """The attacks of all seeds that found something to read, with their results."""
         found = ((task, result_of(task)) for task in self.tasks())
-        return [(task, result) for task, result in found if "not_applicable" not in result]
+        return [(task, result) for task, result in found if result.not_applicable is None]
 
     def primaries(self) -> list[Task]:
         """For each seed the attack at the last checkpoint that the verdict rests on."""

@@ -145,12 +145,12 @@ class _Side:
         primary_is = config.attacks.index(same), primary_output(config)
         chosen = next(mine for mine in by_name.values() if (mine[0].judge.position, mine[0].judge.output) == primary_is)
         for task in chosen:
-            if "not_applicable" in result_of(task):
-                raise UserError(f"{words}: {result_of(task)['not_applicable']}")
+            if (reason := result_of(task).not_applicable) is not None:
+                raise UserError(f"{words}: {reason}")
         others = {
             name: tuple(mine)
             for name, mine in by_name.items()
-            if mine is not chosen and not any("not_applicable" in result_of(task) for task in mine)
+            if mine is not chosen and all(result_of(task).not_applicable is None for task in mine)
         }
         return cls(run, encoder, config, report, tuple(chosen), others)
 

@@ -26,16 +26,16 @@ from mi_core.report.figures.data import AttackScores, EmbeddingMap, FigureData, 
 from mi_core.report.figures.figures import draw_figures
 from mi_core.report.model import report as model
 from mi_core.report.model.as_json import given_values, part_from_json
+from mi_core.report.model.attacks import InferenceResult
 from mi_core.report.model.defenses import Tuning
 from mi_core.report.model.report import Report
 from mi_core.report.page.html import render_html
-from mi_core.report.pooling import InferenceResult, pool_inferences, pool_seeds
+from mi_core.report.pooling import pool_inferences, pool_seeds
 from mi_core.report.terminal import terminal_table, tuning_table
 from mi_core.streams import pixel_streams
 from pipelines.attack.candidates import flagged_ids
 from pipelines.attack.inference import inferred, map_path, planes
 from pipelines.attack.scores import judged as judged_scores
-from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.attacks import PYTHON
 from pipelines.config.sections.limits import ReportConfig
 from pipelines.console import count_of, say
@@ -74,17 +74,17 @@ _DRAWN = 1_000_000  # scores that a figure is drawn from, at most
 _Part = TypeVar("_Part")
 
 
-def run(config: RunConfig, folder: RunFolder, swept: Sequence[Point] = ()) -> None:
+def run(finished: FinishedRun, swept: Sequence[Point] = ()) -> None:
     """Write report.json, report.html, results.parquet and figures/ from what the stages before have left.
 
     Args:
-        swept: points of the run's sweeps, reported before.
+        finished: the run.
+        swept: points of its sweeps, reported before.
 
     Raises:
         UserError: a stage before has not finished.
     """
-    started = time.perf_counter()
-    finished = FinishedRun.at(config, folder)
+    started, folder = time.perf_counter(), finished.folder
     report = gather(finished)
     report = replace(report, sweeps=sweeps(swept, folder, report))
     storage.write_table(f"{folder.path}/results.parquet", results_table(report))
@@ -261,9 +261,8 @@ def _scores(run: FinishedRun) -> Iterator[AttackScores]:
         drawn.add(curve)
         table = judged_scores(task, ("score", "member", "statistic"), _DRAWN)
         statistic = np.asarray(table["statistic"]) if "statistic" in table.column_names else None
-        yield AttackScores(
-            *curve, np.asarray(table["score"]), np.asarray(table["member"]), result["metrics"]["threshold"], statistic
-        )
+        threshold = None if result.metrics is None else result.metrics.threshold
+        yield AttackScores(*curve, np.asarray(table["score"]), np.asarray(table["member"]), threshold, statistic)
 
 
 def _views(run: FinishedRun) -> ViewGrid | None:

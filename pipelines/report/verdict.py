@@ -15,7 +15,6 @@ from mi_core.records import Estimate
 from mi_core.registration import OF_BOUND, attempts, is_after_looking
 from mi_core.report import build
 from mi_core.report.build import SeedTest, SetTest, verdict_part
-from mi_core.report.model.as_json import part_from_json
 from mi_core.report.model.attacks import AttackResult, ClassRow
 from mi_core.report.model.judgement import Bound, Evidence, SampleAnswers, VerdictPart
 from mi_core.report.pooling import bound_parts, class_rows, grouped
@@ -47,7 +46,7 @@ _BY_CLASS = 1_000_000  # samples of which results by class are computed
 def verdict(run: FinishedRun) -> VerdictPart | None:
     """The verdict on the primary attack at the last checkpoint; None where the attack does not apply."""
     primaries = run.primaries()
-    if any("not_applicable" in result_of(task) for task in run.tasks() if task.judge.primary):
+    if any(result_of(task).not_applicable is not None for task in run.tasks() if task.judge.primary):
         return None
     per_seed = {task.judge.seed: _judge(run, task) for task in primaries}
     target = primaries[0].judge.attack.target
@@ -175,14 +174,21 @@ def evidence(run: FinishedRun, judged_part: VerdictPart) -> Evidence | None:
 def _tests(run: FinishedRun) -> Iterator[tuple[Task, SeedTest]]:
     """The test of the candidates as a set by each attack at its last checkpoint."""
     for task, result in run.applying():
-        if task.judge.last and "evidence" in result:
-            test = SeedTest(
-                **{name: result[name] for name in ("attack", "target", "output", "reference", "seed")},
-                settings=run.settings(task.judge.attack),
-                primary=task.judge.primary,
-                result=part_from_json(SetTest, result["evidence"]),
+        judge, attack = task.judge, task.judge.attack
+        if judge.last and result.evidence is not None:
+            yield (
+                task,
+                SeedTest(
+                    attack=attack.attack,
+                    target=attack.target,
+                    output=judge.output,
+                    reference=attack.reference,
+                    settings=run.settings(attack),
+                    primary=judge.primary,
+                    seed=judge.seed,
+                    result=result.evidence,
+                ),
             )
-            yield task, test
 
 
 def shard_effect(run: FinishedRun) -> float | None:
@@ -191,7 +197,7 @@ def shard_effect(run: FinishedRun) -> float | None:
     None: a shard does not count as one. See `mi_core.metrics.delong.design_effect`.
     """
     primary = run.primaries()[0]
-    if not run.config.data.by_shard or "not_applicable" in result_of(primary):
+    if not run.config.data.by_shard or result_of(primary).not_applicable is not None:
         return None
     table = judged(primary, ("score", "member", "group"))
     return design_effect(*(np.asarray(table[name]) for name in ("score", "member", "group")))
@@ -201,13 +207,13 @@ def classes(run: FinishedRun) -> tuple[ClassRow, ...]:
     """The primary attack at its last checkpoint by class, the class with the highest AUC first; means over seeds."""
     of_seeds: dict[int, list[ClassResult]] = {}
     for primary in run.primaries():
-        result = result_of(primary)
-        if "not_applicable" in result:
+        metrics = result_of(primary).metrics
+        if metrics is None:
             return ()
         table = judged(primary, ("class", "score", "member", "group"), _BY_CLASS)
         numbers = np.asarray(table["class"].fill_null(-1))
         score, member = np.asarray(table["score"], dtype=np.float64), np.asarray(table["member"])
-        of_class = by_class(score, member, numbers, result["metrics"]["threshold"], groups_in(table))
+        of_class = by_class(score, member, numbers, metrics.threshold, groups_in(table))
         for number, result_of_class in of_class.items():
             of_seeds.setdefault(number, []).append(result_of_class)
     names = run.config.data.attributes[run.config.data.label].names if run.config.data.label else ()

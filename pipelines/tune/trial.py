@@ -235,10 +235,10 @@ def results_of(trial: Trial, own: RunConfig) -> Record:
     for seed in own.seeds:
         place = trial.folder.seed(seed)
         for task in tasks(plan_of(own, trial.folder.seed(seed))):
-            result = result_of(task)
-            if "metrics" in result:
+            metrics = result_of(task).metrics
+            if metrics is not None:
                 name = task.judge.attack.attack, task.judge.position, task.judge.output
-                by_attack.setdefault(name, []).append(Estimate.from_json(result["metrics"][tune.metric]))
+                by_attack.setdefault(name, []).append(getattr(metrics, tune.metric))
         epoch = attacked_epochs(own, trial.target)[-1]
         measured = storage.read_json(utility_path(place, trial.target, epoch))
         by_name = {**measured["probes"], "classifier": measured.get("classifier", {}).get("test_accuracy")}
