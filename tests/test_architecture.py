@@ -77,9 +77,9 @@ LIGHT = (
 )
 # The size of the house. A figure may only be lowered: what comes in is paid for by what goes.
 BUDGET = {  # allowed, and how far below it a count may lie before the budget is lowered
-    "product lines": (62_587, 300),
-    "lines of code": (39_722, 300),
-    "files": (375, 5),
+    "product lines": (62_441, 300),
+    "lines of code": (39_616, 300),
+    "files": (372, 5),
     "test lines": (51_464, 500),
     "words": (36_486, 500),
 }

@@ -109,21 +109,19 @@ class TableRow:
 
     Args:
         name, details: of the defense.
-        measure, utility, loss: of the first measure.
+        utility, loss: of the first measure.
         attack: the strongest one by AUC, with its output; accuracy, auc: what it reaches.
-        attribute: the accuracy that exceeds guessing most; inferred: what that is of.
+        attribute: the accuracy that exceeds guessing most.
     """
 
     name: str
     details: str
-    measure: str | None = None
     utility: Estimate | None = None
     loss: float | None = None
     attack: str | None = None
     accuracy: Estimate | None = None
     auc: Estimate | None = None
     attribute: Estimate | None = None
-    inferred: str | None = None
 
 
 def defense_tables(report: Report) -> list[tuple[str, list[TableRow]]]:
@@ -141,16 +139,14 @@ def _row(entry: DefenseRow, side: str) -> TableRow:
         details = filter(None, (method, settings({**entry.parameters, **entry.numbers})))
         told = {"name": known_as(entry, entry.label), "details": ", ".join(details)}
     for first in entry.utility[:1]:
-        loss = first.loss if side == "defended" else None
-        told |= {"measure": first.measure, "utility": getattr(first, side), "loss": loss}
+        told |= {"utility": getattr(first, side), "loss": first.loss if side == "defended" else None}
     if entry.attacks:
         strongest = max(entry.attacks, key=lambda pair: float(getattr(pair, side).auc.value))
         reached = getattr(strongest, side)
         told |= {"attack": f"{strongest.attack}, {strongest.output}", "accuracy": reached.accuracy, "auc": reached.auc}
     if entry.attributes:
-        sides = [(pair, getattr(pair, side)) for pair in entry.attributes]
-        pair, found = max(sides, key=lambda one: one[1].accuracy.value - one[1].majority.value)
-        told |= {"attribute": found.accuracy, "inferred": f"{pair.attribute}, {pair.output}"}
+        inferred = [getattr(pair, side) for pair in entry.attributes]
+        told["attribute"] = max(inferred, key=lambda one: one.accuracy.value - one.majority.value).accuracy
     return TableRow(**told)
 
 

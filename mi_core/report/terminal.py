@@ -17,7 +17,6 @@ from mi_core.report.contents import (
     carried_rates,
     final_inferences,
     final_rows,
-    known_in_words,
     pooled_rows,
     primary_row,
 )
@@ -29,8 +28,7 @@ from mi_core.report.model.report import Report
 from mi_core.report.pooling import grouped
 from mi_core.report.words import wording
 from mi_core.report.words.numbers import DAGGER, count, duration, estimate, percent, rate, settings
-from mi_core.report.words.sentences import say
-from mi_core.report.words.sides import Sides, measured_by, rate_or_share, share_found, sides_of
+from mi_core.report.words.sentences import Sides, measured_by, rate_or_share, say, share_found, sides_of
 
 _TRIALS = 12  # shown of a search
 _STYLES = {"leak": "bold red", "confounded": "bold yellow", "no-evidence": "bold cyan", "undecided": "bold"}
@@ -77,7 +75,9 @@ def terminal_table(report: Report, *, whole: bool = True) -> RenderableType:
     if not whole:
         place = None if lead is None else (lead.target, lead.output)
         shown = [row for row in pooled_rows(report) if place in (None, (row.target, row.output))]
-        return Group(*parts, *_attacks(shown, sides_of(report)), *_elsewhere(report, shown))
+        elsewhere = say("elsewhere", report, len(shown) < len(pooled_rows(report)))
+        more = [Text(f"{elsewhere}\n", style="dim")] if elsewhere else []
+        return Group(*parts, *_attacks(shown, sides_of(report)), *more)
     if report.evidence is not None:
         parts.append(_evidence(report, report.evidence))
     parts += _attacks(pooled_rows(report), sides_of(report))
@@ -91,23 +91,6 @@ def terminal_table(report: Report, *, whole: bool = True) -> RenderableType:
     if report.timings:
         parts.append(_timings(report.timings, wording.stages(report)))
     return Group(*parts)
-
-
-def _elsewhere(report: Report, shown: Sequence[PooledRow]) -> list[RenderableType]:
-    """The names of what the terminal leaves to the report."""
-    others = len({(row.target, row.output) for row in pooled_rows(report)}) - 1
-    parts = {
-        "other outputs": len(shown) < len(pooled_rows(report)) and others > 0,
-        "candidates against controls": report.evidence is not None,
-        "sweeps": bool(report.sweeps),
-        "attributes": bool(report.attribute_inference),
-        "defenses": bool(report.defenses),
-        "search": report.tuning is not None,
-        "utility": any(encoder.utility is not None for encoder in report.encoders.values()),
-        "time": bool(report.timings),
-    }
-    names = [name for name, there in parts.items() if there]
-    return [Text(f"In the report, and here with -v: {', '.join(names)}.\n", style="dim")] if names else []
 
 
 def _head(answer: wording.Answer) -> Text:
@@ -183,7 +166,7 @@ def _attacks(rows: Sequence[PooledRow], sides: Sides) -> list[RenderableType]:
             marked = marked or any(entry is not None and not entry.supported for entry in rates)
             name = Text(row.attack, style="bold" if row is lead else "")
             if several[row.attack] > 1:
-                name.append(f"\n  {row.settings or known_in_words(row)}", style="dim")
+                name.append(f"\n  {row.settings or say('known', row)}", style="dim")
             numbers = [
                 *(estimate(getattr(row, part)) for part in (*rated, "auc")),
                 *("" if entry is None else rate_or_share(entry, sides) for entry in rates),

@@ -72,15 +72,11 @@ def attack_results(run: FinishedRun) -> Iterator[AttackResult]:
         yield attack_result(
             result.metrics,
             asked=is_membership_unknown(run.config),
-            attack=attack.attack,
-            target=attack.target,
-            output=judge.output,
-            seed=judge.seed,
+            **run.tried(task),
             epoch=judge.epoch,
             reference=attack.reference if shadow is None else kind,
             shadow=shadow,
             knowledge=knowledge(run.config, attack),
-            settings=run.settings(attack),
             queries=result.queries,
             seconds=result.seconds,
             primary=judge.primary,
@@ -90,17 +86,8 @@ def attack_results(run: FinishedRun) -> Iterator[AttackResult]:
 def not_applicable(run: FinishedRun) -> Iterator[NotApplicable]:
     """Attacks that found nothing to read."""
     for task in run.tasks():
-        judge, attack = task.judge, task.judge.attack
         if (reason := result_of(task).not_applicable) is not None:
-            yield NotApplicable(
-                attack=attack.attack,
-                target=attack.target,
-                output=judge.output,
-                epoch=judge.epoch,
-                seed=judge.seed,
-                settings=run.settings(attack),
-                reason=reason,
-            )
+            yield NotApplicable(**run.tried(task), epoch=task.judge.epoch, reason=reason)
 
 
 def method_part(run: FinishedRun, name: str) -> MethodPart:

@@ -14,15 +14,14 @@ from rich.text import Text
 
 from mi_core.metrics.pooled import difference
 from mi_core.records import Estimate
-from mi_core.report.contents import encoder_in_words, fault_of, final_rows, known_in_words, pooled_rows, primary_row
+from mi_core.report.contents import fault_of, final_rows, pooled_rows, primary_row
 from mi_core.report.defenses import defense_tables, measures
 from mi_core.report.model.as_json import given_values, part_as_json, part_from_json
 from mi_core.report.model.attacks import EncoderPart, PooledRow
 from mi_core.report.model.report import Report, report_from_json
 from mi_core.report.words.numbers import DAGGER, count, estimate, percent
-from mi_core.report.words.sentences import checks, say
-from mi_core.report.words.sides import share_found, sides_by
-from mi_core.report.words.wording import TITLES, probe
+from mi_core.report.words.sentences import checks, say, share_found, sides_by
+from mi_core.report.words.wording import TITLES
 from pipelines.config.roles import CANDIDATE_ROLES, KNOWN_ROLES, TARGET_ROLES
 from pipelines.errors import UserError
 from pipelines.files import storage
@@ -165,7 +164,7 @@ def _mates(first: Sequence[PooledRow], second: Sequence[PooledRow]) -> dict[int,
 
 def _pair(*rows: PooledRow | None) -> Row:
     there = [row for row in rows if row is not None]
-    pair: Row = {name: getattr(there[0], name) for name in _SAME[:-1]} | {"known": known_in_words(there[0])}
+    pair: Row = {name: getattr(there[0], name) for name in _SAME[:-1]} | {"known": say("known", there[0])}
     for side, row in zip(SIDES, rows, strict=True):
         if row is not None:
             numbers = {name: getattr(row, name) for name in ("epoch", "seeds", "n_member", "n_nonmember", "auc")}
@@ -234,7 +233,7 @@ def table(found: Mapping[str, Any]) -> RenderableType:
         parts.append(Text(f"{DAGGER} {say('unsupported', sides)}", style="dim"))
     parts.append(Text(say("independence", found["same_images"]), style="dim"))
     if found["utility"]:
-        measured = [(f"{row['encoder']}, {probe(row['measure'])}", row) for row in found["utility"]]
+        measured = [(f"{row['encoder']}, {say('probe', row['measure'])}", row) for row in found["utility"]]
         parts.append(_table("Utility", "encoder, measure", measured, _estimate))
     if found["defenses"]:
         defended = [(row["defense"], row) for row in found["defenses"]]
@@ -274,7 +273,7 @@ def _made(entry: Row) -> str:
     """Images of a role, or what an encoder is."""
     if "sha256" in entry:
         return f"{count(entry['n'])} images"
-    return encoder_in_words(part_from_json(EncoderPart, entry))
+    return say("encoder", part_from_json(EncoderPart, entry))
 
 
 def _same(row: Row) -> str:

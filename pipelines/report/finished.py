@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from pipelines.attack.results import Result, Task, result_of, settings_of, tasks
 from pipelines.config.run_config import RunConfig
@@ -67,3 +68,9 @@ class FinishedRun:
     def settings(self, attack: AttackConfig) -> str | None:
         """The settings that tell an attack from others of this run; None: it is alone."""
         return settings_of(attack, self.config.attacks) or None
+
+    def tried(self, task: Task) -> dict[str, Any]:
+        """What tells an attack from others, as the parts of a report have it."""
+        judge, attack = task.judge, task.judge.attack
+        told = {"attack": attack.attack, "target": attack.target, "output": judge.output, "seed": judge.seed}
+        return told | {"settings": self.settings(attack)}

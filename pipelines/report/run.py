@@ -22,7 +22,7 @@ from mi_core.registration import registration_as_json
 from mi_core.report.build import queries_part
 from mi_core.report.contents import to_json
 from mi_core.report.defenses import compare_defenses
-from mi_core.report.figures.data import AttackScores, EmbeddingMap, FigureData, LossCurve, ViewGrid
+from mi_core.report.figures.drawing import AttackScores, EmbeddingMap, FigureData, LossCurve, ViewGrid
 from mi_core.report.figures.figures import draw_figures
 from mi_core.report.model import report as model
 from mi_core.report.model.as_json import given_values, part_from_json

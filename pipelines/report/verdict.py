@@ -174,21 +174,10 @@ def evidence(run: FinishedRun, judged_part: VerdictPart) -> Evidence | None:
 def _tests(run: FinishedRun) -> Iterator[tuple[Task, SeedTest]]:
     """The test of the candidates as a set by each attack at its last checkpoint."""
     for task, result in run.applying():
-        judge, attack = task.judge, task.judge.attack
+        judge = task.judge
         if judge.last and result.evidence is not None:
-            yield (
-                task,
-                SeedTest(
-                    attack=attack.attack,
-                    target=attack.target,
-                    output=judge.output,
-                    reference=attack.reference,
-                    settings=run.settings(attack),
-                    primary=judge.primary,
-                    seed=judge.seed,
-                    result=result.evidence,
-                ),
-            )
+            told = run.tried(task) | {"reference": judge.attack.reference, "primary": judge.primary}
+            yield task, SeedTest(**told, result=result.evidence)
 
 
 def shard_effect(run: FinishedRun) -> float | None:

@@ -19,8 +19,7 @@ from mi_core.report.model.defenses import AttackPair, AttributePair, DefenseRow,
 from mi_core.report.model.report import Report
 from mi_core.report.pooling import grouped
 from mi_core.report.words.numbers import count, percent, plain, rate
-from mi_core.report.words.sentences import say
-from mi_core.report.words.sides import measured_by
+from mi_core.report.words.sentences import measured_by, say
 
 _MOST_LABELS = 12  # of one axis
 

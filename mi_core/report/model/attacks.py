@@ -106,6 +106,11 @@ class Knowledge:
     architecture: bool
     algorithm: bool
 
+    @property
+    def known(self) -> list[str]:
+        """The kinds that are known."""
+        return [kind for kind, known in vars(self).items() if known]
+
 
 @dataclass(frozen=True, kw_only=True)
 class AttackQueries:

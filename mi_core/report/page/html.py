@@ -17,7 +17,7 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from mi_core.records import Estimate
-from mi_core.report.contents import carried_rates, final_inferences, final_rows, pooled_rows, primary_row, side_by_side
+from mi_core.report.contents import carried_rates, final_inferences, final_rows, pooled_rows, primary_row
 from mi_core.report.defenses import defense_tables, front_of
 from mi_core.report.figures.curves import swept_inferences
 from mi_core.report.figures.drawing import Drawing
@@ -25,8 +25,7 @@ from mi_core.report.model.attacks import AttackRow, CurvePoint, EncoderPart, Poo
 from mi_core.report.model.report import Report
 from mi_core.report.pooling import grouped
 from mi_core.report.words import numbers, wording
-from mi_core.report.words.sentences import PAGES, checks, glossary, template
-from mi_core.report.words.sides import Sides, share_found, sides_of
+from mi_core.report.words.sentences import PAGES, Sides, checks, glossary, say, share_found, sides_of, template
 
 _METRICS = {  # whether it is known who is a member
     True: {"auc": "AUC", "accuracy": "Accuracy", "precision": "Precision", "recall": "Recall"},
@@ -184,6 +183,22 @@ def _groups(report: Report, rows: Sequence[PooledRow], sides: Sides) -> list[dic
     return groups
 
 
+def side_by_side(
+    rows: Iterable[PooledRow], output: str
+) -> tuple[list[str], list[tuple[str, str, dict[str, PooledRow]]]]:
+    """The attacks as columns against targets and what was known: attack names, then (target, known, row by attack).
+
+    Rows of one attack that differ by settings only keep their settings in the column's name.
+    """
+    table: dict[tuple[str, str], dict[str, PooledRow]] = {}
+    for row in final_rows(rows):
+        if row.output == output:
+            name = ", ".join(filter(None, (row.attack, row.settings)))
+            table.setdefault((row.target, say("known", row)), {})[name] = row
+    columns = list(dict.fromkeys(name for by_name in table.values() for name in by_name))
+    return columns, [(target, known, by_name) for (target, known), by_name in table.items()]
+
+
 def _matrices(rows: Sequence[PooledRow], lead: PooledRow | None) -> list[dict[str, Any]]:
     """The attacks that stand in two rows or more, against targets and what was known, for each output."""
     tables = []
@@ -220,7 +235,7 @@ def _cells(sides: Sides, row: AttackRow, columns: Sequence[str]) -> list[tuple[s
 def _utilities(rows: Iterable[tuple[object, EncoderPart | CurvePoint]]) -> list[tuple[str, dict[str, Estimate]]]:
     """The downstream accuracies of encoders or checkpoints by probe, where there are any."""
     return [
-        (str(name), {wording.probe(probe): entry for probe, entry in row.utility.probes.items()})
+        (str(name), {say("probe", probe): entry for probe, entry in row.utility.probes.items()})
         for name, row in rows
         if row.utility is not None
     ]

@@ -18,7 +18,7 @@ from jinja2 import TemplateError
 
 from mi_core.checks import NumericError
 from mi_core.records import Estimate
-from mi_core.report.contents import encoder_in_words, fault_of, plain, pooled_rows, primary_row
+from mi_core.report.contents import fault_of, plain, pooled_rows, primary_row
 from mi_core.report.model.report import Report, report_from_json
 from mi_core.report.pooling import grouped
 from mi_core.report.words import wording
@@ -92,7 +92,7 @@ def _entry(report: Report, folder: str, link: str) -> Entry:
     row = primary_row(pooled_rows(report)) or next(iter(pooled_rows(report)), None)
     target = next(iter(report.encoders), "") if row is None else row.target
     encoder = report.encoders[target]
-    family = encoder_in_words(encoder, epochs=False)
+    family = say("encoder", encoder, False)
     created = datetime.fromisoformat(report.created)
     seeds = [f"{len(encoder.fingerprints)} seeds"] if len(encoder.fingerprints) > 1 else []
     sweeps = [f"sweep of {sweep.name}: {len(sweep.points)} points" for sweep in report.sweeps]
@@ -103,7 +103,7 @@ def _entry(report: Report, folder: str, link: str) -> Entry:
         (created if created.tzinfo else created.replace(tzinfo=UTC)).astimezone(UTC),
         answer(report),
         plain(family if target == "target" else f"{target}: {family}"),
-        plain(encoder_in_words(encoder)),
+        plain(say("encoder", encoder)),
         tuple(map(plain, encoder.fingerprints)),
         plain("no attack" if row is None else f"{row.attack}, {row.output} output"),
         _auc(report.judged.attack_auc or (None if row is None else row.auc)),

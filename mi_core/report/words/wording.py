@@ -12,38 +12,15 @@ from dataclasses import dataclass
 from mi_core.report.contents import pooled_rows, primary_row
 from mi_core.report.model.report import Report
 from mi_core.report.words.numbers import estimate, rate, small, times
-from mi_core.report.words.sentences import WORDS, capital, checks, say, sections
-from mi_core.report.words.sides import sides_of
+from mi_core.report.words.sentences import WORDS, capital, checks, say, sections, sides_of
 from mi_core.validity import verdict as verdict_rule
 
 TITLES = {"leak": "Leak", "no-evidence": "No evidence of a leak", "confounded": "Confounded", "undecided": "Undecided"}
-_STAGES = {
-    "ray_start": "Starting Ray",
-    "data": "Reading and splitting data",
-    "pretrain": "Pre-training encoders",
-    "extract": "Querying encoders",
-    "attack": "Attacks and statistics",
-    "tune": "Tuning defenses",
-    "report": "Writing the report",
-}
 
 
 def stages(report: Report) -> dict[str, str]:
     """The stages of a run in words, in their order; where no encoder was trained here none is called trained."""
-    trained = any(encoder.objective is not None for encoder in report.encoders.values())
-    return _STAGES if trained else _STAGES | {"pretrain": "Loading encoders"}
-
-
-def probe(name: str) -> str:
-    """A downstream probe in words.
-
-    Example:
-        >>> probe("knn_200")
-        'kNN, k = 200'
-    """
-    if name.startswith("knn_"):
-        return f"kNN, k = {name.removeprefix('knn_')}"
-    return {"knn": "kNN", "linear": "linear probe", "zero_shot": "zero-shot"}.get(name, name)
+    return dict(sections(f"{WORDS}/stages.j2", encoders=report.encoders))
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import pytest
 
 from mi_core.report.contents import final_inferences, schema
 from mi_core.report.figures.curves import attribute_figures, comparison_figures, plane, swept_inferences
-from mi_core.report.figures.data import EmbeddingMap, FigureData
+from mi_core.report.figures.drawing import EmbeddingMap, FigureData
 from mi_core.report.figures.figures import draw_figures
 from mi_core.report.model.as_json import part_as_json, part_from_json
 from mi_core.report.model.attacks import InferenceResult, InferenceRow, Sweep

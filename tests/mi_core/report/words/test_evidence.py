@@ -14,8 +14,7 @@ from mi_core.report.model.as_json import part_from_json
 from mi_core.report.model.judgement import Evidence
 from mi_core.report.model.report import report_from_json as typed
 from mi_core.report.page.html import render_html
-from mi_core.report.words.sentences import say
-from mi_core.report.words.sides import sides_by
+from mi_core.report.words.sentences import say, sides_by
 from mi_core.report.words.wording import dots
 from mi_core.validity.sets.dataset import DatasetTest, dataset_test
 from mi_core.validity.sets.share import LeastShare

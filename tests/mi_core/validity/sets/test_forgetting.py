@@ -14,10 +14,10 @@ from scipy.stats import binom
 from mi_core.checks import ConfigError
 from mi_core.metrics.delong import auc, auc_contrasts, auc_difference
 from mi_core.records import Estimate
-from mi_core.report.words.forgetting import table
 from mi_core.report.words.sentences import say
 from mi_core.validity.sets.forgetting import Forgetting, forgetting
 from mi_core.validity.sets.kept import Scored
+from pipelines.report.forget import table
 from tests.mi_core.validity.sets.unlearning import every_cell
 
 SETTING = ("n", "auc_before", "kept", "draws")
