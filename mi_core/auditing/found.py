@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,12 +14,13 @@ from mi_core.auditing.reading import CANDIDATES, Samples
 from mi_core.checks import check_choice, check_range
 from mi_core.images import decode, thumbnail
 from mi_core.report.contents import to_json
-from mi_core.report.figures.data import AttackScores, FigureData, ViewGrid
+from mi_core.report.figures.drawing import AttackScores, FigureData, ViewGrid
 from mi_core.report.figures.figures import draw_figures
 from mi_core.report.model.as_json import part_as_json
 from mi_core.report.model.judgement import CandidateTest
 from mi_core.report.model.report import Report
 from mi_core.report.page.html import render_html
+from mi_core.report.words.sentences import PAGES, template
 from mi_core.validity.candidates import NUMBERS, CandidateAnswers
 from mi_core.validity.conformal import flagged_at, q_values
 from mi_core.validity.verdict import Validity
@@ -150,24 +150,8 @@ class Found:
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the answer, the AUCs, and the first flagged images."""
-        names = {
-            "attack_auc": "attack",
-            "blind_auc": "without the encoder",
-            "semantic_auc": "on what references see",
-            "control_auc": "on references that did not see the image",
-        }
-        cells = "".join(
-            f"<tr><td>{names[check]}</td><td>{one.value:.3f}</td><td>{one.low:.3f} to {one.high:.3f}</td></tr>"
-            for check, one in {"attack_auc": self.validity.attack_auc, **self.validity.checks}.items()
-        )
-        said = "".join(f"<p>{html.escape(line)}</p>" for line in self.lines)
-        named = self.flagged()
-        listed = f"<p>{len(named)} named images, first {html.escape(', '.join(named[:5]))}</p>" if named else ""
-        return (
-            f"<div><h4>{self.verdict}: {html.escape(self.answer)}</h4>{said}"
-            "<table><tr><th>check</th><th>AUC (.5 is guessing)</th><th>95 % interval</th></tr>"
-            f"{cells}</table>{listed}</div>"
-        )
+        aucs = {"attack_auc": self.validity.attack_auc, **self.validity.checks}
+        return template(f"{PAGES}/notebook.html.j2").render(found=self, aucs=aucs)
 
     def _thumbnails(self) -> dict[str, bytes]:
         answers = () if self._report.evidence is None else self._report.evidence.samples

@@ -25,13 +25,12 @@ from mi_core.provenance import now, versions
 from mi_core.querying.sanity import consistency_in_words, fault_in_words
 from mi_core.registration import LOOK
 from mi_core.report import build
-from mi_core.report.contents import known_in_words
 from mi_core.report.model.as_json import given_values
-from mi_core.report.model.attacks import AttackResult, EncoderPart, MethodPart, NotApplicable
+from mi_core.report.model.attacks import AttackQueries, AttackResult, EncoderPart, MethodPart, NotApplicable
 from mi_core.report.model.judgement import Evidence, TopSample, VerdictPart
 from mi_core.report.model.report import SCHEMA_VERSION, DataPart, QueriesPart, QueryEntry, RejectedTotal, Remark, Report
 from mi_core.report.pooling import bound_parts, pool_seeds
-from mi_core.report.words.numbers import estimate
+from mi_core.report.words.sentences import WORDS, say, sections
 from mi_core.report.words.wording import answer
 from mi_core.validity.candidates import NUMBERS, CandidateAnswers, answers_of
 
@@ -90,20 +89,9 @@ def conclude(measured: Measured) -> Found:
     config, remarks = _config(measured)
     report = replace(_report(measured, verdict, shown, caveats, config), registration=told)
     said, text = answer(report), yaml_of(config, remarks)
-    lines = [f"WARNING. {said.warning}"] if said.warning else []
-    lines += said.lines
-    for row in report.pooled[1:]:
-        taught = known_in_words(row) if row.shadow is None else "the references trained here"
-        lines.append(f"{row.attack}, fitted on {taught}: AUC {estimate(row.auc)}; a leak does not rest on it.")
-    lines += [f"{one.attack}: {one.reason}." for one in report.not_applicable]
-    if samples.rejected:
-        first = f"first {samples.rejected[0].source}/{samples.rejected[0].key}: {samples.rejected[0].reason}"
-        lines.append(f"Images that cannot be used: {len(samples.rejected)}; {first}.")
-    if left := samples.copies + samples.near_copies:
-        lines.append(f"Images left out as copies or near-copies of others: {left}.")
-    every = tuple(dict.fromkeys([*lines, *report.caveats]))
+    lines = tuple(dict.fromkeys(line for _, line in sections(f"{WORDS}/audit.j2", answer=said, report=report)))
     kept = samples, scores, measured.grid
-    return Found(said.headline, every, verdict.validity, setup.fdr, report, text, single, *kept)
+    return Found(said.headline, lines, verdict.validity, setup.fdr, report, text, single, *kept)
 
 
 def _evidence(measured: Measured, verdict: VerdictPart, planned: int) -> tuple[Evidence, CandidateAnswers | None]:
@@ -157,11 +145,16 @@ def _attacks(measured: Measured) -> Iterator[AttackResult]:
         each = one.attack.method.queries_per_sample(setup.views)
         trained = scores.known if one.attack.reference == NONMEMBERS else 0
         trained = len(one.score) * len(measured.beside) if one.attack.reference == SHADOWS else trained
-        spent = {"per_sample": each, "attack_training": each * trained, "evaluation": each * len(one.score)}
-        metrics = evaluate(one.score, one.member, one.threshold, seed=setup.seed).as_json()
-        told: dict[str, Any] = {"epoch": 0, "queries": spent, "seconds": 0.0, "primary": not number}
-        told |= {"shadow": FAMILY} if one.attack.reference == SHADOWS else {}
-        yield build.attack_result(_identity(setup, one.attack) | metrics | told, asked=True)
+        yield build.attack_result(
+            evaluate(one.score, one.member, one.threshold, seed=setup.seed),
+            asked=True,
+            **_identity(setup, one.attack),
+            epoch=0,
+            shadow=FAMILY if one.attack.reference == SHADOWS else None,
+            queries=AttackQueries(per_sample=each, attack_training=each * trained, evaluation=each * len(one.score)),
+            seconds=0.0,
+            primary=not number,
+        )
 
 
 def _report(
@@ -222,7 +215,7 @@ def _report(
         rejected=rejected,
         rejected_count=len(rejected),
         rejected_total=RejectedTotal(samples=len(rejected), shards=0, estimated=False) if rejected else None,
-        caveats=(build.SAME_SOURCE, *caveats, *build.conditions_in_words(data.remarks)),
+        caveats=(say("same_source"), *caveats, *filter(None, (say("condition", one) for one in data.remarks))),
         not_tested=(*missing, "what a defense would hide, and at what price"),
         not_applying=tuple(useless),
     )

@@ -16,6 +16,7 @@ The AUC of the worst of many classes is above the mean by chance alone; the inte
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,7 +35,10 @@ _Integers = npt.NDArray[np.integer[Any]]
 
 @dataclass(frozen=True)
 class MembershipMetrics:
-    """The result of one attack on one target; ``precision`` is None where no sample was called a member."""
+    """The result of one attack on one target; ``precision`` is None where no sample was called a member.
+
+    ``tpr_at_fpr``: by the false-positive rate as report.json spells it.
+    """
 
     n_member: int
     n_nonmember: int
@@ -42,19 +46,8 @@ class MembershipMetrics:
     precision: Estimate | None
     recall: Estimate
     auc: Estimate
-    tpr_at_fpr: dict[float, Estimate]
+    tpr_at_fpr: Mapping[str, Estimate]
     threshold: float
-
-    def as_json(self) -> dict[str, Any]:
-        """The metrics under the names of report.json; what is missing is absent."""
-        rates = {"accuracy": self.accuracy, "precision": self.precision, "recall": self.recall, "auc": self.auc}
-        return {
-            "n_member": self.n_member,
-            "n_nonmember": self.n_nonmember,
-            **{name: estimate.as_json() for name, estimate in rates.items() if estimate is not None},
-            "tpr_at_fpr": {f"{fpr:g}": estimate.as_json() for fpr, estimate in self.tpr_at_fpr.items()},
-            "threshold": self.threshold,
-        }
 
 
 def accuracy(scores: FloatArray, member: BoolArray, threshold: float, groups: _Integers | None = None) -> Estimate:
@@ -203,7 +196,7 @@ def evaluate(
         precision=precision(scores, member, threshold, groups),
         recall=recall(scores, member, threshold, groups),
         auc=auc(scores, member, groups),
-        tpr_at_fpr={fpr: tpr_at_fpr(scores, member, fpr, seed=seed, groups=groups) for fpr in LOW_FPRS},
+        tpr_at_fpr={f"{fpr:g}": tpr_at_fpr(scores, member, fpr, seed=seed, groups=groups) for fpr in LOW_FPRS},
         threshold=float(threshold),
     )
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from operator import attrgetter
 from typing import Any
 
@@ -18,9 +19,9 @@ import numpy.typing as npt
 
 from mi_core.checks import NumericError
 from mi_core.metrics.delong import auc
+from mi_core.metrics.membership import MembershipMetrics
 from mi_core.metrics.pooled import pool, pooled_count
 from mi_core.records import BoolArray, Estimate, FloatArray
-from mi_core.report.model.as_json import part_from_json
 from mi_core.report.model.attacks import AttackResult
 from mi_core.report.model.judgement import (
     Bursts,
@@ -34,37 +35,29 @@ from mi_core.report.model.judgement import (
     VerdictPart,
     judged,
 )
-from mi_core.report.model.report import QueriesPart, QueryEntry, Remark
+from mi_core.report.model.report import QueriesPart, QueryEntry
 from mi_core.report.pooling import grouped, of_all, pooled_or_none
-from mi_core.validity.candidates import flags_as_json
-from mi_core.validity.power import fpr_floor, power_as_json
+from mi_core.validity.conformal import least_flags, needed_controls
+from mi_core.validity.power import SHARES, detectable_auc, fpr_floor
 from mi_core.validity.sets.dataset import DatasetTest, Needed, dataset_test, one_sided
 from mi_core.validity.sets.share import LeastShare, least_share
 from mi_core.validity.verdict import CHOICE, GROUPS_DIFFER, Validity, cauchy_combination, holm, judge_pooled
 
-SAME_SOURCE = (
-    "The answer holds only if your images and the control images come from the same source, and the control images "
-    "were surely not trained on."
-)
-"""What a reader of an audit of candidates must believe."""
 TOP = 12  # candidates shown in a report
 _RATED = ("accuracy", "precision", "recall")  # what takes to know who is a member
 _Groups = npt.NDArray[np.int64] | None
 _IDENTITY = attrgetter("attack", "target", "output", "reference", "settings")  # what tests of one attack share
 
 
-def attack_result(entry: Mapping[str, Any], *, asked: bool) -> AttackResult:
-    """The result of an attack in one seed from its plain values; ``asked``: without what takes the truth."""
-    return part_from_json(AttackResult, {name: entry[name] for name in entry if not (asked and name in _RATED)})
+def attack_result(metrics: MembershipMetrics, *, asked: bool, **tried: Any) -> AttackResult:
+    """The result of an attack in one seed.
 
-
-def conditions_in_words(remarks: Iterable[Remark]) -> list[str]:
-    """A sentence for each remark that says what to do if the training differed."""
-    return [
-        f"{remark.n:,} images of {remark.source} were {remark.remark}."
-        for remark in remarks
-        if "; if " in remark.remark
-    ]
+    Args:
+        metrics: that it reached.
+        asked: whether candidates are judged, of which nobody knows who is a member.
+        tried: the other fields.
+    """
+    return AttackResult(**vars(metrics) | (dict.fromkeys(_RATED) if asked else {}), **tried)
 
 
 def queries_part(entries: Iterable[QueryEntry], budget: int | None = None) -> QueriesPart:
@@ -198,7 +191,7 @@ def evidence(
     if bursts is not None:
         sizes = np.bincount(np.unique(bursts, return_inverse=True)[1])
         found = Bursts(images=int(sizes[sizes > 1].sum()), scenes=int((sizes > 1).sum()))
-    power = power_as_json(candidates, controls, by=validity.by, factor=validity.factor)
+    detectable = partial(detectable_auc, candidates, controls, by=validity.by, factor=validity.factor)
     because = validity.withheld_because
     told = Evidence(
         exchangeable=because != GROUPS_DIFFER,
@@ -211,7 +204,7 @@ def evidence(
         n_candidate=counts[0],
         n_control=counts[1],
         fpr_floor=fpr_floor(controls),
-        power=part_from_json(tuple[Detectable, ...], power),
+        power=tuple(Detectable(used=share, auc=detectable(share=share)) for share in SHARES),
         withheld_because=because,
     )
     if because is not None:
@@ -258,8 +251,21 @@ def sample_answers(
         top: the first ones.
     """
     share, is_bound = test.result.best_share
-    told = flags_as_json(candidates, controls, flagged, fdr) | {"share": share, "share_is_bound": is_bound}
-    return SampleAnswers(seed=test.seed, **told, grouped=grouped, file=file, top=tuple(top))
+    least = least_flags(controls, candidates, fdr)
+    return SampleAnswers(
+        seed=test.seed,
+        fdr=fdr,
+        n_candidate=candidates,
+        n_control=controls,
+        flagged=flagged,
+        least_flags=least,
+        needed_controls=needed_controls(candidates, fdr) if least > 1 else None,
+        share=share,
+        share_is_bound=is_bound,
+        grouped=grouped,
+        file=file,
+        top=tuple(top),
+    )
 
 
 def combine_tests(

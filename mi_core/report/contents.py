@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
 from importlib import resources
 from typing import Any, TypeVar
 
 from mi_core.checks import NumericError
 from mi_core.report.model.as_json import part_as_json
-from mi_core.report.model.attacks import AttackResult, EncoderPart, InferenceRow, PooledRow, Sweep
+from mi_core.report.model.attacks import AttackResult, InferenceRow, PooledRow, Sweep
 from mi_core.report.model.report import Report
 from mi_core.report.pooling import IDENTITY, INFERRED, grouped, pool_seeds
 
@@ -103,35 +102,6 @@ def method_in_words(method: str, output: str, settings: str | None) -> str:
     return ", ".join(filter(None, (method, output, settings)))
 
 
-def known_in_words(row: PooledRow) -> str:
-    """The reference of a row's attack in words; of a shadow encoder's owner, what she does not know of the target."""
-    if row.knowledge is None:
-        words = {"known": "known samples", "nonmembers": "known non-members"}
-        words |= {"audited": "the other candidates and controls"}
-        return row.shadow or words.get(row.reference, row.reference)
-    kinds = asdict(row.knowledge)
-    unknown = [kind for kind, known in kinds.items() if not known]
-    if len(unknown) == len(kinds):
-        return f"{row.shadow}: none"
-    return f"{row.shadow}: all" + (f" but {', '.join(unknown)}" if unknown else "")
-
-
-def side_by_side(
-    rows: Iterable[PooledRow], output: str
-) -> tuple[list[str], list[tuple[str, str, dict[str, PooledRow]]]]:
-    """The attacks as columns against targets and what was known: attack names, then (target, known, row by attack).
-
-    Rows of one attack that differ by settings only keep their settings in the column's name.
-    """
-    table: dict[tuple[str, str], dict[str, PooledRow]] = {}
-    for row in final_rows(rows):
-        if row.output == output:
-            name = ", ".join(filter(None, (row.attack, row.settings)))
-            table.setdefault((row.target, known_in_words(row)), {})[name] = row
-    columns = list(dict.fromkeys(name for by_name in table.values() for name in by_name))
-    return columns, [(target, known, by_name) for (target, known), by_name in table.items()]
-
-
 def is_numeric(sweep: Sweep) -> bool:
     """True if all points of a sweep have a number as their value."""
     return all(point.value is not None for point in sweep.points)
@@ -164,16 +134,3 @@ def plain(text: Any, longest: int = LONGEST) -> str:
     line = " ".join(str(text[: 4 * longest] if isinstance(text, str) else text).split())
     shown = "".join(letter if letter.isprintable() else "\ufffd" for letter in line)
     return shown if len(shown) <= longest else f"{shown[: longest - 1]}…"
-
-
-def encoder_in_words(encoder: EncoderPart, *, epochs: bool = True) -> str:
-    """An encoder of a report: where it is from, or how it was trained.
-
-    Example:
-        >>> encoder_in_words(EncoderPart(objective="simclr", backbone="conv4", epochs=400, fingerprint="7c"))
-        'simclr, conv4, 400 epochs'
-        >>> encoder_in_words(EncoderPart(load="open_clip:ViT-B-32", weights="b.pt", fingerprint="7c"))
-        'open_clip:ViT-B-32'
-    """
-    length = f"{encoder.epochs} epochs" if epochs and encoder.epochs is not None else None
-    return encoder.load or ", ".join(filter(None, (encoder.objective, encoder.backbone, length)))

@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import Any, TypeVar
 
 from mi_core.records import Estimate
-from mi_core.report.contents import final_inferences, final_rows, method_in_words, pooled_rows
+from mi_core.report.contents import final_inferences, final_rows, pooled_rows
 from mi_core.report.model.attacks import EncoderPart
 from mi_core.report.model.defenses import (
     AttackPair,
@@ -24,7 +24,7 @@ from mi_core.report.model.defenses import (
 )
 from mi_core.report.model.report import Report
 from mi_core.report.pooling import grouped
-from mi_core.report.words.numbers import estimate, percent, rate, setting
+from mi_core.report.words.numbers import settings
 
 _Pair = TypeVar("_Pair", AttackPair, AttributePair)
 _ALIKE: Mapping[type, tuple[str, ...]] = {  # what pairs of one attack or inference have in common
@@ -109,21 +109,19 @@ class TableRow:
 
     Args:
         name, details: of the defense.
-        measure, utility, loss: of the first measure.
+        utility, loss: of the first measure.
         attack: the strongest one by AUC, with its output; accuracy, auc: what it reaches.
-        attribute: the accuracy that exceeds guessing most; inferred: what that is of.
+        attribute: the accuracy that exceeds guessing most.
     """
 
     name: str
     details: str
-    measure: str | None = None
     utility: Estimate | None = None
     loss: float | None = None
     attack: str | None = None
     accuracy: Estimate | None = None
     auc: Estimate | None = None
     attribute: Estimate | None = None
-    inferred: str | None = None
 
 
 def defense_tables(report: Report) -> list[tuple[str, list[TableRow]]]:
@@ -138,38 +136,18 @@ def _row(entry: DefenseRow, side: str) -> TableRow:
     told: dict[str, Any] = {"name": "none", "details": ""}
     if side == "defended":
         method = "" if entry.label == entry.defense else entry.defense
-        details = filter(None, (method, in_words({**entry.parameters, **entry.numbers})))
+        details = filter(None, (method, settings({**entry.parameters, **entry.numbers})))
         told = {"name": known_as(entry, entry.label), "details": ", ".join(details)}
     for first in entry.utility[:1]:
-        loss = first.loss if side == "defended" else None
-        told |= {"measure": first.measure, "utility": getattr(first, side), "loss": loss}
+        told |= {"utility": getattr(first, side), "loss": first.loss if side == "defended" else None}
     if entry.attacks:
         strongest = max(entry.attacks, key=lambda pair: float(getattr(pair, side).auc.value))
         reached = getattr(strongest, side)
         told |= {"attack": f"{strongest.attack}, {strongest.output}", "accuracy": reached.accuracy, "auc": reached.auc}
     if entry.attributes:
-        sides = [(pair, getattr(pair, side)) for pair in entry.attributes]
-        pair, found = max(sides, key=lambda one: one[1].accuracy.value - one[1].majority.value)
-        told |= {"attribute": found.accuracy, "inferred": f"{pair.attribute}, {pair.output}"}
+        inferred = [getattr(pair, side) for pair in entry.attributes]
+        told["attribute"] = max(inferred, key=lambda one: one.accuracy.value - one.majority.value).accuracy
     return TableRow(**told)
-
-
-METRICS = {"auc": "AUC", "accuracy": "accuracy"}
-
-
-def in_words(parameters: Mapping[str, Any]) -> str:
-    """Parameters by the last part of their names.
-
-    Example:
-        >>> in_words({"defenses.0.settings.scale": 0.0213, "defenses.0.epoch": 10})
-        'scale 0.0213, epoch 10'
-    """
-    return ", ".join(setting(*one) for one in parameters.items())
-
-
-def leaking(search: Tuning) -> str:
-    """Whose upper end the leak is, in words."""
-    return f"strongest attack's {METRICS[search.metric]}" if search.hides is None else "strongest inference's accuracy"
 
 
 def front_of(search: Tuning) -> list[TrialRow]:
@@ -180,37 +158,3 @@ def front_of(search: Tuning) -> list[TrialRow]:
 def loss_of(trial: Trial | TrialRow) -> float:
     """The utility that a trial loses; a failed one, and the encoder without a defense, have no such number."""
     return trial.utility_loss or 0.0
-
-
-def sentence(search: Tuning) -> str:
-    """The choice, and its worth on images that the search never looked at."""
-    winner, bare = search.winner, search.without.final
-    final = winner.final
-    within = "" if winner.within else " No trial stayed below it; this one leaks least."
-    missed = winner.within and final.leak > search.allowed
-    again = " Its upper end is above what was allowed: these images do not confirm the choice." if missed else ""
-    return (
-        f"Chosen of {search.trials} trials ({search.failed} failed, {search.cut} stopped early): "
-        f"{in_words(winner.parameters)}. The {leaking(search)} was allowed an upper end of "
-        f"{rate(search.allowed, 2)}.{within} On images held back, the defense costs "
-        f"{percent(round(loss_of(final), 3))} of the utility ({search.measure} {estimate(final.utility.reached)} "
-        f"instead of {estimate(bare.utility.reached)}). "
-        f"{_leak_in_words(search, final, bare)}{again} In the search, the loss "
-        f"was {percent(round(loss_of(winner.search), 3))} and the upper end {rate(winner.search.leak)}."
-    )
-
-
-def _leak_in_words(search: Tuning, final: Trial, bare: Trial) -> str:
-    """The result of the strongest attacks on images held back, with the defense and without it."""
-    defended, plain = (
-        max((row.reached for row in side.attacks), key=lambda reached: reached.high) for side in (final, bare)
-    )
-    if search.hides is None:
-        return f"The strongest attack reaches {estimate(defended)} instead of {estimate(plain)}."
-    told, before = (max(side.inferences, key=lambda row: row.accuracy.high) for side in (final, bare))
-    return (
-        f"The strongest inference ({method_in_words(told.attribute, told.output, told.settings)}) is right for "
-        f"{estimate(told.accuracy)} instead of {estimate(before.accuracy)}; guessing is right for "
-        f"{estimate(told.majority)}. The strongest attack on membership reaches {estimate(defended)} instead of "
-        f"{estimate(plain)} ({METRICS[search.metric]})."
-    )

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import attrgetter
 from typing import Any, TypeVar
 
 from mi_core.metrics.membership import ClassResult
 from mi_core.metrics.pooled import pool, pooled_count
 from mi_core.records import Estimate
-from mi_core.report.model.attacks import AttackQueries, AttackResult, ClassRow, InferenceRow, PooledRow
+from mi_core.report.model.attacks import (
+    AttackQueries,
+    AttackResult,
+    ClassRow,
+    InferenceResult,
+    InferenceRow,
+    PooledRow,
+)
 from mi_core.report.model.judgement import AttackLimits, Bound
 
 IDENTITY = ("attack", "target", "shadow", "output", "reference", "settings", "epoch")
@@ -21,7 +28,7 @@ INFERRED = ("attribute", "target", "output", "settings", "epoch")
 _ESTIMATES = ("accuracy", "precision", "recall", "auc")
 _T = TypeVar("_T")
 _Key = TypeVar("_Key")
-_Result = TypeVar("_Result", "AttackResult", "InferenceResult")
+_Result = TypeVar("_Result", AttackResult, InferenceResult)
 
 
 def grouped(items: Iterable[_T], key: Callable[[_T], _Key]) -> dict[_Key, list[_T]]:
@@ -30,31 +37,6 @@ def grouped(items: Iterable[_T], key: Callable[[_T], _Key]) -> dict[_Key, list[_
     for item in items:
         groups.setdefault(key(item), []).append(item)
     return groups
-
-
-@dataclass(frozen=True, kw_only=True)
-class InferenceResult:
-    """An attribute told from embeddings in one seed.
-
-    Args:
-        values: number of values of the attribute.
-        n_auxiliary: samples whose attribute the attacker knew.
-        overlap, auxiliary_overlap: of the attacked samples and of the known ones, as `mi_core.metrics.pooled.pool`.
-    """
-
-    attribute: str
-    target: str
-    output: str
-    settings: str | None = None
-    epoch: int
-    seed: int
-    values: int
-    n_auxiliary: int
-    accuracy: Estimate
-    auxiliary_accuracy: Estimate | None = None
-    majority: Estimate
-    overlap: float = 0.0
-    auxiliary_overlap: float = 0.0
 
 
 def pool_seeds(attacks: Iterable[AttackResult], *, overlap: float = 0.0) -> tuple[PooledRow, ...]:

@@ -21,7 +21,7 @@ from mi_core.report.contents import final_rows, schema
 from mi_core.report.model.as_json import given_values, part_as_json, part_from_json
 from mi_core.report.model.judgement import VerdictPart
 from mi_core.report.model.report import Report
-from mi_core.report.words.wording import RULE as RULE_IN_WORDS
+from mi_core.report.words.sentences import say
 from mi_core.validity.verdict import FACTOR, LEVEL, Validity
 
 TYPE = "https://in-toto.io/Statement/v1"
@@ -110,7 +110,7 @@ def judged(verdict: VerdictPart | None) -> Part:
 
 def rule(factor: float | None) -> Part:
     """The rule of the verdict, in words, with its numbers; ``factor``: least robustness of a leak, None: the usual."""
-    return {"text": RULE_IN_WORDS, "confidence": 0.95, "level": LEVEL, "factor": FACTOR if factor is None else factor}
+    return {"text": say("rule"), "confidence": 0.95, "level": LEVEL, "factor": FACTOR if factor is None else factor}
 
 
 def verdict_by_rule(found: Mapping[str, Any]) -> tuple[str, str | None]:

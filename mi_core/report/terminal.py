@@ -13,24 +13,22 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from mi_core.report import defenses
 from mi_core.report.contents import (
     carried_rates,
     final_inferences,
     final_rows,
-    known_in_words,
     pooled_rows,
     primary_row,
 )
-from mi_core.report.defenses import TableRow, defense_tables
+from mi_core.report.defenses import TableRow, defense_tables, front_of, loss_of
 from mi_core.report.model.attacks import InferenceRow, PooledRow, Sweep
 from mi_core.report.model.defenses import Tuning
 from mi_core.report.model.judgement import Evidence
 from mi_core.report.model.report import Report
 from mi_core.report.pooling import grouped
-from mi_core.report.words import evidence, wording
-from mi_core.report.words.numbers import DAGGER, count, duration, estimate, percent, rate
-from mi_core.report.words.sides import Sides, measured_by, rate_or_share, share_found, sides_of, unsupported
+from mi_core.report.words import wording
+from mi_core.report.words.numbers import DAGGER, count, duration, estimate, percent, rate, settings
+from mi_core.report.words.sentences import Sides, measured_by, rate_or_share, say, share_found, sides_of
 
 _TRIALS = 12  # shown of a search
 _STYLES = {"leak": "bold red", "confounded": "bold yellow", "no-evidence": "bold cyan", "undecided": "bold"}
@@ -77,7 +75,9 @@ def terminal_table(report: Report, *, whole: bool = True) -> RenderableType:
     if not whole:
         place = None if lead is None else (lead.target, lead.output)
         shown = [row for row in pooled_rows(report) if place in (None, (row.target, row.output))]
-        return Group(*parts, *_attacks(shown, sides_of(report)), *_elsewhere(report, shown))
+        elsewhere = say("elsewhere", report, len(shown) < len(pooled_rows(report)))
+        more = [Text(f"{elsewhere}\n", style="dim")] if elsewhere else []
+        return Group(*parts, *_attacks(shown, sides_of(report)), *more)
     if report.evidence is not None:
         parts.append(_evidence(report, report.evidence))
     parts += _attacks(pooled_rows(report), sides_of(report))
@@ -91,23 +91,6 @@ def terminal_table(report: Report, *, whole: bool = True) -> RenderableType:
     if report.timings:
         parts.append(_timings(report.timings, wording.stages(report)))
     return Group(*parts)
-
-
-def _elsewhere(report: Report, shown: Sequence[PooledRow]) -> list[RenderableType]:
-    """The names of what the terminal leaves to the report."""
-    others = len({(row.target, row.output) for row in pooled_rows(report)}) - 1
-    parts = {
-        "other outputs": len(shown) < len(pooled_rows(report)) and others > 0,
-        "candidates against controls": report.evidence is not None,
-        "sweeps": bool(report.sweeps),
-        "attributes": bool(report.attribute_inference),
-        "defenses": bool(report.defenses),
-        "search": report.tuning is not None,
-        "utility": any(encoder.utility is not None for encoder in report.encoders.values()),
-        "time": bool(report.timings),
-    }
-    names = [name for name, there in parts.items() if there]
-    return [Text(f"In the report, and here with -v: {', '.join(names)}.\n", style="dim")] if names else []
 
 
 def _head(answer: wording.Answer) -> Text:
@@ -141,34 +124,30 @@ def _section(heading: str, lines: Iterable[str]) -> Group:
 
 def _questions(report: Report) -> Iterator[Group]:
     """The questions beside the verdict that the run asked: limits of attacks, memorisation, promises of privacy."""
-    limits = [f"{one.target}: {evidence.bound_sentence(one)} {evidence.bound_basis(one)}" for one in report.bounds]
+    limits = [f"{one.target}: {say('bound', one)} {say('bound_basis', one)}".rstrip() for one in report.bounds]
     kept = [
-        f"{evidence.measurement(one)}: {evidence.mean_sentence(one)} {evidence.single_sentence(one)}"
+        f"{say('memorised_by', one)}: {say('memorised', one)} {say('memorised_singly', one)}"
         for one in report.memorisation
     ]
-    guessed = [
-        f"{one.target}: {evidence.promise_sentence(one)} {evidence.promise_basis(one)}" for one in report.dp_audit
-    ]
+    guessed = [f"{one.target}: {say('promise', one)} {say('promise_basis', one)}" for one in report.dp_audit]
     for heading, lines, meaning in (
-        (evidence.BOUND_HEADING, limits, evidence.BOUND),
-        ("Memorisation of single images", kept, evidence.MEMORISATION),
-        ("Promise of differential privacy", guessed, evidence.PROMISE),
+        (say("bound_heading"), limits, "about_bounds"),
+        ("Memorisation of single images", kept, "about_memorisation"),
+        ("Promise of differential privacy", guessed, "about_promises"),
     ):
         if lines:
-            yield _section(heading, [*map(str.rstrip, lines), meaning])
+            yield _section(heading, [*lines, say(meaning)])
 
 
 def _evidence(report: Report, proved: Evidence) -> Group:
     """Candidates as a whole by the primary attack, single ones, and what could be seen at all."""
     sides = sides_of(report)
-    believed, power = evidence.believed(report, proved), evidence.power_sentence(report, proved)
-    if proved.withheld_because is not None:
-        lines = [believed, power]
-    else:
-        lines = [evidence.dataset_sentence(row, sides) for row in proved.tests if row.primary]
-        lines += [evidence.samples_sentence(samples, sides) for samples in proved.samples[:1]]
-        lines += [power, believed]
-    return _section(evidence.heading(sides), filter(None, lines))
+    lines = [say("believed", report, proved), say("power", report, proved)]
+    if proved.withheld_because is None:
+        lines.reverse()
+        lines[:0] = [say("flagged", samples, sides) for samples in proved.samples[:1]]
+        lines[:0] = [say("whole", row, sides) for row in proved.tests if row.primary]
+    return _section(say("candidates_heading", sides), filter(None, lines))
 
 
 def _attacks(rows: Sequence[PooledRow], sides: Sides) -> list[RenderableType]:
@@ -187,7 +166,7 @@ def _attacks(rows: Sequence[PooledRow], sides: Sides) -> list[RenderableType]:
             marked = marked or any(entry is not None and not entry.supported for entry in rates)
             name = Text(row.attack, style="bold" if row is lead else "")
             if several[row.attack] > 1:
-                name.append(f"\n  {row.settings or known_in_words(row)}", style="dim")
+                name.append(f"\n  {row.settings or say('known', row)}", style="dim")
             numbers = [
                 *(estimate(getattr(row, part)) for part in (*rated, "auc")),
                 *("" if entry is None else rate_or_share(entry, sides) for entry in rates),
@@ -195,7 +174,7 @@ def _attacks(rows: Sequence[PooledRow], sides: Sides) -> list[RenderableType]:
             table.add_row(name, *numbers, count(row.auc.n))
         tables.append(table)
     if marked:
-        tables.append(Text(f"{DAGGER} {unsupported(sides)}\n", style="dim"))
+        tables.append(Text(f"{DAGGER} {say('unsupported', sides)}\n", style="dim"))
     return tables
 
 
@@ -207,7 +186,9 @@ def _sweep(sweep: Sweep, lead: PooledRow | None) -> Table | None:
     if len({getattr(row, measure).value for _, row in rows}) < 2:
         return None
     shown = dict.fromkeys((measure, "auc"))
-    table = _table(f"Sweep of {sweep.name}: {attack}", ["point", *(defenses.METRICS[name] for name in shown), "images"])
+    table = _table(
+        f"Sweep of {sweep.name}: {attack}", ["point", *("AUC" if name == "auc" else name for name in shown), "images"]
+    )
     for label, row in rows:
         table.add_row(label, *(estimate(getattr(row, name)) for name in shown), count(row.auc.n))
     return table
@@ -238,13 +219,13 @@ def tuning_table(search: Tuning) -> RenderableType:
     metric, kind = (search.metric, "attack") if search.hides is None else ("accuracy", "inference")
     columns = ["parameters", "utility lost", f"{metric}, upper end", f"strongest {kind}"]
     table = _table(f"Search on {search.target}: trials that no other trial beats", columns)
-    front = defenses.front_of(search)
+    front = front_of(search)
     for row in front[:_TRIALS]:
-        parameters = Text(defenses.in_words(row.parameters), style="bold" if row.winner else "")
-        lost = percent(round(defenses.loss_of(row), 3))
+        parameters = Text(settings(row.parameters), style="bold" if row.winner else "")
+        lost = percent(round(loss_of(row), 3))
         table.add_row(parameters, lost, rate(row.leak or 0.0), row.strongest or "")
     more = [Text(f"and {len(front) - _TRIALS} more in tune/trials.parquet", style="dim")]
-    return Group(table, *(more if len(front) > _TRIALS else []), Text(defenses.sentence(search)))
+    return Group(table, *(more if len(front) > _TRIALS else []), Text(say("search", search)))
 
 
 def _timings(timings: Mapping[str, float], stages: Mapping[str, str]) -> Table:

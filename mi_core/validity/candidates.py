@@ -25,14 +25,13 @@ scores of an attack that sees nothing and a share of .1, the highest is .19 on a
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from mi_core.checks import ShapeError, check_finite, check_range, check_shape
 from mi_core.records import BoolArray, FloatArray
-from mi_core.validity.conformal import conformal_p_values, flagged_at, least_flags, needed_controls, q_values
+from mi_core.validity.conformal import conformal_p_values, flagged_at, q_values
 
 FOLDS = 5
 _SMALLEST = 1e-12  # below every share of candidates that a fit can give and that matters
@@ -154,16 +153,3 @@ def answers_of(
     probable = posterior(inside, outside, share, seed=seed)
     controls = len(outside if of_controls is None else np.unique(of_controls))
     return CandidateAnswers(inside, p_values, q, flagged_at(q, fdr), probable, controls, fdr)
-
-
-def flags_as_json(candidates: int, controls: int, flagged: int, fdr: float) -> dict[str, Any]:
-    """How many candidates were flagged, and how many would have to be, as report.json has it."""
-    least = least_flags(controls, candidates, fdr)
-    return {
-        "fdr": fdr,
-        "n_candidate": candidates,
-        "n_control": controls,
-        "flagged": flagged,
-        "least_flags": least,
-        **({"needed_controls": needed_controls(candidates, fdr)} if least > 1 else {}),
-    }

@@ -110,12 +110,6 @@ def detectable_auc(
     return float(brentq(excess, 0.5, 1.0, xtol=5e-4)) if excess(1.0) >= 0 else None
 
 
-def power_as_json(n_candidate: int, n_control: int, *, by: str, factor: float) -> list[dict[str, float]]:
-    """`detectable_auc` at each of `SHARES`, as report.json has it; ``auc`` is absent where there is none."""
-    found = [(share, detectable_auc(n_candidate, n_control, share=share, by=by, factor=factor)) for share in SHARES]
-    return [{"used": share} | ({} if auc is None else {"auc": auc}) for share, auc in found]
-
-
 def needed_images(auc: float, *, by: str = CHOICE, factor: float = FACTOR) -> int | None:
     """How many candidates, and as many controls, it takes to say ``leak`` of an AUC with the chance `POWER`.
 

@@ -15,8 +15,9 @@ from mi_core.attacks.base import Attack, NotApplicable
 from mi_core.attacks.shadows import join_shadows
 from mi_core.features.sequential import SequentialSimilarity, StoppingRule
 from mi_core.records import BoolArray, Features, LabelledFeatures, among
+from mi_core.report.model.attacks import AttackQueries
 from mi_core.validity.unseen import Calibration, Scale, mean_of_unseen
-from pipelines.attack.results import Task
+from pipelines.attack.results import Result, Task
 from pipelines.config.sections.encoders import TrainedConfig
 from pipelines.data.draw.parts import members_of, number_of, seen_by
 from pipelines.data.draw.splits import Splits, in_roles
@@ -255,7 +256,7 @@ def _seen(splits: Splits, encoder: Encoder, ids: npt.NDArray[np.str_]) -> BoolAr
     return seen_by(splits, encoder.settings, encoder.seed, encoder.nonce, ids.tolist())
 
 
-def describe(task: Task, fitted: Fitted | None, scored: Scored) -> dict[str, Any]:
+def describe(task: Task, fitted: Fitted | None, scored: Scored) -> Result:
     """The description of an attack in its result, besides its scores.
 
     Args:
@@ -273,20 +274,23 @@ def describe(task: Task, fitted: Fitted | None, scored: Scored) -> dict[str, Any
     training = 0
     if fitted is not None and not item.audited:  # audited samples are queried once
         training = queries * fitted.samples + (fitted.anchors + method.bank_size) * each
-    told: dict[str, float] = {"per_sample": queries, "attack_training": training, "evaluation": evaluation}
-    if reading.queries[0].stopping is not None and scored.samples:
-        told["mean_per_sample"] = evaluation / scored.samples
-    return {
-        "attack": attack.attack,
-        "target": attack.target,
-        "reference": attack.reference,
-        "output": judge.output,
-        "epoch": judge.epoch,
-        "seed": judge.seed,
-        "position": judge.position,
-        "parameters": asdict(attack.parameters()),
-        "queries": told,
-    }
+    stopped = reading.queries[0].stopping is not None and scored.samples
+    return Result(
+        attack=attack.attack,
+        target=attack.target,
+        reference=attack.reference,
+        output=judge.output,
+        epoch=judge.epoch,
+        seed=judge.seed,
+        position=judge.position,
+        parameters=asdict(attack.parameters()),
+        queries=AttackQueries(
+            per_sample=queries,
+            attack_training=training,
+            evaluation=evaluation,
+            mean_per_sample=evaluation / scored.samples if stopped else None,
+        ),
+    )
 
 
 def state_bytes(method: Attack) -> bytes:

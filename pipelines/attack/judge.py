@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,12 +18,11 @@ from mi_core.attacks.memorisation import MemorisationAttack
 from mi_core.metrics.membership import evaluate
 from mi_core.records import BoolArray, Estimate, FloatArray
 from mi_core.report.build import SetTest
-from mi_core.report.model.as_json import part_as_json
 from mi_core.validity.conformal import q_values
 from mi_core.validity.sets.dataset import one_sided
 from mi_core.validity.sets.share import effective_size, share_used
 from pipelines.attack.fit import FITTED, Fitted, names_of
-from pipelines.attack.results import Task
+from pipelines.attack.results import Result, Task, write_result
 from pipelines.attack.scores import groups_in, judged
 from pipelines.data.draw.splits import Splits
 from pipelines.extract.features import read
@@ -34,7 +32,7 @@ MEMORISED = "memorisation.parquet"
 _Groups = npt.NDArray[np.int64] | None
 
 
-def judge(task: Task, fitted: Fitted, result: dict[str, Any], begun: float) -> None:
+def judge(task: Task, fitted: Fitted, result: Result, begun: float) -> None:
     """Write the result of an attack.
 
     Args:
@@ -46,16 +44,14 @@ def judge(task: Task, fitted: Fitted, result: dict[str, Any], begun: float) -> N
     method, table = fitted.method, judged(task, ("score", "member", "group", "control"))
     scores, member, groups = np.asarray(table["score"]), np.asarray(table["member"]), groups_in(table)
     metrics = evaluate(scores, member, method.threshold, seed=task.judge.seed, groups=groups)
-    if task.judge.fold == "all" and task.judge.last:
+    whole, evidence = task.judge.fold == "all", None
+    if whole and task.judge.last:
         control = np.asarray(table["control"]) if "control" in table.column_names else None
-        result["evidence"] = part_as_json(_set_test(task, method, scores, control, member, groups))
-    mean = _write_memorised(task, method) if task.judge.fold == "all" else None
-    if mean is not None:
-        result["memorisation"] = mean.as_json()
-    result["seconds"] = round(time.time() - begun, 3)
-    result["seconds_fit"] = round(fitted.seconds, 3)
-    result["metrics"] = metrics.as_json()
-    storage.write_json(f"{task.path}/result.json", result)
+        evidence = _set_test(task, method, scores, control, member, groups)
+    mean = _write_memorised(task, method) if whole else None
+    seconds = round(time.time() - begun, 3)
+    found = replace(result, evidence=evidence, memorisation=mean, metrics=metrics)
+    write_result(task, replace(found, seconds=seconds, seconds_fit=round(fitted.seconds, 3)))
 
 
 def _set_test(

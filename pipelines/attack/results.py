@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
+from mi_core.metrics.membership import MembershipMetrics
+from mi_core.records import Estimate
+from mi_core.report.build import SetTest
+from mi_core.report.model.as_json import part_as_json, part_from_json
+from mi_core.report.model.attacks import AttackQueries
 from pipelines.config.sections.attacks import AttackConfig
 from pipelines.config.sections.parameters import told_apart
 from pipelines.data.plans import Planned
@@ -38,17 +43,54 @@ def tasks(planned: Planned) -> list[Task]:
     return [Task(judge, planned.folder) for judge in planned.plan.judges]
 
 
-def result_of(task: Task) -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """The result of an attack, as its file in the run folder has it.
+
+    Args:
+        attack, target, reference, output, epoch, seed, position, parameters: what was tried.
+        queries: spent.
+        scored: samples; metrics: of those that are judged, None where the attack does not apply.
+        evidence: of the candidates as a set; memorisation: the mean; None where it was not measured.
+        seconds: of fit and scores; seconds_fit: of the fit.
+        not_applicable: why there is nothing to read; control_not_applicable: the same on the reference encoders.
+    """
+
+    attack: str = ""
+    target: str = ""
+    reference: str = ""
+    output: str = ""
+    epoch: int = 0
+    seed: int | None = None
+    position: int | None = None
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    queries: AttackQueries | None = None
+    control_not_applicable: str | None = None
+    scored: int = 0
+    evidence: SetTest | None = None
+    memorisation: Estimate | None = None
+    seconds: float | None = None
+    seconds_fit: float | None = None
+    metrics: MembershipMetrics | None = None
+    not_applicable: str | None = None
+
+
+def write_result(task: Task, result: Result) -> None:
+    """Write the result of an attack."""
+    storage.write_json(f"{task.path}/result.json", part_as_json(result))
+
+
+def result_of(task: Task) -> Result:
     """Result of an attack.
 
     Raises:
         UserError: it has not run.
+        TypeError: the file is damaged.
     """
     path = f"{task.path}/result.json"
     if not storage.exists(path):
         raise UserError(f"{path} is missing; run the attack stage first")
-    result: dict[str, Any] = storage.read_json(path)
-    return result
+    return part_from_json(Result, storage.read_json(path))
 
 
 def settings_of(attack: AttackConfig, others: Iterable[AttackConfig]) -> str:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 from mi_core.attacks.base import NotApplicable
 from pipelines.attack.canaries import score_canaries
 from pipelines.attack.fit import Fitted, Scored, describe, divisible, fit, score, state_bytes
 from pipelines.attack.judge import judge
-from pipelines.attack.results import Task
+from pipelines.attack.results import Task, write_result
 from pipelines.attack.scores import part_path, scores_folder
 from pipelines.data.database import parts
 from pipelines.data.draw.parts import number_of
@@ -127,9 +128,9 @@ def _finish(task: Task, fitted: Fitted, parts: Sequence[Scored], begun: float) -
     whole = Scored(sum(part.samples for part in counted), spent, counted[0].anchors)
     result = describe(task, fitted, whole)
     if fault := next((part.control_fault for part in counted if part.control_fault), ""):
-        result["control_not_applicable"] = fault
-    judge(task, fitted, result | {"scored": whole.samples}, begun)
+        result = replace(result, control_not_applicable=fault)
+    judge(task, fitted, replace(result, scored=whole.samples), begun)
 
 
 def _say_not_applicable(task: Task, fitted: Fitted | None, why: str) -> None:
-    storage.write_json(f"{task.path}/result.json", describe(task, fitted, Scored()) | {"not_applicable": why})
+    write_result(task, replace(describe(task, fitted, Scored()), not_applicable=why))

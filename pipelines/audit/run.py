@@ -47,6 +47,7 @@ from pipelines.plan.rules import ThreatModel
 from pipelines.plan.written import plan_digest, write_plans
 from pipelines.pretrain import run as pretrain
 from pipelines.report import run as report
+from pipelines.report.finished import FinishedRun
 from pipelines.report.run import hand_over
 from pipelines.run import registration
 from pipelines.run.folder import FINISHED, PROGRESS, STAGES, RunFolder
@@ -128,9 +129,10 @@ def run(
                 elif stage == "report":
                     for _, place in runs:
                         registration.write_down(place, LOOK, {"command": command})
-                    mapped(report.run, runs[1:], "points", "reports of sweeps")
+                    whole, *swept = [FinishedRun.of(*one, planned) for one in runs]
+                    mapped(report.run, [(one,) for one in swept], "points", "reports of sweeps")
                     with step("tables and figures"):
-                        report.run(config, folder, points(config, folder))
+                        report.run(whole, points(config, folder))
                 else:
                     if stage == "extract":
                         for _, place in runs:

@@ -62,11 +62,10 @@ def forget(
     json: Annotated[str | None, typer.Option("--json", help="Write what was found to a file.", metavar="FILE")] = None,
 ) -> None:
     """Judge whether an encoder forgot images: the same audit before and after. RUN:ENCODER names one of several."""
-    from mi_core.report.words.forgetting import table
-    from pipelines.report.forget import forget as judged
+    from pipelines.report import forget as forgetting
 
-    found = judged(before, after, retrained, tolerance=tolerance, kept=kept)
-    output.print(table(found))
+    found = forgetting.forget(before, after, retrained, tolerance=tolerance, kept=kept)
+    output.print(forgetting.table(found))
     if json is not None:
         storage.write_json(storage.target(json), found)
 

@@ -20,6 +20,7 @@ from mi_core.report.model.attacks import (
     Classifier,
     CurvePoint,
     EncoderPart,
+    Knowledge,
     MethodPart,
     NotApplicable,
     SeedEncoder,
@@ -55,35 +56,29 @@ PROMISED = frozenset({"epsilon", "epsilon_rdp", "delta", "gamma"})
 def attack_results(run: FinishedRun) -> Iterator[AttackResult]:
     """The results of the attacks that apply."""
     for task, result in run.applying():
-        attack = task.judge.attack
-        shadows, known, settings = (
-            ThreatModel(run.config).shadows_of(attack),
-            knowledge(run.config, attack),
-            run.settings(attack),
+        judge, attack = task.judge, task.judge.attack
+        assert result.metrics is not None
+        shadow = attack.reference if run.threat.shadows_of(attack) else None
+        kind = SHADOW if shadow in run.config.encoders else SHADOWS
+        yield attack_result(
+            result.metrics,
+            asked=run.threat.is_membership_unknown,
+            **run.tried(task),
+            epoch=judge.epoch,
+            reference=attack.reference if shadow is None else kind,
+            shadow=shadow,
+            knowledge=knowledge(run.config, attack),
+            queries=result.queries,
+            seconds=result.seconds,
+            primary=judge.primary,
         )
-        kind = SHADOW if attack.reference in run.config.encoders else SHADOWS
-        entry = {
-            **{name: result[name] for name in ("attack", "target", "output", "seed", "epoch", "queries", "seconds")},
-            "reference": kind if shadows else attack.reference,
-            **result["metrics"],
-            **({"shadow": result["reference"]} if shadows else {}),
-            **({"knowledge": known} if known else {}),
-            **({"settings": settings} if settings else {}),
-            "primary": task.judge.primary,
-        }
-        yield attack_result(entry, asked=ThreatModel(run.config).is_membership_unknown)
 
 
 def not_applicable(run: FinishedRun) -> Iterator[NotApplicable]:
     """Attacks that found nothing to read."""
     for task in run.tasks():
-        result = result_of(task)
-        if "not_applicable" in result:
-            yield NotApplicable(
-                **{name: result[name] for name in ("attack", "target", "output", "epoch", "seed")},
-                settings=run.settings(task.judge.attack),
-                reason=result["not_applicable"],
-            )
+        if (reason := result_of(task).not_applicable) is not None:
+            yield NotApplicable(**run.tried(task), epoch=task.judge.epoch, reason=reason)
 
 
 def method_part(run: FinishedRun, name: str) -> MethodPart:
@@ -98,7 +93,7 @@ def method_part(run: FinishedRun, name: str) -> MethodPart:
     return MethodPart(threat_model=method.threat_model, source=method.source, queries_per_sample=per_sample)
 
 
-def knowledge(config: RunConfig, attack: AttackConfig) -> dict[str, bool] | None:
+def knowledge(config: RunConfig, attack: AttackConfig) -> Knowledge | None:
     """What the owner of a shadow knows of the target, by the two encoders of a config; None: there is no shadow."""
     shadows, target = ThreatModel(config).shadows_of(attack), config.encoders[attack.target]
     shadow = config.encoders[shadows[0]] if shadows else None
@@ -113,11 +108,11 @@ def knowledge(config: RunConfig, attack: AttackConfig) -> dict[str, bool] | None
         }
         for name in (shadows[0], attack.target)
     )
-    return {
-        "distribution": own == other,
-        "architecture": shadow.backbone == target.backbone,
-        "algorithm": shadow.objective == target.objective,
-    }
+    return Knowledge(
+        distribution=own == other,
+        architecture=shadow.backbone == target.backbone,
+        algorithm=shadow.objective == target.objective,
+    )
 
 
 def memorised(run: FinishedRun) -> tuple[Memorisation, ...]:
@@ -128,9 +123,9 @@ def memorised(run: FinishedRun) -> tuple[Memorisation, ...]:
     found: dict[str, Memorisation] = {}
     for task, result in run.applying():
         judge, attack = task.judge, task.judge.attack
-        if not judge.last or "memorisation" not in result:
+        if not judge.last or result.memorisation is None:
             continue
-        shadows = ThreatModel(run.config).shadows_of(attack)
+        shadows = run.threat.shadows_of(attack)
         measured = str((attack.attack, shadows, judge.output, judge.seed, str(attack.parameters())))
         if measured in found:
             continue
@@ -140,10 +135,10 @@ def memorised(run: FinishedRun) -> tuple[Memorisation, ...]:
             shadow=attack.reference,
             settings=run.settings(attack),
             output=judge.output,
-            epoch=ThreatModel(run.config).epoch_beside(shadows[0], judge.epoch),
+            epoch=run.threat.epoch_beside(shadows[0], judge.epoch),
             seed=judge.seed,
             pairs=table["shadows_in"][0].as_py(),
-            mean=Estimate.from_json(result["memorisation"]),
+            mean=result.memorisation,
             memorised=int(flagged_at(np.asarray(table["q_value"]), fdr).sum()),
             fdr=fdr,
             top=tuple(
@@ -230,7 +225,7 @@ def _promise(run: FinishedRun, target: str) -> Promise | None:
     chosen, encoder = run.config.dp_audit, run.config.encoders[target]
     if chosen is not None and chosen.epsilon is not None:
         by_config = Promise(epsilon=chosen.epsilon, delta=chosen.delta or 0.0, by="config")
-        return by_config if target in ThreatModel(run.config).promising_encoders else None
+        return by_config if target in run.threat.promising_encoders else None
     if not isinstance(encoder, DefendedConfig):
         return None
     numbers = [describe(run.folder.seed(seed), target).record.defense for seed in run.config.seeds]
@@ -246,7 +241,7 @@ def _promise(run: FinishedRun, target: str) -> Promise | None:
 
 def encoder_part(run: FinishedRun, name: str) -> EncoderPart:
     """An encoder over seeds; its fingerprint is that of the last epoch that is attacked."""
-    encoder, epochs = run.config.encoders[name], ThreatModel(run.config).attacked_epochs(name)
+    encoder, epochs = run.config.encoders[name], run.threat.attacked_epochs(name)
     places = [place for _, place in run.planned]
     records = [describe(place, name).record for place in places]
     per_seed = tuple(
@@ -269,7 +264,7 @@ def encoder_part(run: FinishedRun, name: str) -> EncoderPart:
             "epochs": encoder.epochs,
             "train_on": ", ".join(encoder.train_on) + (f", after {encoder.start}" if encoder.start else ""),
         }
-    curve = utility_curve(places, name, epochs, run.overlap_of(ThreatModel(run.config).utility_roles(name)[1]))
+    curve = utility_curve(places, name, epochs, run.overlap_of(run.threat.utility_roles(name)[1]))
     return EncoderPart(
         **origin,
         fingerprint=per_seed[0].fingerprint,
@@ -309,7 +304,7 @@ def classifier_part(run: FinishedRun, name: str, epoch: int) -> Classifier | Non
     found = [storage.read_json(utility_path(place, name, epoch)).get("classifier") for _, place in run.planned]
     if None in found:
         return None
-    train, test = map(run.overlap_of, ThreatModel(run.config).classifier_roles(name))
+    train, test = map(run.overlap_of, run.threat.classifier_roles(name))
     again = {"train_accuracy": train, "test_accuracy": test, "overfitting": max(train, test)}
     return Classifier(
         **{

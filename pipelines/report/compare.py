@@ -14,14 +14,14 @@ from rich.text import Text
 
 from mi_core.metrics.pooled import difference
 from mi_core.records import Estimate
-from mi_core.report.contents import encoder_in_words, fault_of, final_rows, known_in_words, pooled_rows, primary_row
+from mi_core.report.contents import fault_of, final_rows, pooled_rows, primary_row
 from mi_core.report.defenses import defense_tables, measures
 from mi_core.report.model.as_json import given_values, part_as_json, part_from_json
 from mi_core.report.model.attacks import EncoderPart, PooledRow
 from mi_core.report.model.report import Report, report_from_json
 from mi_core.report.words.numbers import DAGGER, count, estimate, percent
-from mi_core.report.words.sides import share_found, sides_by, unsupported
-from mi_core.report.words.wording import TITLES, probe
+from mi_core.report.words.sentences import checks, say, share_found, sides_by
+from mi_core.report.words.wording import TITLES
 from pipelines.config.roles import CANDIDATE_ROLES, KNOWN_ROLES, TARGET_ROLES
 from pipelines.errors import UserError
 from pipelines.files import storage
@@ -31,26 +31,6 @@ Row = dict[str, Any]
 SIDES = ("first", "second")
 FPR = "0.01"
 _SAME = ("attack", "target", "output", "reference", "shadow", "settings", "epoch")
-_MEASURED = {
-    "attack_auc": "AUC of the primary attack",
-    "blind_auc": "AUC of the blind classifier",
-    "control_auc": "AUC on the reference encoders",
-    "delta_auc": "attack minus blind",
-    "delta_control_auc": "target minus control",
-}
-_REMARK = (
-    "Differences are second minus first. Their intervals take the two runs for independent (the root of the summed "
-    "squared standard errors, read off the bounds of both intervals). {} No interval covers how much another training "
-    "of the same encoders would differ."
-)
-_INDEPENDENT = {
-    "none": "That holds if no image was audited in both; the reports only tell that no role is the same.",
-    "some": "But the runs share images, so they are not: the intervals are too wide where both AUCs err alike on what "
-    "is shared, and not valid where they err in opposite ways.",
-    "all": "But both runs audited the same images, and a paired test on their scores would be sharper: the intervals "
-    "are conservative, too wide, where both AUCs err alike on the images, as two runs of one attack mostly do, and not "
-    "valid where they err in opposite ways.",
-}
 _SUFFIX = ".json"  # of a report that is named by itself
 _LONGEST = 60  # letters of a config's value in a table
 
@@ -118,7 +98,7 @@ def leak_difference(baseline: Report, report: Report) -> Estimate | None:
 
 def _side_by_side(folders: Sequence[str], reports: Sequence[Report]) -> Row:
     first, second = reports
-    judged = [{name: getattr(report.judged, name) for name in _MEASURED} for report in reports]
+    judged = [{name: getattr(report.judged, name) for name in checks("compared")} for report in reports]
     utility = [{name: measures(encoder) for name, encoder in report.encoders.items()} for report in reports]
     defenses = [
         {
@@ -184,7 +164,7 @@ def _mates(first: Sequence[PooledRow], second: Sequence[PooledRow]) -> dict[int,
 
 def _pair(*rows: PooledRow | None) -> Row:
     there = [row for row in rows if row is not None]
-    pair: Row = {name: getattr(there[0], name) for name in _SAME[:-1]} | {"known": known_in_words(there[0])}
+    pair: Row = {name: getattr(there[0], name) for name in _SAME[:-1]} | {"known": say("known", there[0])}
     for side, row in zip(SIDES, rows, strict=True):
         if row is not None:
             numbers = {name: getattr(row, name) for name in ("epoch", "seeds", "n_member", "n_nonmember", "auc")}
@@ -228,7 +208,7 @@ def table(found: Mapping[str, Any]) -> RenderableType:
     lines = [f"{side:>6}  {run['folder']}: {run['name']}, {run['created']}" for side, run in runs]
     judged = [("verdict", _sides(TITLES[found["verdict"][side]] for side in SIDES))]
     judged += [
-        (_MEASURED[row["name"]], {side: _estimate(row[side], 3) for side in SIDES if side in row})
+        (checks("compared")[row["name"]], {side: _estimate(row[side], 3) for side in SIDES if side in row})
         for row in found["validity"]
     ]
     made = [(row[key], row) for key in ("role", "encoder") for row in found[f"{key}s"]]
@@ -250,10 +230,10 @@ def table(found: Mapping[str, Any]) -> RenderableType:
                 _table(title, "attack", named, lambda entry: _estimate(entry["tpr"]) if "tpr" in entry else None)
             )
     if not all(row[side].get("tpr", {}).get("supported", True) for row in attacks for side in SIDES if side in row):
-        parts.append(Text(f"{DAGGER} {unsupported(sides)}", style="dim"))
-    parts.append(Text(_REMARK.format(_INDEPENDENT[found["same_images"]]), style="dim"))
+        parts.append(Text(f"{DAGGER} {say('unsupported', sides)}", style="dim"))
+    parts.append(Text(say("independence", found["same_images"]), style="dim"))
     if found["utility"]:
-        measured = [(f"{row['encoder']}, {probe(row['measure'])}", row) for row in found["utility"]]
+        measured = [(f"{row['encoder']}, {say('probe', row['measure'])}", row) for row in found["utility"]]
         parts.append(_table("Utility", "encoder, measure", measured, _estimate))
     if found["defenses"]:
         defended = [(row["defense"], row) for row in found["defenses"]]
@@ -293,7 +273,7 @@ def _made(entry: Row) -> str:
     """Images of a role, or what an encoder is."""
     if "sha256" in entry:
         return f"{count(entry['n'])} images"
-    return encoder_in_words(part_from_json(EncoderPart, entry))
+    return say("encoder", part_from_json(EncoderPart, entry))
 
 
 def _same(row: Row) -> str:

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pipelines.attack.results import Task, result_of, settings_of, tasks
+from pipelines.attack.results import Result, Task, result_of, settings_of, tasks
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.attacks import AttackConfig
 from pipelines.data.draw.parts import audited_overlap, overlap_of
 from pipelines.data.plans import Planned, plan_of
+from pipelines.plan.rules import ThreatModel
 from pipelines.run.folder import RunFolder, SeedFolder
 
 
@@ -26,6 +27,17 @@ class FinishedRun:
     def at(cls, config: RunConfig, folder: RunFolder) -> FinishedRun:
         """The run in a folder; its roles are drawn."""
         return cls(config, folder, tuple(plan_of(config, folder.seed(seed)) for seed in config.seeds))
+
+    @classmethod
+    def of(cls, config: RunConfig, folder: RunFolder, planned: Sequence[Planned]) -> FinishedRun:
+        """The run in a folder with its plans, which are among some."""
+        places = [folder.seed(seed) for seed in config.seeds]
+        return cls(config, folder, tuple(one for one in planned if one.folder in places))
+
+    @property
+    def threat(self) -> ThreatModel:
+        """The rules that its plans were made by."""
+        return ThreatModel(self.config)
 
     @property
     def first(self) -> SeedFolder:
@@ -50,10 +62,10 @@ class FinishedRun:
         """The attacks of all seeds."""
         return [task for planned in self.planned for task in tasks(planned)]
 
-    def applying(self) -> list[tuple[Task, dict[str, Any]]]:
+    def applying(self) -> list[tuple[Task, Result]]:
         """The attacks of all seeds that found something to read, with their results."""
         found = ((task, result_of(task)) for task in self.tasks())
-        return [(task, result) for task, result in found if "not_applicable" not in result]
+        return [(task, result) for task, result in found if result.not_applicable is None]
 
     def primaries(self) -> list[Task]:
         """For each seed the attack at the last checkpoint that the verdict rests on."""
@@ -62,3 +74,9 @@ class FinishedRun:
     def settings(self, attack: AttackConfig) -> str | None:
         """The settings that tell an attack from others of this run; None: it is alone."""
         return settings_of(attack, self.config.attacks) or None
+
+    def tried(self, task: Task) -> dict[str, Any]:
+        """What tells an attack from others, as the parts of a report have it."""
+        judge, attack = task.judge, task.judge.attack
+        told = {"attack": attack.attack, "target": attack.target, "output": judge.output, "seed": judge.seed}
+        return told | {"settings": self.settings(attack)}

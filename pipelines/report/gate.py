@@ -14,8 +14,8 @@ from xml.etree import ElementTree
 
 from mi_core.report.contents import plain
 from mi_core.report.model.report import Report
-from mi_core.report.words.evidence import outcome_sentence, upward, wanted
-from mi_core.report.words.numbers import estimate, rate
+from mi_core.report.words.numbers import estimate, rate, upward, wanted
+from mi_core.report.words.sentences import say
 from mi_core.report.words.wording import TITLES
 from mi_core.validity.bound import MET, NOT_MET
 from mi_core.validity.verdict import LOT
@@ -153,7 +153,7 @@ def _below(report: Report, most: float) -> tuple[str, str]:
     audited = report.bounds[0]
     outcome = audited.outcome_of(most)
     at_most = f"AUC at most {upward(audited.at_most)} (95 %, the highest of {audited.attacks}: {audited.attack})"
-    said = f"{at_most}. {outcome_sentence(audited, most, outcome)}"
+    said = f"{at_most}. {say('outcome', audited, most, outcome)}"
     return {MET: PASSES, NOT_MET: FAILS}.get(outcome, CANNOT_TELL), said
 
 

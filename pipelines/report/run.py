@@ -22,20 +22,20 @@ from mi_core.registration import registration_as_json
 from mi_core.report.build import queries_part
 from mi_core.report.contents import to_json
 from mi_core.report.defenses import compare_defenses
-from mi_core.report.figures.data import AttackScores, EmbeddingMap, FigureData, LossCurve, ViewGrid
+from mi_core.report.figures.drawing import AttackScores, EmbeddingMap, FigureData, LossCurve, ViewGrid
 from mi_core.report.figures.figures import draw_figures
 from mi_core.report.model import report as model
 from mi_core.report.model.as_json import given_values, part_from_json
+from mi_core.report.model.attacks import InferenceResult
 from mi_core.report.model.defenses import Tuning
 from mi_core.report.model.report import Report
 from mi_core.report.page.html import render_html
-from mi_core.report.pooling import InferenceResult, pool_inferences, pool_seeds
+from mi_core.report.pooling import pool_inferences, pool_seeds
 from mi_core.report.terminal import terminal_table, tuning_table
 from mi_core.streams import pixel_streams
 from pipelines.attack.candidates import flagged_ids
 from pipelines.attack.inference import inferred, map_path, planes
 from pipelines.attack.scores import judged as judged_scores
-from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.attacks import PYTHON
 from pipelines.config.sections.limits import ReportConfig
 from pipelines.console import count_of, say
@@ -49,7 +49,6 @@ from pipelines.extract.features import rejected_samples
 from pipelines.extract.ledger import count_queries
 from pipelines.files import storage
 from pipelines.files.digest import digest
-from pipelines.plan.rules import ThreatModel
 from pipelines.report.attacks import (
     attack_results,
     defended,
@@ -74,17 +73,17 @@ _DRAWN = 1_000_000  # scores that a figure is drawn from, at most
 _Part = TypeVar("_Part")
 
 
-def run(config: RunConfig, folder: RunFolder, swept: Sequence[Point] = ()) -> None:
+def run(finished: FinishedRun, swept: Sequence[Point] = ()) -> None:
     """Write report.json, report.html, results.parquet and figures/ from what the stages before have left.
 
     Args:
-        swept: points of the run's sweeps, reported before.
+        finished: the run.
+        swept: points of its sweeps, reported before.
 
     Raises:
         UserError: a stage before has not finished.
     """
-    started = time.perf_counter()
-    finished = FinishedRun.at(config, folder)
+    started, folder = time.perf_counter(), finished.folder
     report = gather(finished)
     report = replace(report, sweeps=sweeps(swept, folder, report))
     storage.write_table(f"{folder.path}/results.parquet", results_table(report))
@@ -133,7 +132,7 @@ def gather(run: FinishedRun) -> Report:
         created=now(),
         config_sha256=digest(run.config.model_dump(mode="json", by_alias=True)),
         config=given_values(run.config.model_dump(mode="json", by_alias=True, exclude={"sweep"})),
-        membership="asked" if ThreatModel(run.config).is_membership_unknown else "known",
+        membership="asked" if run.threat.is_membership_unknown else "known",
         versions=versions(),
         command=manifest["runs"][-1]["command"] or None,
         data=_data(run),
@@ -261,9 +260,8 @@ def _scores(run: FinishedRun) -> Iterator[AttackScores]:
         drawn.add(curve)
         table = judged_scores(task, ("score", "member", "statistic"), _DRAWN)
         statistic = np.asarray(table["statistic"]) if "statistic" in table.column_names else None
-        yield AttackScores(
-            *curve, np.asarray(table["score"]), np.asarray(table["member"]), result["metrics"]["threshold"], statistic
-        )
+        threshold = None if result.metrics is None else result.metrics.threshold
+        yield AttackScores(*curve, np.asarray(table["score"]), np.asarray(table["member"]), threshold, statistic)
 
 
 def _views(run: FinishedRun) -> ViewGrid | None:
@@ -284,7 +282,7 @@ def _views(run: FinishedRun) -> ViewGrid | None:
     drawn = make_views(
         images,
         pixel_streams(run.config.queries.nonce or "", place.seed, "query", images),
-        ThreatModel(run.config).recipe_of(attack).build(),
+        run.threat.recipe_of(attack).build(),
         views=attack.views or run.config.queries.views,
     )
     return ViewGrid(shown.images, (drawn * 255).round().to(torch.uint8).numpy())

@@ -15,7 +15,6 @@ from mi_core.records import Estimate
 from mi_core.registration import OF_BOUND, attempts, is_after_looking
 from mi_core.report import build
 from mi_core.report.build import SeedTest, SetTest, verdict_part
-from mi_core.report.model.as_json import part_from_json
 from mi_core.report.model.attacks import AttackResult, ClassRow
 from mi_core.report.model.judgement import Bound, Evidence, SampleAnswers, VerdictPart
 from mi_core.report.pooling import bound_parts, class_rows, grouped
@@ -35,7 +34,6 @@ from pipelines.encoders.stored import describe, tried_path
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.plan.items import Beside
-from pipelines.plan.rules import ThreatModel
 from pipelines.report.finished import FinishedRun
 from pipelines.run.folder import SeedFolder
 from pipelines.run.ray_session import mapped_or_here
@@ -47,7 +45,7 @@ _BY_CLASS = 1_000_000  # samples of which results by class are computed
 def verdict(run: FinishedRun) -> VerdictPart | None:
     """The verdict on the primary attack at the last checkpoint; None where the attack does not apply."""
     primaries = run.primaries()
-    if any("not_applicable" in result_of(task) for task in run.tasks() if task.judge.primary):
+    if any(result_of(task).not_applicable is not None for task in run.tasks() if task.judge.primary):
         return None
     per_seed = {task.judge.seed: _judge(run, task) for task in primaries}
     target = primaries[0].judge.attack.target
@@ -175,14 +173,10 @@ def evidence(run: FinishedRun, judged_part: VerdictPart) -> Evidence | None:
 def _tests(run: FinishedRun) -> Iterator[tuple[Task, SeedTest]]:
     """The test of the candidates as a set by each attack at its last checkpoint."""
     for task, result in run.applying():
-        if task.judge.last and "evidence" in result:
-            test = SeedTest(
-                **{name: result[name] for name in ("attack", "target", "output", "reference", "seed")},
-                settings=run.settings(task.judge.attack),
-                primary=task.judge.primary,
-                result=part_from_json(SetTest, result["evidence"]),
-            )
-            yield task, test
+        judge = task.judge
+        if judge.last and result.evidence is not None:
+            told = run.tried(task) | {"reference": judge.attack.reference, "primary": judge.primary}
+            yield task, SeedTest(**told, result=result.evidence)
 
 
 def shard_effect(run: FinishedRun) -> float | None:
@@ -191,7 +185,7 @@ def shard_effect(run: FinishedRun) -> float | None:
     None: a shard does not count as one. See `mi_core.metrics.delong.design_effect`.
     """
     primary = run.primaries()[0]
-    if not run.config.data.by_shard or "not_applicable" in result_of(primary):
+    if not run.config.data.by_shard or result_of(primary).not_applicable is not None:
         return None
     table = judged(primary, ("score", "member", "group"))
     return design_effect(*(np.asarray(table[name]) for name in ("score", "member", "group")))
@@ -201,17 +195,17 @@ def classes(run: FinishedRun) -> tuple[ClassRow, ...]:
     """The primary attack at its last checkpoint by class, the class with the highest AUC first; means over seeds."""
     of_seeds: dict[int, list[ClassResult]] = {}
     for primary in run.primaries():
-        result = result_of(primary)
-        if "not_applicable" in result:
+        metrics = result_of(primary).metrics
+        if metrics is None:
             return ()
         table = judged(primary, ("class", "score", "member", "group"), _BY_CLASS)
         numbers = np.asarray(table["class"].fill_null(-1))
         score, member = np.asarray(table["score"], dtype=np.float64), np.asarray(table["member"])
-        of_class = by_class(score, member, numbers, result["metrics"]["threshold"], groups_in(table))
+        of_class = by_class(score, member, numbers, metrics.threshold, groups_in(table))
         for number, result_of_class in of_class.items():
             of_seeds.setdefault(number, []).append(result_of_class)
     names = run.config.data.attributes[run.config.data.label].names if run.config.data.label else ()
-    return class_rows(of_seeds, names, overlap=run.overlap, asked=ThreatModel(run.config).is_membership_unknown)
+    return class_rows(of_seeds, names, overlap=run.overlap, asked=run.threat.is_membership_unknown)
 
 
 def thumbnails(run: FinishedRun, answers: Sequence[SampleAnswers]) -> dict[str, bytes]:

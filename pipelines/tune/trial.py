@@ -229,10 +229,10 @@ def results_of(trial: Trial, own: Run) -> Record:
     (used,) = (one for one in plan.utilities if one.encoder.name == target)
     for one in planned:
         for task in tasks(one):
-            result = result_of(task)
-            if "metrics" in result:
+            metrics = result_of(task).metrics
+            if metrics is not None:
                 name = task.judge.attack.attack, task.judge.position, task.judge.output
-                by_attack.setdefault(name, []).append(Estimate.from_json(result["metrics"][tune.metric]))
+                by_attack.setdefault(name, []).append(getattr(metrics, tune.metric))
         measured = storage.read_json(utility_path(one.folder, target, used.epoch))
         by_name = {**measured["probes"], "classifier": measured.get("classifier", {}).get("test_accuracy")}
         chosen = tune.utility or ("classifier" if by_name["classifier"] else "linear")

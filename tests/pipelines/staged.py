@@ -27,6 +27,7 @@ from pipelines.extract.division.readers import Kept
 from pipelines.plan.load import parse
 from pipelines.pretrain import run as pretrain
 from pipelines.report import run as report
+from pipelines.report.finished import FinishedRun
 from pipelines.run.folder import SCAN, RunFolder
 from pipelines.run.points import Run
 from pipelines.run.registration import registered_nonce, write_down
@@ -71,5 +72,5 @@ def judge(config: RunConfig, folder: Path) -> Path:
     for seed in config.seeds:
         attack.here(plan_of(config, place.seed(seed)))
     write_down(place, LOOK, {"command": ""})
-    report.run(config, place)
+    report.run(FinishedRun.at(config, place))
     return folder

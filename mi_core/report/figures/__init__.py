@@ -3,5 +3,5 @@
 It knows no page.
 
     figures     all figures of a report; curves, defense_figures: a kind each
-    drawing     what they share; data: the arrays that they are drawn from
+    drawing     what they share, and the arrays that they are drawn from
 """

@@ -14,14 +14,12 @@ import numpy as np
 from mi_core.records import Estimate, FloatArray
 from mi_core.report.contents import final_inferences, final_rows, is_numeric, places_of, pooled_rows, primary_row
 from mi_core.report.figures import drawing
-from mi_core.report.figures.data import EmbeddingMap
-from mi_core.report.figures.drawing import Drawing, blank, label_axes, level, svg
+from mi_core.report.figures.drawing import Drawing, EmbeddingMap, blank, label_axes, level, svg
 from mi_core.report.model.attacks import InferenceRow, PooledRow, Sweep, SweepPoint
 from mi_core.report.model.report import Report
 from mi_core.report.pooling import grouped, series_names, series_of
 from mi_core.report.words.numbers import count, rate
-from mi_core.report.words.sides import Sides, measured_by, share_found, sides_of
-from mi_core.report.words.wording import probe
+from mi_core.report.words.sentences import Sides, measured_by, say, share_found, sides_of
 
 _LEAST_CHANGE = 1e-9
 _MOST_COLOURS = 20
@@ -51,7 +49,7 @@ def comparison_figures(report: Report) -> dict[str, Drawing]:
     first = next(iter(next(iter(utility.values()), {})), None)
     if len(utility) > 1 and first:
         values = {name: probes[first].value for name, probes in utility.items()}
-        x = f"downstream accuracy, {probe(first)}"
+        x = f"downstream accuracy, {say('probe', first)}"
         drawings["compare-utility"] = _against(rows, values, x, "What a better encoder gives away", "utility")
     trained = {name: encoder.classifier for name, encoder in encoders.items() if encoder.classifier is not None}
     if len(trained) > 1:
@@ -188,7 +186,7 @@ def _utility_series(
     for place, point in zip(places, points, strict=True):
         utility = None if lead is None else point.utility.get(lead.target)
         for name, entry in ({} if utility is None else utility.probes).items():
-            series.setdefault(f"{probe(name)} (n {count(entry.n)})", []).append((place, entry))
+            series.setdefault(f"{say('probe', name)} (n {count(entry.n)})", []).append((place, entry))
     return {name: rows for name, rows in series.items() if len({entry.value for _, entry in rows}) > 1}
 
 

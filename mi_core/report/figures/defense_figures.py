@@ -12,14 +12,14 @@ from operator import attrgetter
 
 from mi_core.records import Estimate
 from mi_core.report.contents import method_in_words
-from mi_core.report.defenses import front_of, known_as, leaking, loss_of, sentence, undefended
+from mi_core.report.defenses import front_of, known_as, loss_of, undefended
 from mi_core.report.figures import drawing
 from mi_core.report.figures.drawing import Drawing, blank, label_axes, level, svg
 from mi_core.report.model.defenses import AttackPair, AttributePair, DefenseRow, Trial, TrialRow
 from mi_core.report.model.report import Report
 from mi_core.report.pooling import grouped
 from mi_core.report.words.numbers import count, percent, plain, rate
-from mi_core.report.words.sides import measured_by
+from mi_core.report.words.sentences import measured_by, say
 
 _MOST_LABELS = 12  # of one axis
 
@@ -177,10 +177,10 @@ def tuning_figures(report: Report) -> dict[str, Drawing]:
     panel.plot(*_axes([again]), "X", color=third, markersize=8, label="on images held back")
     panel.plot([0.0], [search.without.search.leak], "P", color="#000000", markersize=7, label="no defense")
     level(panel, search.allowed, "allowed")
-    label_axes(panel, f"utility lost ({search.measure})", f"upper end of the\n{leaking(search)}")
-    told = ", ".join(f"{percent(round(loss, 3))} at {rate(leak)}" for loss, leak in zip(*_axes(front), strict=True))
-    what = f"Utility lost and upper end of the {leaking(search)}"
-    alt = f"{what}, where no other trial beats it: {told}. {sentence(search)}"
+    leak = say("leaking", search)
+    label_axes(panel, f"utility lost ({search.measure})", f"upper end of the\n{leak}")
+    told = ", ".join(f"{percent(round(loss, 3))} at {rate(most)}" for loss, most in zip(*_axes(front), strict=True))
+    alt = f"Utility lost and upper end of the {leak}, where no other trial beats it: {told}. {say('search', search)}"
     return {"tuning": Drawing(svg(figure), f"Utility against leak: {search.target}", alt)}
 
 

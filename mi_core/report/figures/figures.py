@@ -20,15 +20,13 @@ from mi_core.records import ALL_CALLED, FloatArray
 from mi_core.report.contents import epoch_of, pooled_rows, primary_row
 from mi_core.report.figures import drawing
 from mi_core.report.figures.curves import attribute_figures, comparison_figures, sweep_figures
-from mi_core.report.figures.data import AttackScores, FigureData, ViewGrid
 from mi_core.report.figures.defense_figures import defense_figures, tuning_figures
-from mi_core.report.figures.drawing import Drawing, blank, label_axes, level, svg
+from mi_core.report.figures.drawing import AttackScores, Drawing, FigureData, ViewGrid, blank, label_axes, level, svg
 from mi_core.report.model.attacks import PooledRow
 from mi_core.report.model.report import Report
 from mi_core.report.pooling import grouped, series_names, series_of
 from mi_core.report.words.numbers import count, percent, plain, rate
-from mi_core.report.words.sides import Sides, sides_of
-from mi_core.report.words.wording import probe
+from mi_core.report.words.sentences import Sides, say, sides_of
 
 
 def draw_figures(report: Report, data: FigureData) -> dict[str, Drawing]:
@@ -257,7 +255,7 @@ def _early_stopping(report: Report, rows: Sequence[PooledRow]) -> Drawing:
     label_axes(panels[0], "" if utility else "epoch", "attack AUC and accuracy" if known else "attack AUC")
     for index, name in enumerate(utility[0].utility.probes if utility else ()):
         points = [(at.epoch, at.utility.probes[name]) for at in utility]
-        drawing.band(panels[1], points, f"{probe(name)} (n {count(points[-1][1].n)})", index + 4)
+        drawing.band(panels[1], points, f"{say('probe', name)} (n {count(points[-1][1].n)})", index + 4)
     if utility:
         label_axes(panels[1], "epoch", "downstream accuracy")
     epochs = sorted({epoch_of(row) for row in rows})

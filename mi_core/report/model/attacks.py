@@ -106,6 +106,11 @@ class Knowledge:
     architecture: bool
     algorithm: bool
 
+    @property
+    def known(self) -> list[str]:
+        """The kinds that are known."""
+        return [kind for kind, known in vars(self).items() if known]
+
 
 @dataclass(frozen=True, kw_only=True)
 class AttackQueries:
@@ -118,15 +123,18 @@ class AttackQueries:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AttackResult:
-    """The result of an attack on one output of one checkpoint in one seed."""
+class AttackRow:
+    """What an attack reached on one output of one checkpoint."""
 
     attack: str
     target: str
+    shadow: str | None = None
     output: str
     reference: str
-    seed: int
+    settings: str | None = None
     epoch: int | None = None
+    knowledge: Knowledge | None = None
+    primary: bool = False
     n_member: int
     n_nonmember: int
     accuracy: Estimate | None = None
@@ -134,41 +142,23 @@ class AttackResult:
     recall: Estimate | None = None
     auc: Estimate
     tpr_at_fpr: Mapping[str, Estimate]
-    threshold: float | None = None
     queries: AttackQueries | None = None
     seconds: float | None = None
-    shadow: str | None = None
-    knowledge: Knowledge | None = None
-    settings: str | None = None
-    primary: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class PooledRow:
+class AttackResult(AttackRow):
+    """The same in one seed."""
+
+    seed: int
+    threshold: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PooledRow(AttackRow):
     """The same over seeds."""
 
-    attack: str
-    target: str
-    shadow: str | None = None
-    output: str
-    reference: str
-    settings: str | None = None
-    epoch: int | None = None
-    knowledge: Knowledge | None = None
-    primary: bool = False
     seeds: tuple[int, ...]
-    n_member: int
-    n_nonmember: int
-    accuracy: Estimate | None = None
-    precision: Estimate | None = None
-    recall: Estimate | None = None
-    auc: Estimate
-    tpr_at_fpr: Mapping[str, Estimate]
-    queries: AttackQueries | None = None
-    seconds: float | None = None
-
-
-AttackRow = AttackResult | PooledRow
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,8 +196,13 @@ class ClassRow:
 
 
 @dataclass(frozen=True, kw_only=True)
-class InferenceRow:
-    """An attribute told from embeddings, over seeds."""
+class Inference:
+    """An attribute told from embeddings.
+
+    Args:
+        values: number of values of the attribute.
+        n_auxiliary: samples whose attribute the attacker knew.
+    """
 
     attribute: str
     target: str
@@ -215,11 +210,30 @@ class InferenceRow:
     settings: str | None = None
     epoch: int
     values: int
-    seeds: tuple[int, ...]
     n_auxiliary: int
     accuracy: Estimate
     auxiliary_accuracy: Estimate | None = None
     majority: Estimate
+
+
+@dataclass(frozen=True, kw_only=True)
+class InferenceResult(Inference):
+    """The same in one seed.
+
+    Args:
+        overlap, auxiliary_overlap: of the attacked samples and of the known ones, as `mi_core.metrics.pooled.pool`.
+    """
+
+    seed: int
+    overlap: float = 0.0
+    auxiliary_overlap: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class InferenceRow(Inference):
+    """The same over seeds."""
+
+    seeds: tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True)

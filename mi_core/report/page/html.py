@@ -17,18 +17,15 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from mi_core.records import Estimate
-from mi_core.report import defenses
-from mi_core.report.contents import carried_rates, final_inferences, final_rows, pooled_rows, primary_row, side_by_side
-from mi_core.report.defenses import defense_tables
+from mi_core.report.contents import carried_rates, final_inferences, final_rows, pooled_rows, primary_row
+from mi_core.report.defenses import defense_tables, front_of
 from mi_core.report.figures.curves import swept_inferences
 from mi_core.report.figures.drawing import Drawing
 from mi_core.report.model.attacks import AttackRow, CurvePoint, EncoderPart, PooledRow, Sweep
-from mi_core.report.model.judgement import Judged
 from mi_core.report.model.report import Report
-from mi_core.report.page import page_environment
 from mi_core.report.pooling import grouped
-from mi_core.report.words import evidence, numbers, wording
-from mi_core.report.words.sides import Sides, glossary, hint, share_found, sides_of, unsupported
+from mi_core.report.words import numbers, wording
+from mi_core.report.words.sentences import PAGES, Sides, checks, glossary, say, share_found, sides_of, template
 
 _METRICS = {  # whether it is known who is a member
     True: {"auc": "AUC", "accuracy": "Accuracy", "precision": "Precision", "recall": "Recall"},
@@ -44,13 +41,6 @@ _APART = re.compile(
 _NAME = re.compile(r"(?<![\w./+-])[\w.]+(?:[/+-][\w.]*\w)+(?![\w/+-])")  # of parts between which a browser may break
 _SHORT = 24  # letters of a name that a phone shows on one line
 _LISTED = 5000  # ids of flagged images in the page, some 150 kB
-_REFERENCES = {
-    "shadow": "fitted on the encoder",
-    "shadows": "fitted on the encoders",
-    "known": "fitted on known members and non-members",
-    "nonmembers": "fitted on known non-members",
-    "audited": "fitted on the audited samples before the one that is judged: p-value and intervals are asymptotic",
-}
 
 
 def render_html(
@@ -71,9 +61,6 @@ def render_html(
     Returns:
         A complete HTML5 document.
     """
-    environment = page_environment()
-    named = ["rate", "interval", "estimate", "count", "percent", "duration", "small", "plain", "chance", "percents"]
-    environment.filters.update({name: getattr(numbers, name) for name in named})
     rows = pooled_rows(report)
     lead = primary_row(rows)
     sides = sides_of(report)
@@ -82,44 +69,39 @@ def render_html(
     here = [row for row in tests if lead is not None and _place(row) == _place(lead)] or tests
     footer = f"Encoder audit · {report.name} · {report.created} · configuration {report.config_sha256[:12]}"
     terms = glossary(sides)
-    page = environment.get_template("report.html.j2").render(
+    judged = report.judged
+    page = template(f"{PAGES}/report.html.j2").render(
         report=report,
         answer=wording.answer(report),
-        rule=wording.RULE,
-        dots=evidence.dots(report),
+        dots=wording.dots(report),
         stages=wording.stages(report),
         sides=sides,
-        controlled=report.validity is not None and report.validity.attack_auc is not None,
+        measured={field: title for field, title in checks("column").items() if getattr(judged, field) is not None},
+        attack_auc=judged.attack_auc or (None if lead is None else lead.auc),
         lead=lead,
-        whiskers=_whiskers(report, lead),
         groups=groups,
         matrices=_matrices(rows, lead),
         sweep_rows=_sweep_rows,
         swept_inferences=swept_inferences,
-        references=_REFERENCES,
         terms=terms,
-        hint=partial(hint, terms=terms),
         tested=(here, [row for row in tests if row not in here]),
         # in a style sheet all but letters and digits of ASCII stands as its code point
         footer=Markup(re.sub(r"[^A-Za-z0-9]", lambda found: f"\\{ord(found[0]):x} ", footer)),
         seeds=sorted({entry.seed for entry in report.attacks}),
         epochs=sorted({row.epoch for row in rows if row.epoch}),
         cells=partial(_cells, sides),
-        controls=_controls,
         utilities=_utilities,
         checkpoints=lambda curve: _utilities((at.epoch, at) for at in curve),
         inferred=final_inferences(report.attribute_inference),
         defense_tables=defense_tables,
-        tuning=defenses,
+        front_of=front_of,
         columns_of=lambda rows: list(dict.fromkeys(column for _, by_probe in rows for column in by_probe)),
         figures=_figures(figures, lead),
         settings=list(_settings(report.config)),
-        evidence=evidence,
         shares=any(row.share is not None for row in tests),
         flagged=flagged[:_LISTED],
         thumbnails={name: _embedded(data) for name, data in (thumbnails or {}).items()},
         dagger=numbers.DAGGER,
-        unsupported=unsupported(sides),
         rates_shown=any("%" in column for group in groups for column in group["columns"]),
         any_unsupported=any(
             entry is not None and not entry.supported
@@ -173,19 +155,6 @@ def _unbroken(page: str) -> str:
     return _TEXT.sub(kept, page)
 
 
-def _whiskers(report: Report, lead: PooledRow | None) -> list[tuple[str, Estimate]]:
-    """The estimates that the verdict compares, as (name, estimate): the attack, then its checks."""
-    judged = report.judged
-    attack = judged.attack_auc or (None if lead is None else lead.auc)
-    named = [
-        (f"{lead.attack} on the target" if lead else "attack on the target", attack),
-        ("same attack, encoders that did not see it", judged.control_auc),
-        ("classifier on what a reference sees", judged.semantic_auc),
-        ("blind classifier, no encoder", judged.blind_auc),
-    ]
-    return [(name, entry) for name, entry in named if entry is not None]
-
-
 def _groups(report: Report, rows: Sequence[PooledRow], sides: Sides) -> list[dict[str, Any]]:
     """One table per (target, output), the primary attack's first and its row on top.
 
@@ -212,6 +181,22 @@ def _groups(report: Report, rows: Sequence[PooledRow], sides: Sides) -> list[dic
             }
         )
     return groups
+
+
+def side_by_side(
+    rows: Iterable[PooledRow], output: str
+) -> tuple[list[str], list[tuple[str, str, dict[str, PooledRow]]]]:
+    """The attacks as columns against targets and what was known: attack names, then (target, known, row by attack).
+
+    Rows of one attack that differ by settings only keep their settings in the column's name.
+    """
+    table: dict[tuple[str, str], dict[str, PooledRow]] = {}
+    for row in final_rows(rows):
+        if row.output == output:
+            name = ", ".join(filter(None, (row.attack, row.settings)))
+            table.setdefault((row.target, say("known", row)), {})[name] = row
+    columns = list(dict.fromkeys(name for by_name in table.values() for name in by_name))
+    return columns, [(target, known, by_name) for (target, known), by_name in table.items()]
 
 
 def _matrices(rows: Sequence[PooledRow], lead: PooledRow | None) -> list[dict[str, Any]]:
@@ -247,23 +232,10 @@ def _cells(sides: Sides, row: AttackRow, columns: Sequence[str]) -> list[tuple[s
     return [(column, by_title.get(column)) for column in columns]
 
 
-def _controls(judged: Judged) -> dict[str, Estimate]:
-    """The measured parts of a verdict, in words."""
-    names = {
-        "attack_auc": "Attack",
-        "blind_auc": "Blind classifier",
-        "semantic_auc": "Classifier on embeddings",
-        "control_auc": "References",
-        "delta_auc": "Attack − blind",
-        "delta_control_auc": "Target − references",
-    }
-    return {name: entry for field, name in names.items() if (entry := getattr(judged, field)) is not None}
-
-
 def _utilities(rows: Iterable[tuple[object, EncoderPart | CurvePoint]]) -> list[tuple[str, dict[str, Estimate]]]:
     """The downstream accuracies of encoders or checkpoints by probe, where there are any."""
     return [
-        (str(name), {wording.probe(probe): entry for probe, entry in row.utility.probes.items()})
+        (str(name), {say("probe", probe): entry for probe, entry in row.utility.probes.items()})
         for name, row in rows
         if row.utility is not None
     ]

@@ -14,16 +14,18 @@ from datetime import UTC, datetime
 from operator import attrgetter
 from typing import Any
 
+from jinja2 import TemplateError
+
 from mi_core.checks import NumericError
 from mi_core.records import Estimate
-from mi_core.report.contents import encoder_in_words, fault_of, plain, pooled_rows, primary_row
+from mi_core.report.contents import fault_of, plain, pooled_rows, primary_row
 from mi_core.report.model.report import Report, report_from_json
-from mi_core.report.page import page_environment
 from mi_core.report.pooling import grouped
-from mi_core.report.words import numbers, wording
+from mi_core.report.words import wording
+from mi_core.report.words.sentences import PAGES, say, template
 from mi_core.report.words.wording import Answer, answer
 
-_WRONG = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+_WRONG = (ArithmeticError, AttributeError, LookupError, RecursionError, TemplateError, TypeError, ValueError)
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,7 @@ def _entry(report: Report, folder: str, link: str) -> Entry:
     row = primary_row(pooled_rows(report)) or next(iter(pooled_rows(report)), None)
     target = next(iter(report.encoders), "") if row is None else row.target
     encoder = report.encoders[target]
-    family = encoder_in_words(encoder, epochs=False)
+    family = say("encoder", encoder, False)
     created = datetime.fromisoformat(report.created)
     seeds = [f"{len(encoder.fingerprints)} seeds"] if len(encoder.fingerprints) > 1 else []
     sweeps = [f"sweep of {sweep.name}: {len(sweep.points)} points" for sweep in report.sweeps]
@@ -101,13 +103,13 @@ def _entry(report: Report, folder: str, link: str) -> Entry:
         (created if created.tzinfo else created.replace(tzinfo=UTC)).astimezone(UTC),
         answer(report),
         plain(family if target == "target" else f"{target}: {family}"),
-        plain(encoder_in_words(encoder)),
+        plain(say("encoder", encoder)),
         tuple(map(plain, encoder.fingerprints)),
         plain("no attack" if row is None else f"{row.attack}, {row.output} output"),
         _auc(report.judged.attack_auc or (None if row is None else row.auc)),
         _auc(report.judged.blind_auc),
         _auc(report.judged.control_auc),
-        _share(report),
+        say("share_used", report),
         plain("; ".join(seeds + sweeps)),
     )
 
@@ -120,28 +122,9 @@ def _auc(auc: Estimate | None) -> Estimate | None:
     return auc
 
 
-def _share(report: Report) -> str:
-    """How many of the images were used, as far as the primary attack tells; empty without a leak."""
-    if report.judged.verdict != "leak":
-        return ""
-    test = None if report.evidence is None else report.evidence.primary_test
-    if test is not None and test.share is not None:
-        return numbers.share(test.share)
-    if test is None or test.least_share is None:
-        return "not measured"
-    least = math.floor(100 * test.least_share)
-    return f"at least {least} % (95 % confidence)" if least else "none shown"
-
-
 FILTERS = 24  # encoders with a filter of their own: the page holds a style rule for each
 MARK = '<meta name="generator" content="encoder-audit index">'
 """What tells a page of this module from any other file."""
-_SAYS = {  # verdict: what so many audits say
-    "leak": "found a leak",
-    "no-evidence": "found no evidence of a leak",
-    "confounded": "had no answer, because the two groups of images differ by themselves",
-    "undecided": "had no answer, because a check is missing, the encoder does not work or attacks disagree",
-}
 
 
 def render_index(entries: Sequence[Entry], unread: Sequence[Unread], place: str, written: datetime) -> str:
@@ -156,13 +139,11 @@ def render_index(entries: Sequence[Entry], unread: Sequence[Unread], place: str,
     Returns:
         A complete HTML5 document.
     """
-    environment = page_environment()
-    environment.filters.update(rate=numbers.rate, count=numbers.count, interval=numbers.interval)
     newest = sorted(entries, key=lambda entry: (entry.created, entry.folder), reverse=True)
     of_family = grouped(newest, attrgetter("family"))
     families = {name: n for n, name in enumerate(sorted(of_family, key=lambda one: (-len(of_family[one]), one)))}
     found = Counter(entry.answer.verdict for entry in entries)
-    return environment.get_template("index.html.j2").render(
+    return template(f"{PAGES}/index.html.j2").render(
         rows=[(entry, families[entry.family], entry is of_family[entry.family][0]) for entry in newest],
         unread=sorted(unread, key=lambda entry: entry.folder),
         place=plain(place),
@@ -170,7 +151,6 @@ def render_index(entries: Sequence[Entry], unread: Sequence[Unread], place: str,
         seen=len(entries) + len(unread),
         verdicts={verdict: found[verdict] for verdict in wording.TITLES if found[verdict]},
         titles=wording.TITLES,
-        says=_SAYS,
         families=[(number, family, len(of_family[family])) for family, number in families.items()],
         filters=FILTERS,
         mark=MARK,

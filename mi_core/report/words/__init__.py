@@ -2,7 +2,7 @@
 
 It draws nothing and knows no page.
 
-    wording     the verdict in words; answers: its texts
-    numbers     how numbers look; sides: what the two groups are called, and the terms
-    evidence    what attacks say of candidates, and questions beside the verdict; forgetting
+    wording     the verdict in words
+    numbers     how numbers look
+    sentences   all other sentences, by templates; what the two groups are called
 """

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
+from typing import Any
 
 from mi_core.records import Estimate
 
@@ -133,14 +134,40 @@ def percent(fraction: str | float) -> str:
     return f"{plain(100 * float(fraction), 4)} %"
 
 
-def setting(name: str, value: object) -> str:
-    """A parameter by the last part of its name, with its value.
+def settings(parameters: Mapping[str, Any]) -> str:
+    """Parameters by the last part of their names, with their values.
 
     Example:
-        >>> setting("defenses.0.settings.scale", 0.02131), setting("epoch", 10)
-        ('scale 0.02131', 'epoch 10')
+        >>> settings({"defenses.0.settings.scale": 0.02131, "defenses.0.epoch": 10})
+        'scale 0.02131, epoch 10'
     """
-    return f"{name.rpartition('.')[2]} {plain(value, 4) if isinstance(value, float) else value}"
+    values = {name: plain(value, 4) if isinstance(value, float) else value for name, value in parameters.items()}
+    return ", ".join(f"{name.rpartition('.')[2]} {value}" for name, value in values.items())
+
+
+def upward(value: float) -> str:
+    """An upper limit, rounded up.
+
+    Example:
+        >>> upward(0.5301), upward(0.53), upward(1.0)
+        ('.531', '.530', '1.000')
+    """
+    return rate(math.ceil(1000 * value - 1e-9) / 1000)
+
+
+def downward(value: float) -> str:
+    """A lower limit, rounded down."""
+    return rate(math.floor(1000 * value + 1e-9) / 1000)
+
+
+def wanted(bound: float) -> str:
+    """A bound as it was given.
+
+    Example:
+        >>> wanted(0.55), wanted(0.525), wanted(1.0)
+        ('.55', '.525', '1')
+    """
+    return f"{bound:g}".removeprefix("0")
 
 
 def duration(seconds: float) -> str:

@@ -15,6 +15,7 @@ from mi_core.checks import ConfigError, ShapeError
 from mi_core.metrics.delong import auc
 from mi_core.metrics.intervals import clopper_pearson, rate
 from mi_core.metrics.membership import accuracy, by_class, evaluate, precision, recall, tpr_at_fpr
+from mi_core.report.model.as_json import part_as_json
 from tests.mi_core.metrics.test_delong import gaussian
 from tests.raising import refused
 
@@ -85,12 +86,12 @@ def test_a_rate_that_n_cannot_carry_is_marked(nonmembers: int, fpr: float, suppo
 
 def test_everything_about_one_run_as_json() -> None:
     scores, member = gaussian(440, 2, 4)
-    result = evaluate(scores, member, 1.0, seed=0).as_json()
+    result = part_as_json(evaluate(scores, member, 1.0, seed=0))
     assert json.loads(json.dumps(result)) == result
     assert result["n_member"] == result["n_nonmember"] == 440
     assert result["tpr_at_fpr"]["0.001"]["supported"] is False
     assert result["accuracy"]["value"] == pytest.approx(((scores >= 1) == member).mean())
-    silent = evaluate(scores, member, 99.0, seed=0).as_json()
+    silent = part_as_json(evaluate(scores, member, 99.0, seed=0))
     assert "precision" not in silent
     assert silent["recall"]["value"] == 0
 
@@ -156,7 +157,7 @@ def test_groups_reach_every_metric() -> None:
     assert grouped.accuracy == accuracy(scores, member, 0.8, groups) != alone.accuracy
     assert grouped.recall == recall(scores, member, 0.8, groups) != alone.recall
     assert grouped.auc != alone.auc
-    assert grouped.tpr_at_fpr[0.01] == tpr_at_fpr(scores, member, 0.01, seed=0, groups=groups)
+    assert grouped.tpr_at_fpr["0.01"] == tpr_at_fpr(scores, member, 0.01, seed=0, groups=groups)
     whole = tpr_at_fpr(scores, member, 1.0, seed=0, groups=groups)
     assert (whole.value, whole.low) == (1, recall(scores, member, scores.min(), groups).low)
 

@@ -13,8 +13,7 @@ import pytest
 
 from mi_core.records import Estimate
 from mi_core.report.build import SeedTest, SetTest, combine_tests
-from mi_core.report.figures.data import AttackScores, FigureData, LossCurve
-from mi_core.report.figures.drawing import Drawing
+from mi_core.report.figures.drawing import AttackScores, Drawing, FigureData, LossCurve
 from mi_core.report.figures.figures import draw_figures
 from mi_core.report.model.as_json import part_as_json, part_from_json
 from mi_core.report.model.attacks import AttackResult

@@ -11,13 +11,13 @@ import pytest
 
 from mi_core.report.contents import final_inferences, schema
 from mi_core.report.figures.curves import attribute_figures, comparison_figures, plane, swept_inferences
-from mi_core.report.figures.data import EmbeddingMap, FigureData
+from mi_core.report.figures.drawing import EmbeddingMap, FigureData
 from mi_core.report.figures.figures import draw_figures
 from mi_core.report.model.as_json import part_as_json, part_from_json
-from mi_core.report.model.attacks import InferenceRow, Sweep
+from mi_core.report.model.attacks import InferenceResult, InferenceRow, Sweep
 from mi_core.report.model.report import report_from_json as typed
 from mi_core.report.page.html import render_html
-from mi_core.report.pooling import InferenceResult, pool_inferences
+from mi_core.report.pooling import pool_inferences
 from mi_core.report.words.numbers import rate
 from tests.mi_core.report.conftest import BARE, estimate, pooled
 from tests.mi_core.report.page.page import said

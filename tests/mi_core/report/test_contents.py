@@ -15,7 +15,7 @@ import pytest
 from mi_core.checks import NumericError, ShapeError
 from mi_core.records import Estimate
 from mi_core.report.contents import final_rows, primary_row, schema, to_json
-from mi_core.report.figures.data import AttackScores
+from mi_core.report.figures.drawing import AttackScores
 from mi_core.report.model.as_json import part_as_json, part_from_json
 from mi_core.report.model.attacks import AttackResult, PooledRow
 from mi_core.report.pooling import bound_parts, pool_seeds

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from mi_core.report.defenses import defense_tables, front_of, sentence
+from mi_core.report.defenses import defense_tables, front_of
 from mi_core.report.figures.defense_figures import defense_figures, tuning_figures
 from mi_core.report.model.as_json import part_from_json
 from mi_core.report.model.defenses import Tuning
 from mi_core.report.model.report import report_from_json as typed
+from mi_core.report.words.sentences import say
 from tests.mi_core.report.conftest import BARE, attack_pair, defense_entry, search, within
 
 
@@ -44,7 +45,7 @@ def test_attacks_that_do_not_know_a_defense_are_told_from_those_that_do() -> Non
 
 
 def test_the_figures_are_those_of_the_strongest_attack_on_images_held_back() -> None:
-    told = sentence(part_from_json(Tuning, search(0.62)))
+    told = say("search", part_from_json(Tuning, search(0.62)))
     assert "Chosen of 3 trials (0 failed, 0 stopped early): scale 0.5." in told
     assert "The strongest attack reaches .570 [.52, .62] instead of .880 [.83, .93]." in told
     assert "the defense costs 10.4 % of the utility (linear .870 [.85, .89] instead of .970 [.95, .99])" in told
@@ -55,7 +56,7 @@ def test_the_figures_are_those_of_the_strongest_attack_on_images_held_back() -> 
     ("held_back", "within", "said"), [(0.65, True, False), (0.66, True, True), (0.66, False, False)]
 )
 def test_a_choice_that_images_held_back_do_not_confirm_is_told(held_back: float, within: bool, said: bool) -> None:
-    told = sentence(part_from_json(Tuning, search(held_back, within=within)))
+    told = say("search", part_from_json(Tuning, search(held_back, within=within)))
     assert ("above what was allowed: these images do not confirm the choice" in told) is said
     assert ("No trial stayed below it" in told) is not within
 
@@ -78,7 +79,7 @@ def test_where_attributes_are_hidden_the_inference_counts_and_membership_is_told
             for value, settings in rows
         ]
     found["winner"]["final"]["leak"] = 0.53
-    told = sentence(part_from_json(Tuning, found))
+    told = say("search", part_from_json(Tuning, found))
     assert "The strongest inference's accuracy was allowed an upper end of .55." in told
     assert "(race, backbone, layers = 5) is right for .500 [.47, .53] instead of .660 [.63, .69]; guessing" in told
     assert "guessing is right for .420 [.39, .45]. The strongest attack on membership reaches .570" in told

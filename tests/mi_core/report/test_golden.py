@@ -15,7 +15,7 @@ import pytest
 from mi_core.report.contents import schema
 from mi_core.report.model.report import report_from_json as typed
 from mi_core.report.page.html import render_html
-from mi_core.report.words import answers, wording
+from mi_core.report.words import wording
 from tests.mi_core.report.conftest import make_asked, make_full, make_report
 from tests.mi_core.report.page.page import Page, flat, said
 from tests.mi_core.validity.test_verdict import REASONS
@@ -92,9 +92,13 @@ def test_every_reason_is_told_in_these_words() -> None:
                 told += [f"{'known' if known else 'asked'}, {verdict}, {reason}", found.title, found.question]
                 told += [found.headline, found.warning, *found.lines, found.sentence, *lot, ""]
     compared("reasons", "\n".join(told))
-    said_of = {reason for verdict, reasons in REASONS.items() for reason in reasons if verdict in ("leak", "undecided")}
-    for words in (*answers.HEADLINES.values(), answers.SENTENCES):
-        assert set(words) == said_of | {"no-evidence", "confounded", "close"}
+
+
+def test_a_reason_that_is_none_is_not_told() -> None:
+    report = with_verdict(make_asked(), "undecided", "no-checks")
+    report["validity"]["reason"] = "made-up"
+    with pytest.raises(ValueError, match="'made-up' is no reason of a verdict"):
+        wording.answer(typed(report))
 
 
 def test_without_a_verdict_nothing_is_claimed() -> None:

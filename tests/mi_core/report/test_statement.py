@@ -29,7 +29,7 @@ from mi_core.report.statement import (
     subjects,
     verdict_by_rule,
 )
-from mi_core.report.words.wording import RULE
+from mi_core.report.words.sentences import say
 from mi_core.validity.verdict import Validity
 from tests.mi_core.report.conftest import BARE, verdict_as_json
 
@@ -127,7 +127,7 @@ def test_without_a_primary_attack_there_is_nothing_to_state() -> None:
 
 
 def test_the_rule_in_numbers_gives_the_verdict() -> None:
-    assert rule(2.0) == {"text": RULE, "confidence": 0.95, "level": 0.01, "factor": 2.0}
+    assert rule(2.0) == {"text": say("rule"), "confidence": 0.95, "level": 0.01, "factor": 2.0}
     seen = set()
     for attack, blind, delta, trained in product((0.45, 0.6, 0.9), (0.45, 0.5, 0.51), (-0.01, 0.01), (True, False)):
         found = validity(attack, blind, delta, trained=trained)

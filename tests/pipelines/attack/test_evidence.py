@@ -19,6 +19,7 @@ from mi_core.validity.sets.dataset import dataset_test
 from mi_core.validity.verdict import Validity
 from pipelines.errors import UserError
 from pipelines.plan.load import parse
+from pipelines.report.finished import FinishedRun
 from pipelines.report.run import run as write_report
 from pipelines.run.folder import RunFolder
 from pipelines.run.registration import registered_nonce
@@ -114,7 +115,7 @@ def test_controls_that_were_saved_otherwise_are_no_controls(local_ray: None, tmp
     stale.parent.mkdir()
     stale.write_bytes(b"of a report before")
     folder = RunFolder(str(tmp_path / "run"))
-    write_report(config.with_queries(nonce=registered_nonce(folder)), folder)
+    write_report(FinishedRun.at(config.with_queries(nonce=registered_nonce(folder)), folder))
     report = report_of(tmp_path / "run")
     assert report["validity"]["verdict"] == "confounded"
     found = report["evidence"]

@@ -11,9 +11,8 @@ import pytest
 from mi_core.metrics.membership import tpr_at_fpr
 from mi_core.records import Estimate
 from mi_core.report.build import evidence, verdict_part
-from mi_core.report.model.as_json import part_as_json
 from mi_core.report.model.judgement import Evidence
-from mi_core.validity.power import fpr_floor, power_as_json
+from mi_core.validity.power import detectable_auc, fpr_floor
 from mi_core.validity.verdict import Validity
 from pipelines.attack import scores
 from pipelines.attack.results import Task
@@ -64,7 +63,8 @@ def evidence_of(units: Units) -> Evidence:
 def test_an_audit_sees_what_its_albums_are_worth(tmp_path: Path) -> None:
     found = evidence_of(units_of(task_with(tmp_path, albums())))
     assert (found.n_candidate, found.n_control) == (100, 100)
-    assert part_as_json(found.power) == power_as_json(12, 12, by="lot", factor=2.0)
+    expected = [detectable_auc(12, 12, share=one.used, by="lot", factor=2.0) for one in found.power]
+    assert [one.auc for one in found.power] == expected
     assert found.fpr_floor == fpr_floor(12)
 
 

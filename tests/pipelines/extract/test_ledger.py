@@ -43,6 +43,7 @@ from pipelines.plan.items import Query, items_in
 from pipelines.plan.load import parse
 from pipelines.plan.resolve import resolve, roles_in_config
 from pipelines.report import run as report
+from pipelines.report.finished import FinishedRun
 from pipelines.run.folder import RunFolder, SeedFolder
 from pipelines.run.points import Run
 from tests.conftest import config_with, small_config
@@ -104,7 +105,7 @@ def test_what_an_interruption_lost_is_paid_for_before_it_is_asked_again(folder: 
     assert asked.pop(LOST) == 2 * job.queries_of(job.size(1))
     assert sum(asked.values()) == NEEDED
     audit.run(enough, str(folder), last="attack")  # nothing is left to ask
-    report.run(enough, RunFolder(str(folder)))
+    report.run(FinishedRun.at(enough, RunFolder(str(folder))))
     entries = storage.read_json(f"{folder}/report.json")["queries"]["entries"]
     assert {entry["queries"] for entry in entries if entry["role"] == LOST} == {lost}
 

@@ -19,7 +19,7 @@ from mi_core.report.contents import schema, to_json
 from mi_core.report.model.as_json import part_as_json
 from mi_core.training.loop import audited_encoder
 from pipelines.attack.blind import blind_path
-from pipelines.attack.results import tasks
+from pipelines.attack.results import Result, tasks, write_result
 from pipelines.attack.scores import part_path
 from pipelines.audit.run import register
 from pipelines.config.run_config import RunConfig
@@ -120,11 +120,10 @@ def _scores(config: RunConfig, folder: SeedFolder, shift: float, others: float) 
     blind, control = random.normal(size=(2, 120))
     columns = {"id": ids, "score": random.normal(size=120) + shift * member, "member": member, "control": control}
     storage.write_table(blind_path(folder), pa.table({"id": ids, "score": blind}))
-    test = {"evidence": {"test": {"permutation_p": 1e-4, "welch_p": 1e-4}}}  # whatever the scores say
     for task in tasks(plan_of(config, folder)):
         scores = columns if task.judge.primary else columns | {"score": random.normal(size=120) + others * member}
         storage.write_table(part_path(task, 0), pa.table(scores))
-        storage.write_json(f"{task.path}/result.json", test)
+        write_result(task, Result())
 
 
 def _report(config: RunConfig, folder: RunFolder, shift: float, others: float) -> dict[str, Any]:

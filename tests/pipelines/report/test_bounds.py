@@ -16,7 +16,7 @@ from mi_core.report.model.attacks import AttackResult
 from mi_core.validity.bound import auc_limits
 from mi_core.validity.verdict import CHOICE
 from pipelines.attack.blind import blind_path, semantic_path
-from pipelines.attack.results import Task, result_of
+from pipelines.attack.results import Result, Task, result_of, write_result
 from pipelines.attack.scores import part_path
 from pipelines.audit.run import register
 from pipelines.errors import UserError
@@ -47,13 +47,13 @@ def scored(task: Task, *, group: int = 1) -> tuple[np.ndarray, np.ndarray]:
     score = np.repeat(random.normal(size=120 // group), group) + gap * member
     columns = {"id": [f"digits/{row:04d}" for row in range(120)], "score": score, "member": member}
     storage.write_table(part_path(task, 0), pa.table(columns))
-    storage.write_json(f"{task.path}/result.json", {})
+    write_result(task, Result())
     return score, member
 
 
 def results_of(run: FinishedRun) -> list[AttackResult]:
     auc = Estimate(0.5, 0.4, 0.6, 120)
-    tasks = [task for task in run.tasks() if "not_applicable" not in result_of(task)]
+    tasks = [task for task in run.tasks() if result_of(task).not_applicable is None]
     return [
         AttackResult(
             attack=task.judge.attack.attack,
@@ -112,7 +112,7 @@ def test_an_attack_that_does_not_apply_is_none_of_them(run: FinishedRun) -> None
     for task in run.tasks():
         scored(task)
         if task.judge.attack.attack == "lpla":
-            storage.write_json(f"{task.path}/result.json", {"not_applicable": "no norms"})
+            write_result(task, Result(not_applicable="no norms"))
     plain, _ = bounds(run, results_of(run))
     assert ([row.attack for row in plain.limits], plain.planned) == (["encodermi-t"], 2)
 

@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from mi_core.metrics.intervals import rate
+from mi_core.records import Estimate
 from pipelines.attack.inference import inference_path, inferred
 from pipelines.attack.utility import utility_path
 from pipelines.config.run_config import RunConfig
@@ -77,10 +78,11 @@ def test_a_trial_counts_its_test_set_once(
     attack = SimpleNamespace(attack="a")
     judges = [SimpleNamespace(attack=attack, position=at, output="backbone") for at in (0, 1)]
     alike = [SimpleNamespace(judge=judge) for judge in judges]
-    weaker = {**ONE, "value": 0.2, "ci95": [0.1, 0.3]}  # the same attack with other settings
+    found_by = [rate(80, 100), Estimate(0.2, 0.1, 0.3, 100)]  # the same attack with other settings
     monkeypatch.setattr(trial, "tasks", lambda _planned: alike)
     monkeypatch.setattr(trial, "plan_of", lambda _config, _place: None)
-    monkeypatch.setattr(trial, "result_of", lambda task: {"metrics": {"auc": weaker if task.judge.position else ONE}})
+    results = [SimpleNamespace(metrics=SimpleNamespace(auc=auc)) for auc in found_by]
+    monkeypatch.setattr(trial, "result_of", lambda task: results[task.judge.position])
     one = SimpleNamespace(
         tune=SimpleNamespace(metric="auc", utility="linear", hides="membership"), folder=folder, target="target"
     )

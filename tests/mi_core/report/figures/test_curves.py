@@ -10,15 +10,16 @@ import jsonschema
 import numpy as np
 import pytest
 
-from mi_core.report.contents import final_rows, known_in_words, pooled_rows, schema, side_by_side
+from mi_core.report.contents import final_rows, pooled_rows, schema
 from mi_core.report.figures.curves import comparison_figures, sweep_figures
-from mi_core.report.figures.data import AttackScores, FigureData
+from mi_core.report.figures.drawing import AttackScores, FigureData
 from mi_core.report.figures.figures import draw_figures
 from mi_core.report.model.as_json import part_as_json
 from mi_core.report.model.attacks import Knowledge
 from mi_core.report.model.report import report_from_json as typed
-from mi_core.report.page.html import render_html
+from mi_core.report.page.html import render_html, side_by_side
 from mi_core.report.words.numbers import rate
+from mi_core.report.words.sentences import say
 from tests.mi_core.report.conftest import pooled
 from tests.mi_core.report.page.page import Page, said
 
@@ -141,7 +142,7 @@ def test_attacks_stand_side_by_side(report: dict[str, Any]) -> None:
     single = Page(render_html(typed(report), {})).text
     assert "Side by side" not in single  # each attack stands once: nothing to compare
     nothing = Knowledge(distribution=False, architecture=False, algorithm=False)
-    assert known_in_words(replace(table[2][2]["encodermi-t"], knowledge=nothing)) == "other-shadow: none"
+    assert say("known", replace(table[2][2]["encodermi-t"], knowledge=nothing)) == "other-shadow: none"
 
 
 def test_entries_that_differ_by_settings_are_pooled_apart(report: dict[str, Any]) -> None:

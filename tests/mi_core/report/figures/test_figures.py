@@ -14,8 +14,18 @@ from PIL import Image
 
 from mi_core import report as report_package
 from mi_core.records import ALL_CALLED
-from mi_core.report.figures.data import AttackScores, EmbeddingMap, FigureData, LossCurve, ViewGrid
-from mi_core.report.figures.drawing import Drawing, blank, label_axes, log_scale, svg
+from mi_core.report.figures.drawing import (
+    AttackScores,
+    Drawing,
+    EmbeddingMap,
+    FigureData,
+    LossCurve,
+    ViewGrid,
+    blank,
+    label_axes,
+    log_scale,
+    svg,
+)
 from mi_core.report.figures.figures import draw_figures, rate_at
 from mi_core.report.model.report import report_from_json as typed
 from mi_core.report.pooling import series_names

@@ -14,8 +14,8 @@ from mi_core.report.model.as_json import part_from_json
 from mi_core.report.model.judgement import Evidence
 from mi_core.report.model.report import report_from_json as typed
 from mi_core.report.page.html import render_html
-from mi_core.report.words.evidence import believed, dataset_sentence, dots, power_sentence, samples_sentence
-from mi_core.report.words.sides import sides_by
+from mi_core.report.words.sentences import say, sides_by
+from mi_core.report.words.wording import dots
 from mi_core.validity.sets.dataset import DatasetTest, dataset_test
 from mi_core.validity.sets.share import LeastShare
 from mi_core.validity.verdict import cauchy_combination, holm
@@ -66,14 +66,14 @@ def test_the_most_cautious_seed_decides() -> None:
     ]
     (row,) = combine_tests(entries)
     assert row.least_share == 0.2
-    assert f"t least 20 % of {SIDES.candidates} were used (95 % confidence)." in dataset_sentence(row, SIDES)
+    assert f"t least 20 % of {SIDES.candidates} were used (95 % confidence)." in say("whole", row, SIDES)
     needed = [test.needed.value for test in measured_by(entries) if test.needed is not None]
     assert row.needed is not None and row.needed.value == max(value for value in needed if value is not None)
     reversed_too = [entry("a", 0, 1.0), entry("a", 1, -1.0)]
     (row,) = combine_tests(reversed_too)
     assert row.direction == "mixed"
     assert row.needed is None or row.needed.value is None
-    assert "from seed to seed" in dataset_sentence(row, SIDES)
+    assert "from seed to seed" in say("whole", row, SIDES)
 
 
 def test_known_members_that_recur_widen_the_share_alone() -> None:
@@ -91,20 +91,20 @@ def test_a_result_in_the_wrong_direction_is_told_and_no_evidence() -> None:
     assert row.direction == "lower"
     assert row.p > 0.99
     assert row.reversed_p is not None and row.reversed_p < 1e-4
-    assert "no evidence" in dataset_sentence(row, SIDES)
+    assert "no evidence" in say("whole", row, SIDES)
 
 
 def seen(report: dict[str, Any]) -> str:
-    return power_sentence(typed(report), evidence_of(report))
+    return say("power", typed(report), evidence_of(report))
 
 
 def trusted(report: dict[str, Any]) -> str:
-    return believed(typed(report), evidence_of(report))
+    return say("believed", typed(report), evidence_of(report))
 
 
 def test_what_a_small_audit_cannot_see(report: dict[str, Any]) -> None:
-    assert ".554 or more if 100 % of the candidates were used, .930 or more if 10 %" in power_sentence(
-        typed(report), evidence_of(report)
+    assert ".554 or more if 100 % of the candidates were used, .930 or more if 10 %" in say(
+        "power", typed(report), evidence_of(report)
     )
     assert "if 1 % were used, no AUC is enough" in seen(report)
     assert "2.27 %" in seen(report)
@@ -114,8 +114,8 @@ def test_what_a_small_audit_cannot_see(report: dict[str, Any]) -> None:
     report["evidence"] |= {"n_candidate": 2, "n_control": 2, "fpr_floor": 1.0, "grouped": True}
     report["evidence"]["power"] = [{"used": 1.0}]
     assert "2 against 2 groups of images are too few" in seen(report)
-    assert "only if controls are surely unused and otherwise like candidates (exchangeable)" in believed(
-        typed(report), evidence_of(report)
+    assert "only if controls are surely unused and otherwise like candidates (exchangeable)" in say(
+        "believed", typed(report), evidence_of(report)
     )
 
 
@@ -126,13 +126,13 @@ def evidence_of(report: dict[str, Any]) -> Evidence:
 def test_flags_that_cannot_come_are_explained(report: dict[str, Any]) -> None:
     samples = replace(evidence_of(report).samples[0], flagged=0)
     told = "With 440 controls no single image can be flagged alone; at least 20 must stand out together."
-    assert told in samples_sentence(samples, SIDES)
-    assert "about 8,799 controls" in samples_sentence(samples, SIDES)
-    assert "alone" not in samples_sentence(replace(samples, least_flags=1), SIDES)
-    assert "182 of 440 candidates are flagged (about 1 in 10 flags is an error: false" in samples_sentence(
-        replace(samples, flagged=182, fdr=0.1), SIDES
+    assert told in say("flagged", samples, SIDES)
+    assert "about 8,799 controls" in say("flagged", samples, SIDES)
+    assert "alone" not in say("flagged", replace(samples, least_flags=1), SIDES)
+    assert "182 of 440 candidates are flagged (about 1 in 10 flags is an error: false" in say(
+        "flagged", replace(samples, flagged=182, fdr=0.1), SIDES
     )
-    assert samples_sentence(replace(samples, flagged=1), SIDES) == (
+    assert say("flagged", replace(samples, flagged=1), SIDES) == (
         "1 of 440 candidates is flagged (a flag may be an error: false discovery rate 5 %)."
     )
 

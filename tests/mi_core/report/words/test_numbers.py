@@ -9,12 +9,12 @@ from collections.abc import Callable
 import pytest
 
 from mi_core.records import Estimate
-from mi_core.report.figures.data import FigureData
+from mi_core.report.figures.drawing import FigureData
 from mi_core.report.figures.figures import draw_figures
 from mi_core.report.model.report import report_from_json as typed
 from mi_core.report.page.html import render_html
-from mi_core.report.words.numbers import chance, count, percent, plain, rate, setting, share, small, times
-from mi_core.report.words.sides import rate_or_share, sides_of
+from mi_core.report.words.numbers import chance, count, percent, plain, rate, settings, share, small, times
+from mi_core.report.words.sentences import rate_or_share, sides_of
 from tests.mi_core.report.conftest import MEMORISED, REFUTED, make_asked, make_report, search
 from tests.mi_core.report.page.page import Page, said
 
@@ -27,7 +27,7 @@ WAYS: tuple[Callable[[float], str], ...] = (
     small,
     count,
     times,
-    lambda value: setting("noise", value),
+    lambda value: settings({"noise": value}),
 )
 
 

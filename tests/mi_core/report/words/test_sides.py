@@ -10,7 +10,7 @@ from jsonschema import Draft202012Validator
 
 from mi_core.report.contents import schema
 from mi_core.report.defenses import compare_defenses
-from mi_core.report.figures.data import FigureData
+from mi_core.report.figures.drawing import FigureData
 from mi_core.report.figures.figures import draw_figures
 from mi_core.report.model.as_json import part_as_json
 from mi_core.report.model.defenses import DefendedEncoder

@@ -14,9 +14,10 @@ from scipy.stats import binom
 from mi_core.checks import ConfigError
 from mi_core.metrics.delong import auc, auc_contrasts, auc_difference
 from mi_core.records import Estimate
-from mi_core.report.words.forgetting import in_words, table
+from mi_core.report.words.sentences import say
 from mi_core.validity.sets.forgetting import Forgetting, forgetting
 from mi_core.validity.sets.kept import Scored
+from pipelines.report.forget import table
 from tests.mi_core.validity.sets.unlearning import every_cell
 
 SETTING = ("n", "auc_before", "kept", "draws")
@@ -49,8 +50,8 @@ def test_what_was_forgotten_is_forgotten() -> None:
     assert found.known.value == pytest.approx(0.355, abs=0.02)  # Phi(1.5 / sqrt 2) - 1/2
     assert found.left_at_most is not None
     assert 0 < found.left_at_most < 0.25
-    assert in_words(found).startswith("Little of what the attack knew before is left: at most ")
-    assert "still there" not in in_words(found)
+    assert say("forgetting", found).startswith("Little of what the attack knew before is left: at most ")
+    assert "still there" not in say("forgetting", found)
 
 
 def test_the_little_that_is_surely_left_is_told() -> None:
@@ -58,7 +59,7 @@ def test_the_little_that_is_surely_left_is_told() -> None:
     few = Estimate(0.04, -0.026, 0.106, 1000)
     found = replace(forgetting([drawn(2000, 0)]), left=Estimate(0.04, 0.017, 0.063, 1000), left_blind=few)
     assert found.verdict == "forgotten"
-    assert "A part of it is still there" in in_words(found)
+    assert "A part of it is still there" in say("forgetting", found)
     assert "Mostly forgotten" in shown(found)
 
 
@@ -66,20 +67,20 @@ def test_what_is_still_known_is_not_forgotten() -> None:
     for left in (0.5, 1.5):
         found = forgetting([drawn(400, 1, left=left)])
         assert found.verdict == "not-forgotten"
-        assert "still reveals" in in_words(found)
+        assert "still reveals" in say("forgetting", found)
 
 
 def test_few_images_cannot_tell() -> None:
     found = forgetting([drawn(15, 2)])
     assert found.verdict == "cannot-tell"
     assert found.left_at_most is None or found.left_at_most > 0.25
-    assert "may be left; 'forgotten' asks for at most 25" in in_words(found)
+    assert "may be left; 'forgotten' asks for at most 25" in say("forgetting", found)
 
 
 def test_what_was_never_found_cannot_be_seen_to_go() -> None:
     found = forgetting([drawn(400, 3, known=0.0)])
     assert found.verdict == "cannot-tell"
-    assert in_words(found).startswith("The attack did not find the images on the encoder before.")
+    assert say("forgetting", found).startswith("The attack did not find the images on the encoder before.")
 
 
 def test_groups_that_differ_by_themselves_do_not_count_as_known() -> None:
@@ -121,7 +122,7 @@ def test_a_kept_tenth_is_not_forgotten() -> None:
     assert found.verdict == "not-forgotten"
     assert found.decided == ("percentile-95", "chosen")
     assert found.as_json()["decided"] == {"test": "percentile-95", "attack": "chosen"}
-    assert "score above the 95th percentile of an encoder that never saw them. At least " in in_words(found)
+    assert "score above the 95th percentile of an encoder that never saw them. At least " in say("forgetting", found)
 
 
 def test_what_the_blind_classifier_sees_too_is_no_memory() -> None:
@@ -129,7 +130,7 @@ def test_what_the_blind_classifier_sees_too_is_no_memory() -> None:
     found = forgetting([replace(one, blind=one.after)])
     assert found.verdict == "cannot-tell"
     assert found.decided == ("percentile-95", "chosen")
-    assert "the blind classifier may see why" in in_words(found)
+    assert "the blind classifier may see why" in say("forgetting", found)
 
 
 def test_few_images_may_all_be_kept() -> None:
@@ -141,14 +142,14 @@ def test_few_images_may_all_be_kept() -> None:
     assert 0.05 < kept < 0.25
     assert forgetting([drawn(400, 0)], kept=kept).verdict == "forgotten"
     assert forgetting([drawn(400, 0)], kept=kept - 0.001).verdict == "cannot-tell"
-    assert f"Up to {100 * kept:.4g} % of the images may be kept in full" in in_words(found)
+    assert f"Up to {100 * kept:.4g} % of the images may be kept in full" in say("forgetting", found)
 
 
 def test_a_kept_image_must_be_found_by_no_attack() -> None:
     one = drawn(2000, 0)
     found = forgetting([one], {"second": [kept_of(drawn(2000, 1, known=2.0), 200)]}, name="first")
     assert (found.chosen, found.verdict, found.decided[1]) == ("first", "not-forgotten", "second")
-    assert "By second, " in in_words(found)
+    assert "By second, " in say("forgetting", found)
     alike = forgetting([one], {"second": [drawn(2000, 1)]}, name="first")
     assert (alike.verdict, alike.decided) == ("forgotten", ("kept", "first"))
     alone = forgetting([one])
