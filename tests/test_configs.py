@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import astuple
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -274,7 +275,8 @@ def test_noise_on_a_head_has_the_papers_sizes(data: str, classes: int) -> None:
 def test_encodermis_eight_kinds_of_knowledge(data: str) -> None:
     for name in (f"encodermi-{data}-knowledge", f"encodermi-{data}-knowledge-cpu"):
         config = loaded(CONFIGS / "papers" / f"{name}.yaml")
-        rows = {tuple((knowledge(config, attack) or {}).values()) for attack in config.attacks}
+        found = [knowledge(ThreatModel(config), attack) for attack in config.attacks]
+        rows = {astuple(one) for one in found if one is not None}
         assert rows == set(product([True, False], repeat=3))
         crops = {
             attack.reference: ThreatModel(config).recipe_of(attack).settings["flip"] == 0 for attack in config.attacks

@@ -37,7 +37,6 @@ from pipelines.attack.judge import memorised_path
 from pipelines.attack.results import Task, result_of
 from pipelines.attack.utility import utility_path
 from pipelines.config.roles import CANARY_IN, CANARY_ROLE
-from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.attacks import APPROXIMATE, GAUSSIAN, SHADOW, SHADOWS, AttackConfig
 from pipelines.config.sections.encoders import DefendedConfig, EndpointConfig, LoadedConfig, TrainedConfig
 from pipelines.data.draw.splits import Splits
@@ -67,7 +66,7 @@ def attack_results(run: FinishedRun) -> Iterator[AttackResult]:
             epoch=judge.epoch,
             reference=attack.reference if shadow is None else kind,
             shadow=shadow,
-            knowledge=knowledge(run.config, attack),
+            knowledge=knowledge(run.threat, attack),
             queries=result.queries,
             seconds=result.seconds,
             primary=judge.primary,
@@ -93,17 +92,17 @@ def method_part(run: FinishedRun, name: str) -> MethodPart:
     return MethodPart(threat_model=method.threat_model, source=method.source, queries_per_sample=per_sample)
 
 
-def knowledge(config: RunConfig, attack: AttackConfig) -> Knowledge | None:
+def knowledge(threat: ThreatModel, attack: AttackConfig) -> Knowledge | None:
     """What the owner of a shadow knows of the target, by the two encoders of a config; None: there is no shadow."""
-    shadows, target = ThreatModel(config).shadows_of(attack), config.encoders[attack.target]
-    shadow = config.encoders[shadows[0]] if shadows else None
+    shadows, target = threat.shadows_of(attack), threat.encoders[attack.target]
+    shadow = threat.encoders[shadows[0]] if shadows else None
     if not isinstance(target, TrainedConfig) or not isinstance(shadow, TrainedConfig):
         return None
-    roles = config.data.roles
+    roles = threat.roles
     own, other = (
         {  # sources and classes that its images are drawn from
             (parent.source_name, role.classes or parent.classes)
-            for role in map(roles.__getitem__, ThreatModel(config).member_roles(name))
+            for role in map(roles.__getitem__, threat.member_roles(name))
             for parent in (roles.get(role.source_name, role),)
         }
         for name in (shadows[0], attack.target)
@@ -171,7 +170,7 @@ def _dp_audit(run: FinishedRun, of_seeds: Sequence[Task]) -> DpAudit:
     tried = [reduce(add, several) for several in zip(*(guessed(task, counts) for task in of_seeds), strict=True)]
     promise = _promise(run, target)
     delta = (chosen.delta or 0.0) if promise is None else promise.delta
-    gaussian = family_of(run.config, target) == GAUSSIAN and delta > 0
+    gaussian = family_of(run.threat, target) == GAUSSIAN and delta > 0
     bound = best_bound(tried, delta=delta, confidence=chosen.confidence, gaussian=gaussian)
     perfect = [Guesses(every.canaries, every.guesses, every.guesses) for every in tried]
     verdict, p_value, any_time = "no-promise", None, None
@@ -205,18 +204,18 @@ def _dp_audit(run: FinishedRun, of_seeds: Sequence[Task]) -> DpAudit:
     )
 
 
-def family_of(config: RunConfig, target: str) -> str:
+def family_of(threat: ThreatModel, target: str) -> str:
     """The kind of bound for an encoder: the Gaussian one where it is wanted and the encoder's noise is Gaussian.
 
     Of an encoder without a defense the config knows, if the promise is about it. Noise whose scale depends on the
     number of images is not Gaussian where an image is missing.
     """
-    encoder = config.encoders[target]
+    config, encoder = threat.config, threat.encoders[target]
     if isinstance(encoder, DefendedConfig):
         method = encoder.method(config.seeds[0])
         fits = method.mechanism == GAUSSIAN and LEAVE in method.adjacencies
     else:
-        fits = target in ThreatModel(config).promising_encoders
+        fits = target in threat.promising_encoders
     return GAUSSIAN if fits and config.dp_audit is not None and config.dp_audit.family == GAUSSIAN else APPROXIMATE
 
 

@@ -82,12 +82,18 @@ def test_the_gaussian_bound_is_taken_of_gaussian_noise_alone() -> None:
     defenses = [{"defense": f"additive-{noise}", "settings": fixed} for noise in ("gaussian", "laplace")]
     wanted = {"epsilon": 1, "delta": 1e-5, "family": "gaussian"}
     config = parsed(defenses=defenses, dp_audit=wanted)
-    assert family_of(config, "target+additive-gaussian") == "gaussian"
-    assert family_of(config, "target+additive-laplace") == family_of(config, "target") == "approximate"
-    assert family_of(parsed(defenses=[], dp_audit=wanted), "target") == "gaussian"  # whose promise the config tells
-    assert family_of(parsed(), "target+additive-gaussian") == "approximate"
+    assert family_of(ThreatModel(config), "target+additive-gaussian") == "gaussian"
+    assert (
+        family_of(ThreatModel(config), "target+additive-laplace")
+        == family_of(ThreatModel(config), "target")
+        == "approximate"
+    )
+    assert (
+        family_of(ThreatModel(parsed(defenses=[], dp_audit=wanted)), "target") == "gaussian"
+    )  # whose promise the config tells
+    assert family_of(ThreatModel(parsed()), "target+additive-gaussian") == "approximate"
     scaled = parsed(dp_audit={"family": "gaussian"})  # its scale depends on the number of images
-    assert family_of(scaled, "target+additive-gaussian") == "approximate"
+    assert family_of(ThreatModel(scaled), "target+additive-gaussian") == "approximate"
 
 
 def canaries_sent(config: RunConfig) -> set[tuple[str, str]]:

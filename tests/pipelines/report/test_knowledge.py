@@ -68,7 +68,7 @@ def test_lists_stand_for_all_combinations() -> None:
 
 def test_what_the_attacker_knows_is_read_off_the_encoders() -> None:
     config = parsed()
-    known = {attack.reference: knowledge(config, attack) for attack in config.attacks}
+    known = {attack.reference: knowledge(ThreatModel(config), attack) for attack in config.attacks}
     everything = Knowledge(distribution=True, architecture=True, algorithm=True)
     assert known["shadow"] == known["other-views"] == everything
     assert known["other-data"] == replace(everything, distribution=False)
