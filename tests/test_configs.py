@@ -24,6 +24,7 @@ from pipelines.report.attacks import knowledge
 from pipelines.run.folder import RunFolder
 from pipelines.run.points import points
 from tests.pipelines.undrawn import plan_in
+from tests.raising import refused
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 WHOLE = sorted(path for path in CONFIGS.rglob("*.yaml") if "cpu" not in path.parent.parts)
@@ -394,7 +395,5 @@ def test_extending(tmp_path: Path) -> None:
     }.items():
         (tmp_path / name).write_text(yaml.safe_dump(content))
     assert load_raw(tmp_path / "c.yaml") == {"x": {"one": 1, "two": 3, "three": None}, "list": [4]}
-    with pytest.raises(UserError, match=r"extends goes in a circle: .*circle.yaml -> .*circle.yaml"):
-        load_raw(tmp_path / "circle.yaml")
-    with pytest.raises(UserError, match="nowhere.yaml is no file"):
-        load_raw(tmp_path / "lost.yaml")
+    refused(UserError, r"extends goes in a circle: .*circle.yaml -> .*circle.yaml", load_raw, tmp_path / "circle.yaml")
+    refused(UserError, "nowhere.yaml is no file", load_raw, tmp_path / "lost.yaml")

@@ -229,7 +229,6 @@ def test_a_stopping_epoch_is_searched_without_training(run: Path, tmp_path: Path
 def test_a_field_takes_with_it_what_is_like_it() -> None:
     search = {"search": {"encoders.target.parameters.freeze_backbone": [False, True]}, "target": "target"}
     config = config_of(search)
-    assert config.tune is not None
     (found,) = config.tune.search.values()
     assert found.fields == ("encoders.target.parameters.freeze_backbone", "encoders.shadow.parameters.freeze_backbone")
     again = parse(json.loads(json.dumps(config.model_dump(mode="json", by_alias=True))), "again.yaml")
