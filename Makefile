@@ -26,7 +26,7 @@ docs-serve:
 	$(PYTHON) -m mkdocs serve
 
 notebooks:
-	$(PYTHON) -m tests.studies.notebooks
+	$(PYTHON) -m docs.studies.notebooks
 
 gallery:
-	$(PYTHON) -m tests.studies.gallery
+	$(PYTHON) -m docs.studies.gallery

@@ -235,7 +235,6 @@ def s3_server() -> Iterator[str]:
 
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
-    assert server._server is not None
     server._server.app = one_at_a_time(server._server.app)  # type: ignore[attr-defined]
     _, port = server.get_host_and_port()
     endpoint = f"http://127.0.0.1:{port}"

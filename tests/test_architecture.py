@@ -69,7 +69,7 @@ DRAWERS = {
     "mi_core.validity": {"sets": set(), "": {"sets"}},
     "mi_core.report": {"model": set(), "words": {"contents", "model"}, "": {"model", "words", "figures"}},
 }
-BANNED_IN_MI_CORE = {"ray", "yaml", "argparse", "typer", "pydantic"}
+BANNED_IN_MI_CORE = {"ray", "argparse", "typer", "pydantic"}
 BANNED_NAMES = {"utils", "helpers", "common", "misc"}
 LIGHT = (
     *("pipelines.cli.app", "pipelines.cli.listing", "pipelines.report.index"),
@@ -77,10 +77,10 @@ LIGHT = (
 )
 # The size of the house. A figure may only be lowered: what comes in is paid for by what goes.
 BUDGET = {  # allowed, and how far below it a count may lie before the budget is lowered
-    "product lines": (62_441, 300),
-    "lines of code": (39_616, 300),
+    "product lines": (62_304, 300),
+    "lines of code": (39_521, 300),
     "files": (372, 5),
-    "test lines": (51_464, 500),
+    "test lines": (46_750, 500),
     "words": (36_486, 500),
 }
 PAGES = ("docs", "configs", "cluster", "pipelines")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import astuple
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -18,23 +19,12 @@ from pipelines.data.read.samples import Sample
 from pipelines.errors import UserError
 from pipelines.plan.items import Query, items_in
 from pipelines.plan.load import load
-from pipelines.plan.rules import (
-    audited_roles,
-    audits_others,
-    classifier_roles,
-    classifying_references,
-    groups_by,
-    members_of,
-    primary_output,
-    recipe_of,
-    references_of,
-    roles_fitted_on_target,
-    utility_roles,
-)
+from pipelines.plan.rules import ThreatModel
 from pipelines.report.attacks import knowledge
 from pipelines.run.folder import RunFolder
 from pipelines.run.points import points
 from tests.pipelines.undrawn import plan_in
+from tests.raising import refused
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 WHOLE = sorted(path for path in CONFIGS.rglob("*.yaml") if "cpu" not in path.parent.parts)
@@ -75,8 +65,11 @@ def judged(config: RunConfig) -> set[tuple[int, int]]:
     sizes = {name: role.count or round(TEST_SPLIT * (role.fraction or 0)) for name, role in roles.items()}
     found = set()
     for attack in config.attacks:
-        known = {roles[role].source_name: sizes[role] for role in roles_fitted_on_target(config, attack)}
-        left = [min(attack.count or sizes[role], sizes[role]) - known.get(role, 0) for role in audited_roles(config)]
+        known = {roles[role].source_name: sizes[role] for role in ThreatModel(config).roles_fitted_on_target(attack)}
+        left = [
+            min(attack.count or sizes[role], sizes[role]) - known.get(role, 0)
+            for role in ThreatModel(config).audited_roles
+        ]
         found.add((left[0], left[1]))
     return found
 
@@ -88,7 +81,7 @@ def test_it_loads(path: Path) -> None:
     if path.stem in ("quickstart", "cifar10", "cifar10-resnet18"):
         assert trained(config, "shadow").epochs == trained(config).epochs
         assert trained(config, "shadow").train_on == ("shadow-member",)
-    assert all(references_of(config, attack) for attack in config.attacks)  # a verdict is possible
+    assert all(ThreatModel(config).references_of(attack) for attack in config.attacks)  # a verdict is possible
     asked = items_in(plan_in(config), Query)
     for name, encoder in config.encoders.items():
         if isinstance(encoder, TrainedConfig):
@@ -130,7 +123,7 @@ def test_two_cores_train_small_networks_alone(path: Path) -> None:
 def test_as_many_members_as_others_are_judged_on_the_papers_output(path: Path) -> None:
     """EncoderMI and LpLA attack the backbone; accuracies compare where guessing is right in half of the cases."""
     config = loaded(path)
-    assert primary_output(config) == ("logits" if path.stem.startswith("alm-") else "backbone")
+    assert ThreatModel(config).primary_output == ("logits" if path.stem.startswith("alm-") else "backbone")
     for point in (config, *(point.config for point in points(config, RunFolder("x")))):
         assert all(members == others > 0 for members, others in judged(point))
 
@@ -154,7 +147,9 @@ def test_lpla_table_1(data: str) -> None:
         mine = {attack.attack for attack in config.attacks if attack.target == f"moco-v{version}"}
         assert mine == {"lpla", "encodermi-v", "sd-mi", "feature-mi"}
     assert {attack.reference for attack in config.attacks} == {"known"}
-    assert all(references_of(config, attack) == (f"stranger-{attack.target[5:]}",) for attack in config.attacks)
+    assert all(
+        ThreatModel(config).references_of(attack) == (f"stranger-{attack.target[5:]}",) for attack in config.attacks
+    )
     norms = [
         point.config.attacks[0].parameters().p for point in points(config, RunFolder("x")) if point.sweep[-1] == "p"
     ]
@@ -205,12 +200,12 @@ def test_lpla_with_transformers() -> None:
 def test_lpla_on_the_official_weights() -> None:
     config = loaded(CONFIGS / "papers/lpla-official.yaml")
     assert {attack.attack for attack in config.attacks} == {"lpla"}
-    assert {references_of(config, attack) for attack in config.attacks} == {("fresh",)}
+    assert {ThreatModel(config).references_of(attack) for attack in config.attacks} == {("fresh",)}
     assert {name: encoder.saw_nothing for name, encoder in config.encoders.items()} == {
         "moco-v2": False, "moco-v3": False, "fresh": True,
     }  # fmt: skip
     assert [point.value for point in points(config, RunFolder("x"))] == [0, 1, 2, 3]  # table 4
-    sides = [config.data.roles[role].source_name for role in audited_roles(config)]
+    sides = [config.data.roles[role].source_name for role in ThreatModel(config).audited_roles]
     assert sides == ["train", "test"]  # other data, a shift, which the header says
 
 
@@ -228,7 +223,7 @@ def test_encodermi_on_other_data() -> None:
         config = loaded(CONFIGS / f"papers/encodermi-stl10-{name}.yaml")
         assert config.data.roles["target-member"].source_name == "train"
         assert config.data.roles["target-nonmember"].fraction == 1
-        assert utility_roles(config, "target") == (("downstream-train",), ("downstream-test",))
+        assert ThreatModel(config).utility_roles("target") == (("downstream-train",), ("downstream-test",))
         assert {config.data.roles[role].source_name for role in ("downstream-train", "downstream-test")} == {"other"}
     sizes = points(loaded(CONFIGS / "papers/encodermi-stl10-ablations.yaml"), RunFolder("x"))
     assert {point.sweep for point in sizes} == {"pre-training size", "shadow size"}
@@ -281,9 +276,12 @@ def test_noise_on_a_head_has_the_papers_sizes(data: str, classes: int) -> None:
 def test_encodermis_eight_kinds_of_knowledge(data: str) -> None:
     for name in (f"encodermi-{data}-knowledge", f"encodermi-{data}-knowledge-cpu"):
         config = loaded(CONFIGS / "papers" / f"{name}.yaml")
-        rows = {tuple((knowledge(config, attack) or {}).values()) for attack in config.attacks}
+        found = [knowledge(ThreatModel(config), attack) for attack in config.attacks]
+        rows = {astuple(one) for one in found if one is not None}
         assert rows == set(product([True, False], repeat=3))
-        crops = {attack.reference: recipe_of(config, attack).settings["flip"] == 0 for attack in config.attacks}
+        crops = {
+            attack.reference: ThreatModel(config).recipe_of(attack).settings["flip"] == 0 for attack in config.attacks
+        }
         assert {reference for reference, alone in crops.items() if alone} == {
             "unknown-t", "unknown-pt", "unknown-et", "unknown-pet",
         }  # fmt: skip
@@ -308,7 +306,7 @@ def test_encodermis_figures_as_sweeps() -> None:
     assert [next(iter(trained(one).augmentation["crop_scale"])) for one in shared] == [1, 1, 0.2, 0.2, 0.2]
     for one in shared:  # the inferrer's views stay
         assert trained(one, "shadow").augmentation == trained(config, "shadow").augmentation
-        assert recipe_of(one, one.attacks[0]).settings == trained(config, "shadow").augmentation
+        assert ThreatModel(one).recipe_of(one.attacks[0]).settings == trained(config, "shadow").augmentation
 
 
 def test_the_sequential_attack_stands_beside_fixed_numbers_of_views() -> None:
@@ -337,8 +335,8 @@ def test_encodermi_and_contrastiveleaks() -> None:
     ]  # fmt: skip
     assert trained(config, "target-classifier").parameters["freeze_backbone"]
     assert not trained(config, "target-supervised").parameters["freeze_backbone"]
-    assert members_of(config, "target-classifier") == {"unlabeled-images", "target-member"}
-    assert classifier_roles(config, "target-classifier")[0] == ("target-member",)
+    assert ThreatModel(config).members_of("target-classifier") == {"unlabeled-images", "target-member"}
+    assert ThreatModel(config).classifier_roles("target-classifier")[0] == ("target-member",)
     assert {encoder.epochs for encoder in config.encoders.values() if isinstance(encoder, TrainedConfig)} == {100}
 
 
@@ -378,10 +376,10 @@ def test_contrastiveleaks_widths_of_the_embedding(name: str, widths: list[int]) 
 
 def test_auditing_an_encoder_from_elsewhere() -> None:
     config = loaded(CONFIGS / "audit-encoder.yaml")
-    assert audited_roles(config) == ("candidate", "control")
-    assert groups_by(config) == "choice" and audits_others(config)
+    assert ThreatModel(config).audited_roles == ("candidate", "control")
+    assert ThreatModel(config).groups_by == "choice" and ThreatModel(config).audits_others
     names = tuple(f"reference-{number}" for number in range(4))
-    assert references_of(config, config.attacks[0]) == classifying_references(config) == names
+    assert ThreatModel(config).references_of(config.attacks[0]) == ThreatModel(config).classifying_references == names
     for number, name in enumerate(names):
         one = trained(config, name)
         assert (one.half, one.train_on, one.size) == (number, ("candidate", "control"), 32)
@@ -397,7 +395,5 @@ def test_extending(tmp_path: Path) -> None:
     }.items():
         (tmp_path / name).write_text(yaml.safe_dump(content))
     assert load_raw(tmp_path / "c.yaml") == {"x": {"one": 1, "two": 3, "three": None}, "list": [4]}
-    with pytest.raises(UserError, match=r"extends goes in a circle: .*circle.yaml -> .*circle.yaml"):
-        load_raw(tmp_path / "circle.yaml")
-    with pytest.raises(UserError, match="nowhere.yaml is no file"):
-        load_raw(tmp_path / "lost.yaml")
+    refused(UserError, r"extends goes in a circle: .*circle.yaml -> .*circle.yaml", load_raw, tmp_path / "circle.yaml")
+    refused(UserError, "nowhere.yaml is no file", load_raw, tmp_path / "lost.yaml")

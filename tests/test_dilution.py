@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.studies import dilution
+from docs.studies import dilution
 
 SIZES = (500, 2000, 8000, 32000)
 

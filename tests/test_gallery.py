@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.studies.gallery import FOLDER, ROOT, made
+from docs.studies.gallery import FOLDER, ROOT, made
 from tests.test_notebooks import MACHINE
 
 ROWS = re.findall(

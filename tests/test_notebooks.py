@@ -12,7 +12,7 @@ from urllib.parse import urldefrag
 import pytest
 import yaml
 
-from tests.studies.notebooks import FOLDER, METADATA, ROOT, executed
+from docs.studies.notebooks import FOLDER, METADATA, ROOT, executed
 
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 MOST_BYTES = 400_000

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.studies import tables
+from docs.studies import tables
 
 PAPERS = Path(__file__).parents[1] / "configs" / "papers"
 PAGE = (PAPERS / "README.md").read_text()
@@ -104,7 +104,7 @@ def test_every_figure_of_a_table_is_in_its_results(title: str) -> None:
 
 
 def test_the_tables_of_results_are_what_the_json_has() -> None:
-    """``python -m tests.studies.tables`` writes them; every mark is read, and every JSON is named on the page."""
+    """``python -m docs.studies.tables`` writes them; every mark is read, and every JSON is named on the page."""
     text = tables.PAGE.read_text(encoding="utf-8")
     assert len(tables.MARKED.findall(text)) == text.count("<!-- table ") == text.count("<!-- end -->") > 25
     assert tables.page(text) == text

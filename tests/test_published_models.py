@@ -21,7 +21,7 @@ from mi_core.validity.power import PUBLISHED, detectable_auc, verdict_power
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.encoders import LoadedConfig
 from pipelines.plan.load import load
-from pipelines.plan.rules import groups_by
+from pipelines.plan.rules import ThreatModel
 from tests.mi_core.adoption.folders import save_open_clip
 from tests.pipelines.hub import COMMIT, ask_there, hub_at
 from tests.pipelines.tars import image_bytes, tar_bytes
@@ -69,7 +69,7 @@ def test_addresses_are_those_of_the_benchmark() -> None:
     }
     others = {role.source_name for name, role in found.data.roles.items() if not name.startswith("target-")}
     assert not others & judged
-    assert groups_by(found) == "choice"
+    assert ThreatModel(found).groups_by == "choice"
 
 
 @pytest.mark.parametrize(("name", "side"), [("clip-mia-bench", 27_000), ("dov4mm", 25_000)])

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.studies import encoder_works, false_leaks
+from docs.studies import encoder_works, false_leaks
 
 ROOT = Path(__file__).parents[1]
 CIFAR10 = ROOT.parent / "shared" / "data" / "cifar10"

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+import yaml
 
 FIRST_LINE = "# Were these images used to train this encoder? The same audit as a config; run it with"
 MISSING = "FILL-IN"
@@ -112,46 +115,23 @@ def audit_settings(
     }
 
 
-_REMARKS = {
+_REMARKS = {  # by the last part of a setting's name
     "seeds": "everything random depends on the seed",
-    "data.near_duplicates": "leaves out controls that are nearly a candidate",
-    "data.roles.known-nonmember": "fixes the threshold; the other controls are judged",
-    "data.roles.calibration-member": "held back: they give the share of your images that was used",
-    "encoders.target.objective": "the training whose views the queries imitate",
-    "encoders.reference": "small encoders, each trained on half of both groups by lot; an image counts on the others",
-    "queries.outputs": "the embedding that is attacked",
-    "validity.references": "the same attack on these encoders, which saw neither group, must find much less",
+    "near_duplicates": "leaves out controls that are nearly a candidate",
+    "known-nonmember": "fixes the threshold; the other controls are judged",
+    "calibration-member": "held back: they give the share of your images that was used",
+    "target": "the queries imitate the views of its objective",
+    "reference": "small encoders, each trained on half of both groups by lot; an image counts on the others",
+    "outputs": "the embedding that is attacked",
+    "references": "the same attack on these encoders, which saw neither group, must find much less",
 }
 
 
 def yaml_of(settings: Mapping[str, Any], remarks: tuple[str, ...] = ()) -> str:
     """Settings as YAML, with a remark where a reader needs one; ``remarks`` stand on top."""
-    lines = [FIRST_LINE, "#   encoder-audit audit FILE --out runs/audit", *(f"# {one}" for one in remarks)]
-    return "\n".join([*lines, *_lines(settings, "", "")]) + "\n"
-
-
-def _lines(part: Mapping[str, Any], place: str, indent: str) -> list[str]:
-    lines: list[str] = []
-    for name, value in part.items():
-        here = f"{place}.{name}".lstrip(".")
-        remark = f"    # {_REMARKS[here]}" if here in _REMARKS else ""
-        nested = isinstance(value, Mapping) and any(isinstance(one, Mapping) for one in value.values())
-        if isinstance(value, Mapping) and (nested or len(_flow(value)) > 60) and value:
-            lines += [f"{indent}{name}:{remark}", *_lines(value, here, f"{indent}  ")]
-        elif isinstance(value, list) and any(isinstance(one, Mapping) for one in value):
-            lines += [f"{indent}{name}:{remark}", *(f"{indent}  - {_flow(one)}" for one in value)]
-        else:
-            lines.append(f"{indent}{name}: {_flow(value)}{remark}")
-    return lines
-
-
-def _flow(value: Any) -> str:
-    """A value in one line of YAML."""
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{name}: {_flow(one)}" for name, one in value.items()) + "}"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(_flow, value)) + "]"
-    plain = isinstance(value, str) and value.replace("-", "").replace("_", "").isalnum() and not value[0].isdigit()
-    if plain and value.lower() not in ("true", "false", "null", "yes", "no", "on", "off"):
-        return str(value)
-    return json.dumps(value)
+    plain = json.loads(json.dumps(settings))  # tuples as lists
+    text = yaml.safe_dump(plain, sort_keys=False, default_flow_style=None, width=120, allow_unicode=True)
+    for name, remark in _REMARKS.items():
+        text = re.sub(rf"(?m)^( *{name}:.*)$", rf"\1    # {remark}", text, count=1)
+    head = [FIRST_LINE, "#   encoder-audit audit FILE --out runs/audit", *(f"# {one}" for one in remarks)]
+    return "\n".join([*head, text])

@@ -33,7 +33,7 @@ from pipelines.data.draw.images import load_images
 from pipelines.data.draw.splits import Splits
 from pipelines.encoders.stored import describe, weights_path
 from pipelines.plan.checks import build
-from pipelines.plan.rules import primary_output, recipe_of
+from pipelines.plan.rules import ThreatModel
 from pipelines.run.folder import SeedFolder
 
 _VARIANTS = 8  # tried of each image
@@ -47,13 +47,14 @@ class Chooser:
     """Somebody who chooses candidates and controls among images that an encoder never saw.
 
     Args:
-        config: of the run that trained (`pipelines.audit.planted.trained`).
+        config: of the run that trained (`pipelines.audit.planted.Planter.trained`).
         folder: of its first seed, with all encoders trained.
     """
 
     def __init__(self, config: RunConfig, folder: SeedFolder) -> None:
         self.config, self.folder = config, folder
-        self._primary = config.attacks[config.validity.attack]
+        self.threat = ThreatModel(config)
+        self._primary = self.threat.primary
         loaded = load_images(config.data, Splits.load(folder.path), TARGET_ROLES)
         self._images = loaded.images[self._random("order").permutation(len(loaded.images))]
 
@@ -75,7 +76,7 @@ class Chooser:
             objective=trained["objective"],
             augmentation=trained["augmentation"],
             data=decoding_of(plain),
-            output=primary_output(self.config),
+            output=self.threat.primary_output,
             views=self.config.queries.views,
             seed=self.folder.seed,
         )
@@ -86,9 +87,9 @@ class Chooser:
         stored = describe(self.folder, name)
         encoder: Encoder = stored.load(stored.epochs[-1]).eval()
         attack = MeanCosine(seed=self.folder.seed)
-        (measure,), output = attack.needs, primary_output(self.config)
+        (measure,), output = attack.needs, self.threat.primary_output
         plan = QueryPlan((measure,), (output,), self.config.queries.views)
-        recipe = recipe_of(self.config, self._primary).build()
+        recipe = self.threat.recipe_of(self._primary).build()
         ids = [str(row) for row in range(len(images))]
         answers = Extractor({name: encoder}, plan, recipe, torch.device("cpu"))(torch.from_numpy(images), streams, ids)
         return np.asarray(

@@ -43,7 +43,7 @@ from pipelines.files.digest import digest
 from pipelines.plan.attack_checks import check_drawn
 from pipelines.plan.items import Plan
 from pipelines.plan.resolve import queries_in
-from pipelines.plan.rules import audits_others
+from pipelines.plan.rules import ThreatModel
 from pipelines.plan.written import plan_digest, write_plans
 from pipelines.pretrain import run as pretrain
 from pipelines.report import run as report
@@ -100,11 +100,11 @@ def run(
             f"--force {force} would spend budget.queries = {config.budget.queries} a second time; choose another "
             "--out, or remove the budget"
         )
-    config = with_nonce(config, config.queries.nonce or registration.registered_nonce(folder))
-    config = with_settled_precision(config, folder)
+    config = config.with_queries(nonce=config.queries.nonce or registration.registered_nonce(folder))
+    config = with_settled_precision(Run(config, folder))
     runs = runs_of(config, folder)
     with folder.hold_lock(), ExitStack() as stack:
-        if last == STAGES[-1] and force is None and is_finished(config, folder):
+        if last == STAGES[-1] and force is None and is_finished(runs[0]):
             say("report", "finished: nothing has changed since; --force report writes it anew")
             return folder
         for number, (of_run, place) in enumerate(runs):
@@ -140,13 +140,8 @@ def run(
                     STAGE_RUNS[stage](runs, planned)
         if last == STAGES[-1]:
             hand_over(config.report, folder)
-            mark_finished(config, folder)
+            mark_finished(Run(config, folder))
     return folder
-
-
-def with_nonce(config: RunConfig, nonce: str | None) -> RunConfig:
-    """The config with a nonce for its queries; None: as it is."""
-    return config if nonce is None else config.with_queries(nonce=nonce)
 
 
 def register(runs: Sequence[Run]) -> tuple[list[Run], list[Planned]]:
@@ -162,12 +157,12 @@ def register(runs: Sequence[Run]) -> tuple[list[Run], list[Planned]]:
     first = runs[0].config
     origin = GIVEN if first.queries.nonce else SEED
     nonce = first.queries.nonce
-    if nonce is None and any(audits_others(config) for config, _ in runs):
+    if nonce is None and any(ThreatModel(config).audits_others for config, _ in runs):
         nonce, origin = new_nonce(), SYSTEM
     before = planned_nonce(registration.lines_of(runs[0].folder))
     if nonce is not None and nonce == before.get("value"):
         origin = before["from"]
-    settled = [Run(with_nonce(config, nonce), folder) for config, folder in runs]
+    settled = [Run(one.with_queries(nonce=nonce or one.queries.nonce), folder) for one, folder in runs]
     planned: list[Planned] = []
     for run in settled:
         if nonce != first.queries.nonce:
@@ -218,9 +213,9 @@ def _plan(run: Run, plans: Sequence[Plan], nonce: dict[str, Any]) -> dict[str, A
     return told
 
 
-def with_settled_precision(config: RunConfig, folder: RunFolder) -> RunConfig:
-    """A config with the precision that an earlier start in this folder settled; without one as it is."""
-    path = f"{folder.path}/config.yaml"
+def with_settled_precision(run: Run) -> RunConfig:
+    """The config of a run with the precision that an earlier start in its folder settled; without one as it is."""
+    config, path = run.config, f"{run.folder.path}/config.yaml"
     if not _is_open(config) or not storage.exists(path):
         return config
     before = (yaml.safe_load(storage.read_bytes(path)).get("queries") or {}).get("precision")
@@ -229,11 +224,15 @@ def with_settled_precision(config: RunConfig, folder: RunFolder) -> RunConfig:
 
 def settle_precision(runs: list[Run]) -> list[Run]:
     """Runs of one config and its sweeps with a precision, also in their files; on GPUs they have one already."""
+    import ray
+
     if not _is_open(runs[0].config):
         return runs
     precision = "float32"
     if _all_nodes_have_bfloat16():
-        precision = _tried(runs[0].config)
+        config = runs[0].config
+        remote = ray.remote(num_cpus=config.resources.actor_cpus, memory=borne(TASK_MEMORY))(_tried)
+        precision = ray.get(remote.remote(config))
         say("config", f"queries.precision: {precision}, by the instructions of this CPU")
     settled = [Run(one.with_queries(precision=precision) if _is_open(one) else one, folder) for one, folder in runs]
     for config, folder in settled:
@@ -260,14 +259,6 @@ def _all_nodes_have_bfloat16() -> bool:
 
 def _tried(config: RunConfig) -> str:
     """The precision for the encoders of a run, or for networks like them, as a worker would ask them."""
-    import ray
-
-    remote = ray.remote(num_cpus=config.resources.actor_cpus, memory=borne(TASK_MEMORY))(_try)
-    found: str = ray.get(remote.remote(config))
-    return found
-
-
-def _try(config: RunConfig) -> str:
     torch.set_num_threads(1)
     return tried_precision(_networks(config))
 
@@ -339,29 +330,29 @@ def _ask(above: Sequence[str]) -> None:
 _BESIDE = (f"/{FINISHED}", f"/{PROGRESS}", "/statement.json")  # a statement fits no report made anew
 
 
-def mark_finished(config: RunConfig, folder: RunFolder) -> None:
+def mark_finished(run: Run) -> None:
     """Write down what a run rests on that has just been reported: its config, the code and every file of its folder."""
-    storage.write_json(f"{folder.path}/{FINISHED}", _state(config, folder))
+    storage.write_json(f"{run.folder.path}/{FINISHED}", _state(run))
 
 
-def is_finished(config: RunConfig, folder: RunFolder) -> bool:
+def is_finished(run: Run) -> bool:
     """Tell whether a run was reported and nothing changed since: no setting, no code, no file of the folder.
 
     A run that asks an encoder behind an API is never known so: whether that still answers as before must be asked.
     """
-    if any(isinstance(encoder, EndpointConfig) for encoder in config.encoders.values()):
+    if any(isinstance(encoder, EndpointConfig) for encoder in run.config.encoders.values()):
         return False
     with suppress(ValueError):  # damaged
-        known = storage.read_json_or(f"{folder.path}/{FINISHED}", None)
-        return known is not None and known == _state(config, folder)
+        known = storage.read_json_or(f"{run.folder.path}/{FINISHED}", None)
+        return known is not None and known == _state(run)
     return False
 
 
-def _state(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
-    stamps = storage.stamps(folder.path, recursive=True)
-    files = {path.removeprefix(folder.path): stamp for path, stamp in stamps.items()}
+def _state(run: Run) -> dict[str, Any]:
+    stamps = storage.stamps(run.folder.path, recursive=True)
+    files = {path.removeprefix(run.folder.path): stamp for path, stamp in stamps.items()}
     return {
-        "config_sha256": digest(config.model_dump(mode="json", by_alias=True)),
+        "config_sha256": digest(run.config.model_dump(mode="json", by_alias=True)),
         "tool": registration.code_digest(),
         "versions": versions(),
         "files_sha256": digest(

@@ -36,7 +36,7 @@ from mi_core.provenance import versions
 from pipelines.audit import planted
 from pipelines.audit import run as audit
 from pipelines.audit.chosen import CASES, Chooser
-from pipelines.audit.planted import decoding_of, plain_of, png_of, write_once
+from pipelines.audit.planted import Planter, decoding_of, plain_of, png_of, write_once
 from pipelines.config.roles import KNOWN_ROLES, SHADOW_ROLES, TARGET_ROLES
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.sources import SourceConfig
@@ -52,7 +52,7 @@ from pipelines.lots.publish import publish
 from pipelines.lots.statement import STATEMENT
 from pipelines.lots.vault import VAULT, Lot
 from pipelines.plan.checks import build
-from pipelines.plan.rules import primary_output, recipe_of
+from pipelines.plan.rules import ThreatModel
 from pipelines.report.forget import forget
 from pipelines.run.folder import SCAN, RunFolder, SeedFolder
 from pipelines.run.machine import note, watched
@@ -153,7 +153,7 @@ def run(config: RunConfig, out: str, *, address: str | None = None, command: str
         UserError: the config cannot be planted in, or the user's input is wrong otherwise.
     """
     place = storage.target(out)
-    planted.check(config)
+    planter = Planter(config)
     outcomes: list[Outcome] = []
     store = config.resources.object_store_mb
     with watched(place), ray_cluster(address, object_store_mb=store, verbose=verbose):
@@ -162,7 +162,7 @@ def run(config: RunConfig, out: str, *, address: str | None = None, command: str
         def audited(planned: RunConfig, name: str) -> RunFolder:
             return audit.run(planned, f"{place}/{name}", command=command, verbose=verbose)
 
-        for one in _judged(config, place, audited):
+        for one in _judged(planter, place, audited):
             outcomes.append(one)
             say("selftest", f"{one.name}: {one.verdict}, expected {one.expected}")
     passed = all(one.right for one in outcomes)
@@ -172,55 +172,38 @@ def run(config: RunConfig, out: str, *, address: str | None = None, command: str
     return passed
 
 
-def _judged(config: RunConfig, place: str, audited: _Audited) -> Iterator[Outcome]:
+def _judged(planter: Planter, place: str, audited: _Audited) -> Iterator[Outcome]:
     """The outcomes of all cases, each when its run is finished."""
-    trained = planted.trained(config)
+    trained = planter.trained()
     folder = audited(trained, "trained")
     yield verdict_outcome("leak", folder)
     other, forgetting = (point.folder for point in points(trained, folder))
     yield verdict_outcome("other-data", other)
-    primary = config.attacks[config.validity.attack]
+    primary = planter.threat.primary
     for name, after in (("forgotten", primary.reference), ("not-forgotten", planted.TUNED), ("kept", planted.KEEPING)):
         yield forgetting_outcome(name, forgetting, primary.target, after)
-    yield verdict_outcome("random-weights", audited(planted.random(config, {}), "random-weights"))
-    first = folder.seed(config.seeds[0])
+    yield verdict_outcome("random-weights", audited(planter.random({}), "random-weights"))
+    first = folder.seed(trained.seeds[0])
     chooser = Chooser(trained, first)
     for name in CASES:
         yield verdict_outcome(name, audited(chooser.audit(name, f"{place}/images/{name}"), name))
     splits = Splits.load(first.path)
-    yield from lot_outcomes(trained, splits, first, place, audited)
+    yield from PublishedLot(trained, first, f"{place}/images/lot").outcomes(audited)
     for name in planted.ALTERED:
-        sources = planted.altered(config, splits, f"{place}/images/{name}", name)
-        yield verdict_outcome(name, audited(planted.random(config, sources), name))
+        sources = planter.altered(splits, f"{place}/images/{name}", name)
+        yield verdict_outcome(name, audited(planter.random(sources), name))
     if splits.count(TARGET_ROLES[:1]) >= planted.COPIED:
-        sources = planted.copies(config, splits, f"{place}/images/copies")
-        yield copies_outcome(audited(planted.copied(config, sources), "copies"))
+        sources = planter.copies(splits, f"{place}/images/copies")
+        yield copies_outcome(audited(planter.copied(sources), "copies"))
     else:
         say("selftest", f"no copies of images are planted: it takes {planted.COPIED} audited members")
     classes = classes_of(trained, folder)
-    if classes > 1 and planted.canaries(config):
-        promises = audited(planted.promising(config, classes), "promises")
+    if classes > 1 and planter.canaries:
+        promises = audited(planter.promising(classes), "promises")
         yield promise_outcome("honest-dp", promises, planted.HONEST)
         yield promise_outcome("broken-dp", promises, planted.BROKEN)
     else:
         say("selftest", "no promise of differential privacy is planted: it takes classes and 300 audited images")
-
-
-def lot_outcomes(
-    config: RunConfig, splits: Splits, first: SeedFolder, place: str, audited: _Audited
-) -> Iterator[Outcome]:
-    """The outcomes of the claims on a lot of the audited images."""
-    lot = lot_of(config, splits, f"{place}/images/lot")
-
-    def outcome(name: str, folder: SeedFolder, encoder: str) -> Outcome:
-        found = claim_on(config, lot, folder, encoder)
-        figures = {"p_value": found.result.p_value, "lot_auc": found.result.designs[0].auc.as_json()}
-        return Outcome(name, verdict_of(found), figures, found.statement, STATEMENT)
-
-    for name, whole in (("lot-used", True), ("lot-album", False)):
-        folder = audited(training(config, lot, whole=whole), name)
-        yield outcome(name, folder.seed(config.seeds[0]), "target")
-    yield outcome("lot-unused", first, config.attacks[config.validity.attack].reference)
 
 
 def verdict_outcome(name: str, folder: RunFolder) -> Outcome:
@@ -292,80 +275,95 @@ _ALBUM = "album-3"  # the one that is used
 _OTHERS = "others"  # folder of the images that the shadow was trained on
 
 
-def lot_of(config: RunConfig, splits: Splits, place: str) -> Lot:
-    """A lot of the audited images in the folder of that name, drawn and written; one that is there stays.
+class PublishedLot:
+    """A lot of the audited images, drawn and written below a folder, with the images that the shadow was trained on.
 
-    The images that the shadow was trained on stand beside it.
+    Args:
+        config: of the run that trained (`pipelines.audit.planted.Planter.trained`).
+        folder: of its first seed.
+        place: of the images; a lot that is there stays.
     """
 
-    def files(roles: Sequence[str], albums: int) -> Iterator[tuple[str, bytes]]:
-        for number, (_, _, pixels) in enumerate(read_samples(config.data, splits, roles, splits.ids(roles))):
-            yield f"album-{number % albums}/{number:06d}.png", png_of(pixels)
+    def __init__(self, config: RunConfig, folder: SeedFolder, place: str) -> None:
+        self.config, self.folder, self.place, self.threat = config, folder, place, ThreatModel(config)
+        splits = Splits.load(folder.path)
 
-    write_once(f"{place}/images", files(TARGET_ROLES, ALBUMS))
-    write_once(f"{place}/{_OTHERS}", files(SHADOW_ROLES[:1], 1))
-    lot = Lot(f"{place}/lot")
-    if any(release.is_written for release in lot.releases()):
-        return lot
-    source = SourceConfig(kind="imagefolder", path=f"{place}/images")
-    with on_parts(f"{lot.path}/{VAULT}", None) as each:
-        release = commit(source, lot, Wanted(SHARE), beacon="", albums=None, each=each)
-        if release is not None:
-            publish(source, release, "", each)
-    return lot
+        def files(roles: Sequence[str], albums: int) -> Iterator[tuple[str, bytes]]:
+            for number, (_, _, pixels) in enumerate(read_samples(config.data, splits, roles, splits.ids(roles))):
+                yield f"album-{number % albums}/{number:06d}.png", png_of(pixels)
 
+        write_once(f"{place}/images", files(TARGET_ROLES, ALBUMS))
+        write_once(f"{place}/{_OTHERS}", files(SHADOW_ROLES[:1], 1))
+        self.lot = Lot(f"{place}/lot")
+        if any(release.is_written for release in self.lot.releases()):
+            return
+        source = SourceConfig(kind="imagefolder", path=f"{place}/images")
+        with on_parts(f"{self.lot.path}/{VAULT}", None) as each:
+            release = commit(source, self.lot, Wanted(SHARE), beacon="", albums=None, each=each)
+            if release is not None:
+                publish(source, release, "", each)
 
-def training(config: RunConfig, lot: Lot, *, whole: bool) -> RunConfig:
-    """The target of a config, trained on what a lot published; without ``whole`` on one album and other images."""
-    plain = plain_of(config)
-    primary = config.attacks[config.validity.attack]
-    target = config.encoders[primary.target].model_dump(mode="json")
-    used = lot.published if whole else f"{lot.published}/{_ALBUM}"
-    sources = {"used": {"kind": "imagefolder", "path": used}, "back": {"kind": "imagefolder", "path": _back(lot)}}
-    roles: dict[str, dict[str, object]] = {
-        TARGET_ROLES[0]: {"from": "used"},
-        TARGET_ROLES[1]: {"from": "back"},
-        KNOWN_ROLES[1]: {"from": TARGET_ROLES[1], "fraction": 0.3},
-    }
-    if not whole:
-        sources["others"] = {"kind": "imagefolder", "path": f"{lot.path.removesuffix('/lot')}/{_OTHERS}"}
-        roles[SHADOW_ROLES[0]] = {"from": "others"}
-    plain["data"] = decoding_of(plain) | {"sources": sources, "roles": roles, "near_duplicates": None}
-    return build(
-        plain
-        | {
-            "name": "selftest-lot",
-            "encoders": {
-                "target": target | {"train_on": [TARGET_ROLES[0], *(() if whole else SHADOW_ROLES[:1])]},
-                "fresh": {"load": f"checkpoint:{target['backbone']}", "fresh": True, "objective": target["objective"]},
-            },
-            "attacks": [{"attack": "mean-cosine", "target": "target", "reference": "nonmembers"}],
-            "validity": {"references": ["fresh"]},
-            "utility": {},
+    def outcomes(self, audited: _Audited) -> Iterator[Outcome]:
+        """The outcomes of the claims on encoders that used all of it, one album, and nothing."""
+        for name, whole in (("lot-used", True), ("lot-album", False)):
+            folder = audited(self.training(whole=whole), name)
+            yield self._outcome(name, folder.seed(self.folder.seed), "target")
+        yield self._outcome("lot-unused", self.folder, self.threat.primary.reference)
+
+    def _outcome(self, name: str, folder: SeedFolder, encoder: str) -> Outcome:
+        found = self.claim_on(folder, encoder)
+        figures = {"p_value": found.result.p_value, "lot_auc": found.result.designs[0].auc.as_json()}
+        return Outcome(name, verdict_of(found), figures, found.statement, STATEMENT)
+
+    def training(self, *, whole: bool) -> RunConfig:
+        """The target of a config, trained on what a lot published; without ``whole`` on one album and other images."""
+        plain = plain_of(self.config)
+        target = self.config.encoders[self.threat.primary.target].model_dump(mode="json")
+        used = self.lot.published if whole else f"{self.lot.published}/{_ALBUM}"
+        back = self.lot.releases()[0].held_back
+        sources = {"used": {"kind": "imagefolder", "path": used}, "back": {"kind": "imagefolder", "path": back}}
+        roles: dict[str, dict[str, object]] = {
+            TARGET_ROLES[0]: {"from": "used"},
+            TARGET_ROLES[1]: {"from": "back"},
+            KNOWN_ROLES[1]: {"from": TARGET_ROLES[1], "fraction": 0.3},
         }
-    )
+        if not whole:
+            sources["others"] = {"kind": "imagefolder", "path": f"{self.place}/{_OTHERS}"}
+            roles[SHADOW_ROLES[0]] = {"from": "others"}
+        plain["data"] = decoding_of(plain) | {"sources": sources, "roles": roles, "near_duplicates": None}
+        return build(
+            plain
+            | {
+                "name": "selftest-lot",
+                "encoders": {
+                    "target": target | {"train_on": [TARGET_ROLES[0], *(() if whole else SHADOW_ROLES[:1])]},
+                    "fresh": {
+                        "load": f"checkpoint:{target['backbone']}",
+                        "fresh": True,
+                        "objective": target["objective"],
+                    },
+                },
+                "attacks": [{"attack": "mean-cosine", "target": "target", "reference": "nonmembers"}],
+                "validity": {"references": ["fresh"]},
+                "utility": {},
+            }
+        )
 
-
-def _back(lot: Lot) -> str:
-    return lot.releases()[0].held_back
-
-
-def claim_on(config: RunConfig, lot: Lot, folder: SeedFolder, name: str) -> Claim:
-    """The claim on an encoder of a run, asked as the config's attack asks."""
-    stored = describe(folder, name)
-    encoder: Encoder = stored.load(stored.epochs[-1]).eval()
-    primary = config.attacks[config.validity.attack]
-    decoding = {part: value for part, value in decoding_of(plain_of(config)).items() if value is not None}
-    recipe = recipe_of(config, primary)
-    return claim(
-        lot.path,
-        encoder,
-        views=config.queries.views,
-        decoding=decoding,
-        objective=recipe.name,
-        augmentation=recipe.settings,
-        output=primary_output(config),
-    )
+    def claim_on(self, folder: SeedFolder, name: str) -> Claim:
+        """The claim on an encoder of a run, asked as the config's attack asks."""
+        stored = describe(folder, name)
+        encoder: Encoder = stored.load(stored.epochs[-1]).eval()
+        decoding = {part: value for part, value in decoding_of(plain_of(self.config)).items() if value is not None}
+        recipe = self.threat.recipe_of(self.threat.primary)
+        return claim(
+            self.lot.path,
+            encoder,
+            views=self.config.queries.views,
+            decoding=decoding,
+            objective=recipe.name,
+            augmentation=recipe.settings,
+            output=self.threat.primary_output,
+        )
 
 
 def verdict_of(found: Claim) -> str:

@@ -43,7 +43,7 @@ from pipelines.files import storage
 from pipelines.files.digest import digest
 from pipelines.plan.checks import check_adopted
 from pipelines.plan.resolve import resolve, roles_in_config
-from pipelines.plan.rules import audited_roles
+from pipelines.plan.rules import ThreatModel
 from pipelines.run.parts import Once
 from pipelines.run.points import Run
 from pipelines.run.ray_session import cpus_each, mapped
@@ -154,9 +154,9 @@ def try_out(config: RunConfig, splits: Splits, seed: int) -> Iterator[tuple[str,
             adopted = _read(name, encoder, config.data, seed).adopted
             plan = resolve(config, seed, roles_in_config(config))
             check_adopted(plan, name, adopted.encoder.outputs)
-            shown = shown or load_images(config.data, splits, audited_roles(config), limit=TRIED)
+            shown = shown or load_images(config.data, splits, ThreatModel(config).audited_roles, limit=TRIED)
             worth = consistency_in_words(weights_consistency(Probe(encoder, config.data, seed, shown), adopted))
-            compared = compare_preprocessing(adopted, config.data, splits, audited_roles(config))
+            compared = compare_preprocessing(adopted, config.data, splits, ThreatModel(config).audited_roles)
             words = probes.in_words(adopted.preprocessing, config.data, compared)
             layout, outputs = layout_in_words(adopted), ", ".join(adopted.encoder.outputs)
             yield name, f"{layout}, {words}, outputs {outputs}; {worth}"

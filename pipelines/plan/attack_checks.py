@@ -12,56 +12,47 @@ from pipelines.config.sections.attacks import AUDITED, SAMPLES, SHADOW, SHADOWS,
 from pipelines.config.sections.data import DataConfig
 from pipelines.config.sections.encoders import EndpointConfig
 from pipelines.errors import UserError
-from pipelines.plan.rules import (
-    audited_roles,
-    crafter_of,
-    member_roles,
-    members_of,
-    population_roles,
-    reference_roles,
-    references_of,
-    shadow_families,
-    shadows_of,
-)
+from pipelines.plan.rules import ThreatModel, population_roles
 
 
-def check_attack(config: RunConfig, place: str, attack: AttackConfig) -> None:
+def check_attack(threat: ThreatModel, place: str, attack: AttackConfig) -> None:
     """Raise ValueError if an attack lacks what it needs, or would be judged on samples that it was fitted on."""
-    check_choice(f"{place}.target", attack.target, config.encoders)
-    _check_reference(config, f"{place}.reference", attack)
-    _check_apart(config, place, attack)
+    check_choice(f"{place}.target", attack.target, threat.encoders)
+    _check_reference(threat, f"{place}.reference", attack)
+    _check_apart(threat, place, attack)
     if attack.before is not None:
-        _check_before(config, place, attack, attack.before)
-    asked = _queried(config, attack) if attack.bank_size else ()
-    remote = [name for name in asked if isinstance(config.encoders[name], EndpointConfig)]
+        _check_before(threat, place, attack, attack.before)
+    asked = _queried(threat, attack) if attack.bank_size else ()
+    remote = [name for name in asked if isinstance(threat.encoders[name], EndpointConfig)]
     if remote:
         raise ValueError(
             f"{place}: every worker asks for {attack.bank_size} images of {ANCHOR_ROLE}, and {remote[0]} is behind an "
             "API, where each costs; leave neighbours out"
         )
     beside = (*((ANCHOR_ROLE,) if _reads_anchors(attack) else ()), *population_roles(attack))
-    check_roles(place, (*audited_roles(config), *reference_roles(config, attack), *beside), config.data)
-    _check_counts(config, place, attack)
-    if attack.draws_views and (attack.views or config.queries.views) < 2:
+    check_roles(place, (*threat.audited_roles, *threat.reference_roles(attack), *beside), threat.config.data)
+    _check_counts(threat, place, attack)
+    queries = threat.config.queries
+    if attack.draws_views and (attack.views or queries.views) < 2:
         raise ValueError(
-            f"queries.views = {config.queries.views}, but {attack.attack} compares pairs of views and needs "
+            f"queries.views = {queries.views}, but {attack.attack} compares pairs of views and needs "
             "at least 2; set 10 (paper)"
         )
-    if attack.views is not None and attack.views > config.queries.views:
-        raise ValueError(f"{place}.views = {attack.views} exceeds queries.views = {config.queries.views}; raise it")
-    if attack.method().sequential and config.queries.feature_precision != "float32":
+    if attack.views is not None and attack.views > queries.views:
+        raise ValueError(f"{place}.views = {attack.views} exceeds queries.views = {queries.views}; raise it")
+    if attack.method().sequential and queries.feature_precision != "float32":
         raise ValueError(
-            f"queries.feature_precision = {config.queries.feature_precision!r}, but {attack.attack} holds exact "
+            f"queries.feature_precision = {queries.feature_precision!r}, but {attack.attack} holds exact "
             "cosines of the target against stored ones; leave feature_precision out"
         )
 
 
-def _check_before(config: RunConfig, place: str, attack: AttackConfig, before: str) -> None:
+def _check_before(threat: ThreatModel, place: str, attack: AttackConfig, before: str) -> None:
     """Raise ValueError if the earlier version of a target is the target itself, or saw the images of the update."""
-    check_choice(f"{place}.before", before, config.encoders)
+    check_choice(f"{place}.before", before, threat.encoders)
     if before == attack.target:
         raise ValueError(f"{place}.before = {before!r} is the target; name an earlier version of it")
-    seen = [role for role in audited_roles(config) if role in members_of(config, before)]
+    seen = [role for role in threat.audited_roles if role in threat.members_of(before)]
     if seen:
         raise ValueError(
             f"{place}.before = {before!r} was trained on {seen[0]} too, so the update does not tell it; name a version "
@@ -74,23 +65,23 @@ def _reads_anchors(attack: AttackConfig) -> bool:
     return attack.method().anchored or attack.bank_size > 0
 
 
-def _queried(config: RunConfig, attack: AttackConfig) -> dict[str, None]:
+def _queried(threat: ThreatModel, attack: AttackConfig) -> dict[str, None]:
     """The encoders that an attack asks, each once."""
     earlier = () if attack.before is None else (attack.before,)
-    return dict.fromkeys((attack.target, *earlier, *shadows_of(config, attack), *references_of(config, attack)))
+    return dict.fromkeys((attack.target, *earlier, *threat.shadows_of(attack), *threat.references_of(attack)))
 
 
-def _by_halves(config: RunConfig, attack: AttackConfig) -> bool:
+def _by_halves(threat: ThreatModel, attack: AttackConfig) -> bool:
     """Tell whether an attack is fitted on encoders that were each trained on a half of the audited images."""
-    return bool(shadows_of(config, attack)) and attack.reference not in config.encoders
+    return bool(threat.shadows_of(attack)) and attack.reference not in threat.encoders
 
 
-def _check_reference(config: RunConfig, place: str, attack: AttackConfig) -> None:
+def _check_reference(threat: ThreatModel, place: str, attack: AttackConfig) -> None:
     """Raise ValueError if an attack cannot be fitted on its reference."""
-    shadows, given = shadows_of(config, attack), f"{place} = {attack.reference!r}"
-    halves = _by_halves(config, attack)
+    shadows, given = threat.shadows_of(attack), f"{place} = {attack.reference!r}"
+    halves = _by_halves(threat, attack)
     if not shadows:
-        check_choice(place, attack.reference, {*config.encoders, *shadow_families(config), *SAMPLES})
+        check_choice(place, attack.reference, {*threat.encoders, *threat.shadow_families, *SAMPLES})
     elif (SHADOWS if halves else SHADOW) not in attack.method().reference:
         needed = "one shadow encoder, or known samples" if halves else "several encoders with halves: N"
         raise ValueError(f"{given}, but {attack.attack} needs {needed}")
@@ -103,40 +94,40 @@ def _check_reference(config: RunConfig, place: str, attack: AttackConfig) -> Non
         raise ValueError(
             f"{given} with shadows = {len(shadows)}, but {attack.attack} needs at least {least}; raise {limit}"
         )
-    if halves and any(set(config.encoders[name].train_on) != set(audited_roles(config)) for name in shadows):
-        raise ValueError(f"{given}: train its encoders on {list(audited_roles(config))}")
-    unfit = [role for name in shadows for role in member_roles(config, name) if not halves and not are_members(role)]
+    if halves and any(set(threat.encoders[name].train_on) != set(threat.audited_roles) for name in shadows):
+        raise ValueError(f"{given}: train its encoders on {list(threat.audited_roles)}")
+    unfit = [role for name in shadows for role in threat.member_roles(name) if not halves and not are_members(role)]
     if unfit:
         raise ValueError(f"{given} was trained on {unfit[0]!r}: call it x-member, and give x-nonmember")
-    crafter = crafter_of(config, attack)
-    if crafter is not None and isinstance(config.encoders[crafter], EndpointConfig):
+    crafter = threat.crafter_of(attack)
+    if crafter is not None and isinstance(threat.encoders[crafter], EndpointConfig):
         raise ValueError(
             f"{given} is behind an API, but {attack.attack} crafts images by the gradients of its weights; use a "
             "shadow that is trained here"
         )
 
 
-def _check_counts(config: RunConfig, place: str, attack: AttackConfig) -> None:
+def _check_counts(threat: ThreatModel, place: str, attack: AttackConfig) -> None:
     """Raise ValueError if roles have fewer samples than an attack takes of them."""
-    asked: dict[str, int | None] = dict.fromkeys(reference_roles(config, attack), attack.reference_count)
-    if attack.reference_count is not None and _by_halves(config, attack):
+    asked: dict[str, int | None] = dict.fromkeys(threat.reference_roles(attack), attack.reference_count)
+    if attack.reference_count is not None and _by_halves(threat, attack):
         raise ValueError(f"{place}.reference_count has no meaning for encoders made by halves")
     if attack.reference_count is not None and attack.reference == AUDITED:
         raise ValueError(f"{place}.reference_count has no meaning for reference = {AUDITED!r}; leave it out")
     if _reads_anchors(attack):
         asked[ANCHOR_ROLE] = attack.bank_size or getattr(attack.parameters(), "anchors", None)
     for role, count in asked.items():
-        have = config.data.roles[role].count if role in config.data.roles else None
+        have = threat.roles[role].count if role in threat.roles else None
         if count is not None and have is not None and count > have:
             raise ValueError(f"{place} asks for {count} samples of {role}, which has {have}")
-    _check_nonmembers(config, place, attack, {name: role.count for name, role in config.data.roles.items()})
+    _check_nonmembers(threat, place, attack, {name: role.count for name, role in threat.roles.items()})
 
 
-def _check_nonmembers(config: RunConfig, place: str, attack: AttackConfig, sizes: Mapping[str, int | None]) -> None:
+def _check_nonmembers(threat: ThreatModel, place: str, attack: AttackConfig, sizes: Mapping[str, int | None]) -> None:
     """Raise ValueError if an attack knows too few non-members; a role whose size is None may have any."""
-    if attack.reference == AUDITED or (_by_halves(config, attack) and not population_roles(attack)):
+    if attack.reference == AUDITED or (_by_halves(threat, attack) and not population_roles(attack)):
         return  # it knows none
-    roles = population_roles(attack) or reference_roles(config, attack)
+    roles = population_roles(attack) or threat.reference_roles(attack)
     known = [sizes[role] for role in roles if are_nonmembers(role)]
     most = attack.reference_count or math.inf
     there = sum(math.inf if count is None else min(count, most) for count in known)
@@ -152,38 +143,38 @@ def check_drawn(config: RunConfig, counts: Mapping[str, int]) -> None:
     """Raise UserError if drawn roles have too few non-members for the attacks; ``counts``: samples by role."""
     for position, attack in enumerate(config.attacks):
         try:
-            _check_nonmembers(config, f"attacks.{position}", attack, counts)
+            _check_nonmembers(ThreatModel(config), f"attacks.{position}", attack, counts)
         except ValueError as error:
             raise UserError(str(error)) from error
 
 
-def _check_apart(config: RunConfig, place: str, attack: AttackConfig) -> None:
+def _check_apart(threat: ThreatModel, place: str, attack: AttackConfig) -> None:
     """Raise ValueError if an attack is judged on samples that it is fitted on or anchored at."""
-    if attack.reference in config.encoders:
-        judged = [role for role in reference_roles(config, attack) if _inside_audited(config, role)]
+    if attack.reference in threat.encoders:
+        judged = [role for role in threat.reference_roles(attack) if _inside_audited(threat, role)]
         if attack.reference == attack.target or judged:
             raise ValueError(
                 f"{place}.reference = {attack.reference!r} is fitted on "
-                f"{judged[0] if judged else audited_roles(config)[0]!r}, on which the attack is judged; "
+                f"{judged[0] if judged else threat.audited_roles[0]!r}, on which the attack is judged; "
                 "train it on other images, or use reference: known"
             )
     for role in population_roles(attack):
-        if _inside_audited(config, role):
+        if _inside_audited(threat, role):
             raise ValueError(
-                f"data.roles.{role} is a part of {config.data.roles[role].source_name}, which the shadows of "
+                f"data.roles.{role} is a part of {threat.roles[role].source_name}, which the shadows of "
                 f"{attack.attack} are trained on; draw it from a source"
             )
-    if _reads_anchors(attack) and ANCHOR_ROLE in config.data.roles and _inside_audited(config, ANCHOR_ROLE):
+    if _reads_anchors(attack) and ANCHOR_ROLE in threat.roles and _inside_audited(threat, ANCHOR_ROLE):
         raise ValueError(f"data.roles.{ANCHOR_ROLE} is a part of what attacks are judged on; draw it from a source")
-    if attack.bank_size and ANCHOR_ROLE in config.data.roles:
-        _check_bank_apart(config, attack)
+    if attack.bank_size and ANCHOR_ROLE in threat.roles:
+        _check_bank_apart(threat, attack)
 
 
-def _check_bank_apart(config: RunConfig, attack: AttackConfig) -> None:
+def _check_bank_apart(threat: ThreatModel, attack: AttackConfig) -> None:
     """Raise ValueError if images of a bank are also those of a fit or of a training: they would meet themselves."""
-    trained = {role for name in _queried(config, attack) for role in members_of(config, name)}
-    for used in (*reference_roles(config, attack), *sorted(trained)):
-        roles = config.data.roles
+    trained = {role for name in _queried(threat, attack) for role in threat.members_of(name)}
+    for used in (*threat.reference_roles(attack), *sorted(trained)):
+        roles = threat.roles
         if used in roles and (ANCHOR_ROLE in (used, roles[used].source_name) or roles[ANCHOR_ROLE].source_name == used):
             raise ValueError(
                 f"data.roles.{ANCHOR_ROLE} shares images with {used}, which {attack.attack} learns from or an encoder "
@@ -191,9 +182,9 @@ def _check_bank_apart(config: RunConfig, attack: AttackConfig) -> None:
             )
 
 
-def _inside_audited(config: RunConfig, name: str) -> bool:
-    role = config.data.roles.get(name)
-    return name in audited_roles(config) or (role is not None and role.source_name in audited_roles(config))
+def _inside_audited(threat: ThreatModel, name: str) -> bool:
+    role = threat.roles.get(name)
+    return name in threat.audited_roles or (role is not None and role.source_name in threat.audited_roles)
 
 
 def check_roles(place: str, roles: Sequence[str], data: DataConfig) -> None:

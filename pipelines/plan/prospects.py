@@ -10,34 +10,23 @@ from mi_core.validity.power import POWER, PUBLISHED, detectable_auc, needed_imag
 from mi_core.validity.verdict import CHOICE, LOT
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.encoders import LoadedConfig
-from pipelines.plan.rules import audited_roles, groups_by, roles_fitted_on_target
+from pipelines.plan.rules import ThreatModel
 
 _WEB_SCALE = ("open_clip:", "transformers:")
 _TWICE = 2 * PUBLISHED - 0.5
-
-
-def judged_counts(config: RunConfig, counts: Mapping[str, float]) -> tuple[int, int]:
-    """Candidates and controls that the verdict rests on; ``counts``: samples by role."""
-    primary = config.attacks[config.validity.attack]
-    left = {role: counts[role] for role in audited_roles(config)}
-    for role in roles_fitted_on_target(config, primary):
-        whole = config.data.roles[role].source_name
-        if whole in left:
-            left[whole] -= counts[role]
-    members, *others = (int(left[role]) for role in audited_roles(config))
-    return members, sum(others)
 
 
 def prospects(config: RunConfig, counts: Mapping[str, float]) -> Iterator[str]:
     """Lines on what can be found.
 
     The first tells the AUC that the verdict finds, the second what it takes to flag a single image. A warning follows
-    where the AUC is far above what attacks are known to reach. ``counts``: as for `judged_counts`.
+    where the AUC is far above what attacks are known to reach. ``counts``: samples by role.
     """
-    candidates, controls = judged_counts(config, counts)
+    threat = ThreatModel(config)
+    candidates, controls = threat.judged_counts(counts)
     if min(candidates, controls) < 1:
         return
-    by, factor = groups_by(config), config.validity.factor
+    by, factor = threat.groups_by, config.validity.factor
     sides = f"{count(candidates)} candidates and {count(controls)} controls"
     found = {share: detectable_auc(candidates, controls, share=share, by=by, factor=factor) for share in (1.0, 0.1)}
     if found[1.0] is None:
@@ -49,7 +38,7 @@ def prospects(config: RunConfig, counts: Mapping[str, float]) -> Iterator[str]:
             f"{rate(found[1.0], 2)}; if a tenth of the candidates was used, {tenth}"
         )
     yield _single_images(candidates, controls, config.validity.fdr)
-    target = config.encoders[config.attacks[config.validity.attack].target]
+    target = config.encoders[threat.primary.target]
     if not isinstance(target, LoadedConfig) or not target.load.startswith(_WEB_SCALE):
         return
     if verdict_power(candidates, controls, _TWICE, by=by, factor=factor) < POWER:

@@ -40,31 +40,7 @@ from pipelines.plan.items import (
     Utility,
     Views,
 )
-from pipelines.plan.rules import (
-    attacked_epochs,
-    audited_roles,
-    auxiliary_roles,
-    classifier_roles,
-    classifying_references,
-    crafter_of,
-    epoch_beside,
-    groups_by,
-    guessing_attacks,
-    guessing_output,
-    is_trained,
-    measured_encoders,
-    outputs_of,
-    outputs_on,
-    population_roles,
-    primary_output,
-    queried_epochs,
-    recipe_of,
-    reference_roles,
-    references_of,
-    roles_fitted_on_target,
-    shadows_of,
-    utility_roles,
-)
+from pipelines.plan.rules import ThreatModel, population_roles
 
 EMBEDDING = (Embedding(),)
 _MEANING = {"captions", "label", "attributes", "group_by"}  # of data: what samples mean besides their pixels
@@ -72,12 +48,12 @@ _MEANING = {"captions", "label", "attributes", "group_by"}  # of data: what samp
 
 def resolve(config: RunConfig, seed: int, roles: Mapping[str, Role]) -> Plan:
     """The plan of a run for one of its seeds; ``roles``: all of them by name, as they were drawn."""
-    return _Resolver(config, seed, roles).plan()
+    return _Resolver(ThreatModel(config), seed, roles).plan()
 
 
 def queries_in(config: RunConfig) -> list[Query]:
     """All queries of a run for its first seed, before anything is drawn."""
-    resolver = _Resolver(config, config.seeds[0], roles_in_config(config))
+    resolver = _Resolver(ThreatModel(config), config.seeds[0], roles_in_config(config))
     resolver.plan()
     return list(resolver.queries.values())
 
@@ -94,8 +70,9 @@ def roles_in_config(config: RunConfig) -> dict[str, Role]:
 class _Resolver:
     """Makes the items of one plan, each once."""
 
-    def __init__(self, config: RunConfig, seed: int, roles: Mapping[str, Role]) -> None:
-        self.config, self.seed, self.roles = config, seed, roles
+    def __init__(self, threat: ThreatModel, seed: int, roles: Mapping[str, Role]) -> None:
+        self.threat, self.seed, self.roles = threat, seed, roles
+        config = self.config = threat.config
         queries = config.queries
         self.protocol = Protocol(
             config.data.decoder().digest(),
@@ -106,9 +83,9 @@ class _Resolver:
             batch_views=queries.batch_views,
         )
         self.meaning = digest(config.data.model_dump(mode="json", include=_MEANING), config.data.by_shard)
-        self.audited = audited_roles(config)
+        self.audited = threat.audited_roles
         self.encoders: dict[str, Encoder] = {}
-        self.attackers = {id(attack): _Attacker(config, attack) for attack in config.attacks}
+        self.attackers = {id(attack): _Attacker(threat, attack) for attack in config.attacks}
         self.queries: dict[tuple[object, ...], Query] = {}
 
     def plan(self) -> Plan:
@@ -227,9 +204,9 @@ class _Resolver:
         ``checkpoint``: epoch and output of the target; that of another encoder beside it.
         """
         config, (epoch, output) = self.config, checkpoint
-        on = epoch_beside(config, name, epoch)
+        on = self.threat.epoch_beside(name, epoch)
         attacker = self.attackers[id(attack)]
-        read = outputs_on(config, name, (output,))[0] if name in attacker.references else output
+        read = self.threat.outputs_on(name, (output,))[0] if name in attacker.references else output
         how, needs = _How(attack, config.queries.views), attacker.needs
         samples = Samples(self._roles(roles), self.seed, attack.count, self._roles(without), fold)
         known_apart = attack.method().sequential and name == attack.target  # its images are queried otherwise
@@ -243,20 +220,23 @@ class _Resolver:
         plain = self._reading(name, on, read, needs, samples, how, within=within)
         earlier = None
         if attack.before is not None:
-            on, (read, *_) = epoch_beside(config, attack.before, epoch), outputs_on(config, attack.before, (output,))
+            on, (read, *_) = (
+                self.threat.epoch_beside(attack.before, epoch),
+                self.threat.outputs_on(attack.before, (output,)),
+            )
             earlier = self._reading(attack.before, on, read, needs, samples, how, within=within)
         return replace(plain, anchors=anchors, population=population, labelled=attack.method().labelled, before=earlier)
 
     def _fit(self, attack: AttackConfig, checkpoint: tuple[int, str], name: str) -> Fit:
         """An attack fitted on its shadows or, without any, on known samples of an encoder."""
-        config, models = self.config, shadows_of(self.config, attack)
+        config, models = self.config, self.threat.shadows_of(attack)
         if attack.reference not in config.encoders and models:
             readings = tuple(self._of_attack(attack, shadow, checkpoint, self.audited) for shadow in models)
             return Fit(attack, self.seed, readings, (), by_halves=True)
         if attack.reference == AUDITED:
             reading = self._of_attack(attack, name, checkpoint, self.audited, fold=config.fold)
             return Fit(attack, self.seed, (reading,), self._roles(self.audited[:1]), audited=True)
-        roles = reference_roles(config, attack)
+        roles = self.threat.reference_roles(attack)
         reading = self._of_attack(attack, models[0] if models else name, checkpoint, roles)
         members = self._roles(role for role in roles if not are_nonmembers(role))
         return Fit(attack, self.seed, (reading,), members)
@@ -264,8 +244,8 @@ class _Resolver:
     def _judges(self) -> Iterator[Judge]:
         config = self.config
         for position, attack in enumerate(config.attacks):
-            epochs = attacked_epochs(config, attack.target)
-            for epoch, output in product(epochs, outputs_of(config, attack)):
+            epochs = self.threat.attacked_epochs(attack.target)
+            for epoch, output in product(epochs, self.threat.outputs_of(attack)):
                 yield self._judge(position, attack, (epoch, output), last=epoch == epochs[-1])
 
     def _judge(self, position: int, attack: AttackConfig, checkpoint: tuple[int, str], *, last: bool) -> Judge:
@@ -283,11 +263,11 @@ class _Resolver:
             output,
             epoch,
             (inside, outside),
-            groups_by(config),
+            self.threat.groups_by,
             self.meaning,
             known,
             last,
-            position == config.validity.attack and output == primary_output(config),
+            position == config.validity.attack and output == self.threat.primary_output,
             config.queries.repeats,
         )
 
@@ -295,26 +275,26 @@ class _Resolver:
         self, position: int, attack: AttackConfig, checkpoint: tuple[int, str], fit: Fit, *, last: bool
     ) -> Score:
         config, (epoch, output) = self.config, checkpoint
-        known = roles_fitted_on_target(config, attack)
+        known = self.threat.roles_fitted_on_target(attack)
         if attack.method().sequential:
             samples = Samples(self._roles(self.audited), self.seed, attack.count, self._roles(known), config.fold)
             how = _How(attack, attack.views or config.queries.views, fit)
             target = self._reading(attack.target, epoch, output, (SequentialSimilarity(),), samples, how)
         else:
             target = self._of_attack(attack, attack.target, checkpoint, self.audited, without=known, fold=config.fold)
-        own = bool(shadows_of(config, attack))
+        own = bool(self.threat.shadows_of(attack))
         beside = tuple(
             Beside(
                 self._of_attack(attack, name, checkpoint, self.audited),
                 None if own else self._fit(attack, checkpoint, name),
-                is_trained(config, name),
+                self.threat.is_trained(name),
             )
             for name in self.attackers[id(attack)].references
         )
         calibration = canaries = None
-        if groups_by(config) == CHOICE and beside and POPULATION_ROLE in known:
+        if self.threat.groups_by == CHOICE and beside and POPULATION_ROLE in known:
             calibration = self._of_attack(attack, attack.target, checkpoint, [POPULATION_ROLE])
-        if last and position in guessing_attacks(config) and output == guessing_output(config, position):
+        if last and position in self.threat.guessing_attacks and output == self.threat.guessing_output(position):
             canaries = self._of_attack(attack, attack.target, checkpoint, COINS)
         return Score(fit, target, beside, calibration, canaries)
 
@@ -326,10 +306,10 @@ class _Resolver:
 
     def _utilities(self) -> Iterator[Utility]:
         config = self.config
-        for name in measured_encoders(config):
-            bank, test = utility_roles(config, name)
-            classified = classifier_roles(config, name)
-            for epoch in attacked_epochs(config, name):
+        for name in self.threat.measured_encoders:
+            bank, test = self.threat.utility_roles(name)
+            classified = self.threat.classifier_roles(name)
+            for epoch in self.threat.attacked_epochs(name):
                 probed = bank and test
                 trained = classified and all(classified)
                 yield Utility(
@@ -346,12 +326,12 @@ class _Resolver:
     def _inferences(self) -> Iterator[Inference]:
         config = self.config
         for chosen in config.attribute_inference:
-            epochs = attacked_epochs(config, chosen.target)
+            epochs = self.threat.attacked_epochs(chosen.target)
             for epoch in epochs:
                 yield Inference(
                     chosen,
                     epoch,
-                    self._embeddings(chosen.target, epoch, chosen.output, auxiliary_roles(config, chosen)),
+                    self._embeddings(chosen.target, epoch, chosen.output, self.threat.auxiliary_roles(chosen)),
                     self._embeddings(chosen.target, epoch, chosen.output, chosen.test, fold=config.fold),
                     len(config.data.attributes[chosen.attribute].names),
                     self.meaning,
@@ -359,25 +339,25 @@ class _Resolver:
                 )
 
     def _semantic(self) -> Semantic | None:
-        config, names = self.config, classifying_references(self.config)
+        names = self.threat.classifying_references
         if not names:
             return None
         inside, outside = self._roles(self.audited)
-        asked = (primary_output(config),)
-        last = ((name, queried_epochs(config, name)[-1], outputs_on(config, name, asked)[0]) for name in names)
+        asked = (self.threat.primary_output,)
+        last = ((name, self.threat.queried_epochs(name)[-1], self.threat.outputs_on(name, asked)[0]) for name in names)
         readings = tuple(self._embeddings(*one, self.audited, CLASSIFIED) for one in last)
-        recipe = recipe_of(config, config.attacks[config.validity.attack])
+        recipe = self.threat.recipe_of(self.threat.primary)
         return Semantic((inside, outside), self.seed, readings, recipe, self.meaning)
 
 
 class _Attacker:
     """The consequences of an attack alone: measures, views, the encoder that she crafts images on, and the controls."""
 
-    def __init__(self, config: RunConfig, attack: AttackConfig) -> None:
+    def __init__(self, threat: ThreatModel, attack: AttackConfig) -> None:
         self.needs = attack.needs()
-        self.recipe = recipe_of(config, attack)
-        self.crafter = crafter_of(config, attack)
-        self.references = references_of(config, attack)
+        self.recipe = threat.recipe_of(attack)
+        self.crafter = threat.crafter_of(attack)
+        self.references = threat.references_of(attack)
 
 
 class _How:

@@ -37,7 +37,6 @@ from pipelines.attack.judge import memorised_path
 from pipelines.attack.results import Task, result_of
 from pipelines.attack.utility import utility_path
 from pipelines.config.roles import CANARY_IN, CANARY_ROLE
-from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.attacks import APPROXIMATE, GAUSSIAN, SHADOW, SHADOWS, AttackConfig
 from pipelines.config.sections.encoders import DefendedConfig, EndpointConfig, LoadedConfig, TrainedConfig
 from pipelines.data.draw.splits import Splits
@@ -45,16 +44,7 @@ from pipelines.encoders import adopt
 from pipelines.encoders.access import spent
 from pipelines.encoders.stored import describe
 from pipelines.files import storage
-from pipelines.plan.rules import (
-    attacked_epochs,
-    classifier_roles,
-    epoch_beside,
-    is_membership_unknown,
-    member_roles,
-    promising_encoders,
-    shadows_of,
-    utility_roles,
-)
+from pipelines.plan.rules import ThreatModel
 from pipelines.report.finished import FinishedRun
 from pipelines.run.folder import SeedFolder
 
@@ -67,16 +57,16 @@ def attack_results(run: FinishedRun) -> Iterator[AttackResult]:
     for task, result in run.applying():
         judge, attack = task.judge, task.judge.attack
         assert result.metrics is not None
-        shadow = attack.reference if shadows_of(run.config, attack) else None
+        shadow = attack.reference if run.threat.shadows_of(attack) else None
         kind = SHADOW if shadow in run.config.encoders else SHADOWS
         yield attack_result(
             result.metrics,
-            asked=is_membership_unknown(run.config),
+            asked=run.threat.is_membership_unknown,
             **run.tried(task),
             epoch=judge.epoch,
             reference=attack.reference if shadow is None else kind,
             shadow=shadow,
-            knowledge=knowledge(run.config, attack),
+            knowledge=knowledge(run.threat, attack),
             queries=result.queries,
             seconds=result.seconds,
             primary=judge.primary,
@@ -102,17 +92,17 @@ def method_part(run: FinishedRun, name: str) -> MethodPart:
     return MethodPart(threat_model=method.threat_model, source=method.source, queries_per_sample=per_sample)
 
 
-def knowledge(config: RunConfig, attack: AttackConfig) -> Knowledge | None:
+def knowledge(threat: ThreatModel, attack: AttackConfig) -> Knowledge | None:
     """What the owner of a shadow knows of the target, by the two encoders of a config; None: there is no shadow."""
-    shadows, target = shadows_of(config, attack), config.encoders[attack.target]
-    shadow = config.encoders[shadows[0]] if shadows else None
+    shadows, target = threat.shadows_of(attack), threat.encoders[attack.target]
+    shadow = threat.encoders[shadows[0]] if shadows else None
     if not isinstance(target, TrainedConfig) or not isinstance(shadow, TrainedConfig):
         return None
-    roles = config.data.roles
+    roles = threat.roles
     own, other = (
         {  # sources and classes that its images are drawn from
             (parent.source_name, role.classes or parent.classes)
-            for role in map(roles.__getitem__, member_roles(config, name))
+            for role in map(roles.__getitem__, threat.member_roles(name))
             for parent in (roles.get(role.source_name, role),)
         }
         for name in (shadows[0], attack.target)
@@ -134,7 +124,7 @@ def memorised(run: FinishedRun) -> tuple[Memorisation, ...]:
         judge, attack = task.judge, task.judge.attack
         if not judge.last or result.memorisation is None:
             continue
-        shadows = shadows_of(run.config, attack)
+        shadows = run.threat.shadows_of(attack)
         measured = str((attack.attack, shadows, judge.output, judge.seed, str(attack.parameters())))
         if measured in found:
             continue
@@ -144,7 +134,7 @@ def memorised(run: FinishedRun) -> tuple[Memorisation, ...]:
             shadow=attack.reference,
             settings=run.settings(attack),
             output=judge.output,
-            epoch=epoch_beside(run.config, shadows[0], judge.epoch),
+            epoch=run.threat.epoch_beside(shadows[0], judge.epoch),
             seed=judge.seed,
             pairs=table["shadows_in"][0].as_py(),
             mean=result.memorisation,
@@ -180,7 +170,7 @@ def _dp_audit(run: FinishedRun, of_seeds: Sequence[Task]) -> DpAudit:
     tried = [reduce(add, several) for several in zip(*(guessed(task, counts) for task in of_seeds), strict=True)]
     promise = _promise(run, target)
     delta = (chosen.delta or 0.0) if promise is None else promise.delta
-    gaussian = family_of(run.config, target) == GAUSSIAN and delta > 0
+    gaussian = family_of(run.threat, target) == GAUSSIAN and delta > 0
     bound = best_bound(tried, delta=delta, confidence=chosen.confidence, gaussian=gaussian)
     perfect = [Guesses(every.canaries, every.guesses, every.guesses) for every in tried]
     verdict, p_value, any_time = "no-promise", None, None
@@ -214,18 +204,18 @@ def _dp_audit(run: FinishedRun, of_seeds: Sequence[Task]) -> DpAudit:
     )
 
 
-def family_of(config: RunConfig, target: str) -> str:
+def family_of(threat: ThreatModel, target: str) -> str:
     """The kind of bound for an encoder: the Gaussian one where it is wanted and the encoder's noise is Gaussian.
 
     Of an encoder without a defense the config knows, if the promise is about it. Noise whose scale depends on the
     number of images is not Gaussian where an image is missing.
     """
-    encoder = config.encoders[target]
+    config, encoder = threat.config, threat.encoders[target]
     if isinstance(encoder, DefendedConfig):
         method = encoder.method(config.seeds[0])
         fits = method.mechanism == GAUSSIAN and LEAVE in method.adjacencies
     else:
-        fits = target in promising_encoders(config)
+        fits = target in threat.promising_encoders
     return GAUSSIAN if fits and config.dp_audit is not None and config.dp_audit.family == GAUSSIAN else APPROXIMATE
 
 
@@ -234,7 +224,7 @@ def _promise(run: FinishedRun, target: str) -> Promise | None:
     chosen, encoder = run.config.dp_audit, run.config.encoders[target]
     if chosen is not None and chosen.epsilon is not None:
         by_config = Promise(epsilon=chosen.epsilon, delta=chosen.delta or 0.0, by="config")
-        return by_config if target in promising_encoders(run.config) else None
+        return by_config if target in run.threat.promising_encoders else None
     if not isinstance(encoder, DefendedConfig):
         return None
     numbers = [describe(run.folder.seed(seed), target).record.defense for seed in run.config.seeds]
@@ -250,7 +240,7 @@ def _promise(run: FinishedRun, target: str) -> Promise | None:
 
 def encoder_part(run: FinishedRun, name: str) -> EncoderPart:
     """An encoder over seeds; its fingerprint is that of the last epoch that is attacked."""
-    encoder, epochs = run.config.encoders[name], attacked_epochs(run.config, name)
+    encoder, epochs = run.config.encoders[name], run.threat.attacked_epochs(name)
     places = [place for _, place in run.planned]
     records = [describe(place, name).record for place in places]
     per_seed = tuple(
@@ -273,7 +263,7 @@ def encoder_part(run: FinishedRun, name: str) -> EncoderPart:
             "epochs": encoder.epochs,
             "train_on": ", ".join(encoder.train_on) + (f", after {encoder.start}" if encoder.start else ""),
         }
-    curve = utility_curve(places, name, epochs, run.overlap_of(utility_roles(run.config, name)[1]))
+    curve = utility_curve(places, name, epochs, run.overlap_of(run.threat.utility_roles(name)[1]))
     return EncoderPart(
         **origin,
         fingerprint=per_seed[0].fingerprint,
@@ -313,7 +303,7 @@ def classifier_part(run: FinishedRun, name: str, epoch: int) -> Classifier | Non
     found = [storage.read_json(utility_path(place, name, epoch)).get("classifier") for _, place in run.planned]
     if None in found:
         return None
-    train, test = map(run.overlap_of, classifier_roles(run.config, name))
+    train, test = map(run.overlap_of, run.threat.classifier_roles(name))
     again = {"train_accuracy": train, "test_accuracy": test, "overfitting": max(train, test)}
     return Classifier(
         **{

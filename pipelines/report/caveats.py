@@ -8,22 +8,14 @@ from mi_core.objectives import OBJECTIVES
 from mi_core.querying.sanity import fault_in_words
 from mi_core.report.model.report import Remark
 from mi_core.report.words.sentences import sections
-from pipelines.attack.results import result_of, settings_of
-from pipelines.config.run_config import RunConfig
+from pipelines.attack.results import result_of
 from pipelines.config.sections.attacks import AttackConfig
 from pipelines.config.sections.sources import NOISE
 from pipelines.data.draw.splits import Splits
 from pipelines.data.read.samples import IMAGES
 from pipelines.data.run import faults_of_lists
 from pipelines.encoders.stored import describe
-from pipelines.plan.rules import (
-    is_membership_unknown,
-    passed_over,
-    population_roles,
-    reference_roles,
-    references_of,
-    roles_fitted_on_target,
-)
+from pipelines.plan.rules import population_roles
 from pipelines.report.finished import FinishedRun
 from pipelines.report.verdict import shard_effect
 
@@ -54,19 +46,21 @@ def caveats(run: FinishedRun) -> list[str]:
             and (judged := metrics.n_member + metrics.n_nonmember) < result.scored
         ],
         faults_of_lists=faults_of_lists(splits),
-        fitted_on_target=any(roles_fitted_on_target(config, attack) for attack in config.attacks),
-        fitted_on_noise=any(_noisy(config) & _learned_from(config, attack) for attack in config.attacks),
+        fitted_on_target=any(run.threat.roles_fitted_on_target(attack) for attack in config.attacks),
+        fitted_on_noise=any(
+            _noisy(run) & {*run.threat.reference_roles(attack), *population_roles(attack)} for attack in config.attacks
+        ),
         uncontrolled=[
             f"{task.judge.attack.attack} on {task.target_output}: {result.control_not_applicable}"
             for task, result in results
             if result.control_not_applicable is not None
         ],
         passed_over=[
-            (_words(config, attack), " ".join(passed), ", ".join(references_of(config, attack)))
+            (_words(run, attack), " ".join(passed), ", ".join(run.threat.references_of(attack)))
             for attack in config.attacks
-            if (passed := passed_over(config, attack)) is not None
+            if (passed := run.threat.passed_over(attack)) is not None
         ],
-        asked=is_membership_unknown(config),
+        asked=run.threat.is_membership_unknown,
         Answers=Answers,
         noise_caveat=noise_caveat,
         fault_in_words=fault_in_words,
@@ -74,21 +68,16 @@ def caveats(run: FinishedRun) -> list[str]:
     return [text for _, text in told]
 
 
-def _noisy(config: RunConfig) -> set[str]:
+def _noisy(run: FinishedRun) -> set[str]:
     """The roles whose images are random pixels."""
-    roles, sources = config.data.roles, config.data.sources
+    roles, sources = run.config.data.roles, run.config.data.sources
     return {
         name for name, role in roles.items() if sources[roles.get(role.source_name, role).source_name].kind == NOISE
     }
 
 
-def _learned_from(config: RunConfig, attack: AttackConfig) -> set[str]:
-    """The roles that an attack learned from."""
-    return {*reference_roles(config, attack), *population_roles(attack)}
-
-
-def _words(config: RunConfig, attack: AttackConfig) -> str:
-    return " ".join(filter(None, (attack.attack, settings_of(attack, config.attacks), "on", attack.target)))
+def _words(run: FinishedRun, attack: AttackConfig) -> str:
+    return " ".join(filter(None, (attack.attack, run.settings(attack), "on", attack.target)))
 
 
 def left_untested(run: FinishedRun) -> tuple[tuple[str, ...], tuple[str, ...]]:

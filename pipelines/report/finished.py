@@ -11,6 +11,7 @@ from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.attacks import AttackConfig
 from pipelines.data.draw.parts import audited_overlap, overlap_of
 from pipelines.data.plans import Planned, plan_of
+from pipelines.plan.rules import ThreatModel
 from pipelines.run.folder import RunFolder, SeedFolder
 
 
@@ -32,6 +33,11 @@ class FinishedRun:
         """The run in a folder with its plans, which are among some."""
         places = [folder.seed(seed) for seed in config.seeds]
         return cls(config, folder, tuple(one for one in planned if one.folder in places))
+
+    @property
+    def threat(self) -> ThreatModel:
+        """The rules that its plans were made by."""
+        return ThreatModel(self.config)
 
     @property
     def first(self) -> SeedFolder:

@@ -29,7 +29,7 @@ from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.files.damage import reading
 from pipelines.plan.load import load
-from pipelines.plan.rules import attacked_epochs, audited_roles, members_of, primary_output
+from pipelines.plan.rules import ThreatModel
 from pipelines.report.bindings import CONFIG, REPORT, run_folder
 from pipelines.report.verdict import paired_scores
 
@@ -103,7 +103,9 @@ def _judge(first: _Side, second: _Side, third: _Side | None, tolerance: float, k
         for name, mine in first.others.items()
         if name in second.others and name in unseen.others and (third or second.others[name][0].judge.references)
     }
-    overlap = audited_overlap(first.config.data, first.config.seeds, first.tasks[0].folder, audited_roles(first.config))
+    overlap = audited_overlap(
+        first.config.data, first.config.seeds, first.tasks[0].folder, ThreatModel(first.config).audited_roles
+    )
     judged = forgetting(found, others, name=first.name, overlap=overlap, tolerance=tolerance, kept=kept)
     judge, member = first.tasks[0].judge, found[0].member
     never = third.encoder if third else " and ".join(second.tasks[0].judge.references)
@@ -191,11 +193,11 @@ class _Side:
         if same not in config.attacks:
             known = [one.target for one in config.attacks if one == primary.model_copy(update={"target": one.target})]
             raise UserError(f"{run} has no {primary.attack} on {encoder!r}; it has it on {', '.join(known)}")
-        last = attacked_epochs(config, encoder)[-1]
+        last = ThreatModel(config).attacked_epochs(encoder)[-1]
         every = [task for seed in config.seeds for task in tasks(plan_of(config, folder.seed(seed)))]
         here = [task for task in every if task.judge.attack.target == encoder and task.judge.epoch == last]
         by_name = grouped(here, lambda task: _name(task, config.attacks))
-        primary_is = config.attacks.index(same), primary_output(config)
+        primary_is = config.attacks.index(same), ThreatModel(config).primary_output
         chosen = next(mine for mine in by_name.values() if (mine[0].judge.position, mine[0].judge.output) == primary_is)
         for task in chosen:
             if (reason := result_of(task).not_applicable) is not None:
@@ -229,8 +231,8 @@ class _Side:
             "seeds": self.config.seeds,
             "attack": self.tasks[0].judge.attack.model_copy(update={"target": "", "reference": ""}),
             "queries": self.config.queries,
-            "output": primary_output(self.config),
-            "images": [self.report["data"]["roles"][role] for role in audited_roles(self.config)],
+            "output": ThreatModel(self.config).primary_output,
+            "images": [self.report["data"]["roles"][role] for role in ThreatModel(self.config).audited_roles],
         }
 
 
@@ -249,10 +251,10 @@ def _check_unseen(third: _Side) -> None:
     def with_above(role: str) -> set[str]:
         return {role} | (with_above(roles[role].source_name) if roles[role].source_name in roles else set())
 
-    trained = members_of(third.config, third.encoder)
+    trained = ThreatModel(third.config).members_of(third.encoder)
     seen = [
         role
-        for role in audited_roles(third.config)
+        for role in ThreatModel(third.config).audited_roles
         if any(role in with_above(one) or one in with_above(role) for one in trained)
     ]
     if seen:

@@ -49,7 +49,6 @@ from pipelines.extract.features import rejected_samples
 from pipelines.extract.ledger import count_queries
 from pipelines.files import storage
 from pipelines.files.digest import digest
-from pipelines.plan.rules import is_membership_unknown, recipe_of
 from pipelines.report.attacks import (
     attack_results,
     defended,
@@ -133,7 +132,7 @@ def gather(run: FinishedRun) -> Report:
         created=now(),
         config_sha256=digest(run.config.model_dump(mode="json", by_alias=True)),
         config=given_values(run.config.model_dump(mode="json", by_alias=True, exclude={"sweep"})),
-        membership="asked" if is_membership_unknown(run.config) else "known",
+        membership="asked" if run.threat.is_membership_unknown else "known",
         versions=versions(),
         command=manifest["runs"][-1]["command"] or None,
         data=_data(run),
@@ -283,7 +282,7 @@ def _views(run: FinishedRun) -> ViewGrid | None:
     drawn = make_views(
         images,
         pixel_streams(run.config.queries.nonce or "", place.seed, "query", images),
-        recipe_of(run.config, attack).build(),
+        run.threat.recipe_of(attack).build(),
         views=attack.views or run.config.queries.views,
     )
     return ViewGrid(shown.images, (drawn * 255).round().to(torch.uint8).numpy())

@@ -34,7 +34,6 @@ from pipelines.encoders.stored import describe, tried_path
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.plan.items import Beside
-from pipelines.plan.rules import is_membership_unknown
 from pipelines.report.finished import FinishedRun
 from pipelines.run.folder import SeedFolder
 from pipelines.run.ray_session import mapped_or_here
@@ -206,7 +205,7 @@ def classes(run: FinishedRun) -> tuple[ClassRow, ...]:
         for number, result_of_class in of_class.items():
             of_seeds.setdefault(number, []).append(result_of_class)
     names = run.config.data.attributes[run.config.data.label].names if run.config.data.label else ()
-    return class_rows(of_seeds, names, overlap=run.overlap, asked=is_membership_unknown(run.config))
+    return class_rows(of_seeds, names, overlap=run.overlap, asked=run.threat.is_membership_unknown)
 
 
 def thumbnails(run: FinishedRun, answers: Sequence[SampleAnswers]) -> dict[str, bytes]:

@@ -34,7 +34,7 @@ from pipelines.config.sections.tuning import TuneConfig
 from pipelines.console import silence
 from pipelines.data.draw.parts import audited_overlap, overlap_of
 from pipelines.data.draw.splits import Splits, are_drawn
-from pipelines.data.plans import plan_of, plans_of
+from pipelines.data.plans import plans_of
 from pipelines.encoders.stored import share
 from pipelines.errors import UserError
 from pipelines.extract import run as extract
@@ -44,15 +44,7 @@ from pipelines.extract.division.readers import Kept
 from pipelines.files import storage
 from pipelines.files.digest import digest
 from pipelines.plan.checks import build
-from pipelines.plan.rules import (
-    attacked_epochs,
-    audited_roles,
-    classifier_roles,
-    crafter_of,
-    shadows_of,
-    training_chain,
-    utility_roles,
-)
+from pipelines.plan.rules import ThreatModel
 from pipelines.pretrain import run as pretrain
 from pipelines.run.folder import TUNED, RunFolder
 from pipelines.run.points import Run
@@ -134,11 +126,9 @@ class Trial:
         changes = {field: value for name, value in self.parameters.items() for field in tune.search[name].fields}
         whole = build(with_changes(config.plain(), changes | {"checkpoints": "last", "fold": self.fold}))
         counted = [one for one in whole.attacks if _counts(one, self.target, tune)]
-        named = {
-            self.target,
-            *(name for one in counted for name in (*shadows_of(whole, one), crafter_of(whole, one)) if name),
-        }
-        kept = {name for encoder in named for name in training_chain(whole, encoder)}
+        threat = ThreatModel(whole)
+        named = {self.target, *(name for one in counted for name in (*threat.shadows_of(one), threat.crafter_of(one)))}
+        kept = {name for encoder in named - {None} for name in threat.training_chain(str(encoder))}
         values = whole.model_dump(mode="json", by_alias=True)
         encoders = {name: values["encoders"][name] for name in whole.encoders if name in kept}
         attacks = [one.model_dump(mode="json") for one in counted]
@@ -147,6 +137,10 @@ class Trial:
         values |= {"defenses": [], "validity": {}}
         values["resources"]["gpus_per_actor"] = tune.gpus  # a trial queries on the device that it holds itself
         return build(values)
+
+    def over(self, config: RunConfig, seeds: tuple[int, ...]) -> Run:
+        """The trial as a run over some seeds; ``config``: as `config` makes it."""
+        return Run(config.model_copy(update={"seeds": seeds}), self.folder)
 
 
 def _counts(attack: AttackConfig, target: str, tune: TuneConfig) -> bool:
@@ -185,8 +179,8 @@ def measure(trial: Trial) -> Iterator[Record]:
         own = trial.config()
         for count in range(1, len(seeds) + 1):
             with silence():
-                _do(trial, own.model_copy(update={"seeds": seeds[count - 1 : count]}), threads)
-            results = results_of(trial, own.model_copy(update={"seeds": seeds[:count]}))
+                _do(trial, trial.over(own, seeds[count - 1 : count]), threads)
+            results = results_of(trial, trial.over(own, seeds[:count]))
             yield kept({**results, "seeds": count, "whole": count == len(seeds)})
     except (ConfigError, NumericError, ShapeError, UserError, ValueError) as error:
         yield kept({"fault": str(error), "seeds": 0, "whole": True})
@@ -194,26 +188,25 @@ def measure(trial: Trial) -> Iterator[Record]:
     remove_passes(first.store, first.trial)
 
 
-def _do(trial: Trial, own: RunConfig, threads: int) -> None:
+def _do(trial: Trial, own: Run, threads: int) -> None:
     """Make, query and attack the encoders of one seed of a trial."""
     config, folder = trial.run
-    (seed,) = own.seeds
-    run = Run(config.model_copy(update={"seeds": own.seeds}), folder)  # on its own device, as its features are planned
-    place = trial.folder.seed(seed)
-    runs = [run, Run(own, trial.folder)]
+    (seed,), encoders = own.config.seeds, own.config.encoders
+    run = Run(config.model_copy(update={"seeds": (seed,)}), folder)  # on its own device, as its features are planned
+    place, runs = own.folder.seed(seed), [run, own]
     if not are_drawn(place.path):
         Splits.load(folder.seed(seed).path).lend(place.path)
-    for name, encoder in own.encoders.items():
+    for name, encoder in encoders.items():
         if isinstance(encoder, ForeignConfig) and not storage.exists(f"{place.encoder(name)}/encoder.json"):
             share(folder.seed(seed), place, name)
     planned = plans_of(runs)
-    if trains(own.encoders, config.encoders):
+    if trains(encoders, config.encoders):
         pretrain.run(runs, planned)
     else:
         pretrain.here(planned, threads)
     memory, kept = _memory()
-    encode = EncodeChunks(gpus=own.resources.gpus_per_actor, memory=memory)
-    extract.here(planned, stopping_rule, encode, kept, own.queries.chunk)
+    encode = EncodeChunks(gpus=own.config.resources.gpus_per_actor, memory=memory)
+    extract.here(planned, stopping_rule, encode, kept, own.config.queries.chunk)
     attack.here(planned[-1])
 
 
@@ -223,45 +216,46 @@ def _memory() -> tuple[Memory, Kept]:
     return Memory(), Kept()
 
 
-def results_of(trial: Trial, own: RunConfig) -> Record:
+def results_of(trial: Trial, own: Run) -> Record:
     """Utility and attacks, pooled over the seeds that a trial has done.
 
     Raises:
         UserError: no attack found anything to read, or this kind of utility is not measured.
     """
-    tune = trial.tune
+    tune, config = trial.tune, own.config
     by_attack: dict[tuple[str, int, str], list[Estimate]] = {}
-    utilities = []
-    for seed in own.seeds:
-        place = trial.folder.seed(seed)
-        for task in tasks(plan_of(own, trial.folder.seed(seed))):
+    utilities, planned = [], plans_of([own])
+    (plan, first), target = planned[0], trial.target
+    (used,) = (one for one in plan.utilities if one.encoder.name == target)
+    for one in planned:
+        for task in tasks(one):
             metrics = result_of(task).metrics
             if metrics is not None:
                 name = task.judge.attack.attack, task.judge.position, task.judge.output
                 by_attack.setdefault(name, []).append(getattr(metrics, tune.metric))
-        epoch = attacked_epochs(own, trial.target)[-1]
-        measured = storage.read_json(utility_path(place, trial.target, epoch))
+        measured = storage.read_json(utility_path(one.folder, target, used.epoch))
         by_name = {**measured["probes"], "classifier": measured.get("classifier", {}).get("test_accuracy")}
         chosen = tune.utility or ("classifier" if by_name["classifier"] else "linear")
         if not by_name.get(chosen):
-            raise UserError(f"tune.utility = {chosen} is not measured for {trial.target}; give labelled test images")
+            raise UserError(f"tune.utility = {chosen} is not measured for {target}; give labelled test images")
         utilities.append(Estimate.from_json(by_name[chosen]))
     if not by_attack:
         raise UserError(f"no attack on {trial.target} found anything to read")
-    first = trial.folder.seed(own.seeds[0])
-    overlap = audited_overlap(own.data, own.seeds, first, audited_roles(own))
-    tested = classifier_roles(own, trial.target) if chosen == "classifier" else utility_roles(own, trial.target)
+    overlap = audited_overlap(config.data, config.seeds, first, [role.name for role in plan.audited])
+    tested = used.unseen if chosen == "classifier" else used.test
+    assert tested is not None  # it is measured
+    roles = [role.name for role in tested.samples.roles]
     pooled = {name: pool(estimates, overlap=overlap) for name, estimates in by_attack.items()}
     leaks = [(f"{attack}, {output}", estimate.high) for (attack, _, output), estimate in pooled.items()]
     found: Record = {}
     if tune.hides == "attributes":
-        found["inferences"] = _inferred(trial, own)
+        found["inferences"] = _inferred(own)
         leaks = [(_called(row), row["accuracy"]["ci95"][1]) for row in found["inferences"]]
     strongest, leak = max(leaks, key=lambda one: one[1])
     return {
         "utility": {
             "measure": chosen,
-            **pool(utilities, overlap=overlap_of(own.data, own.seeds, first, tested[1])).as_json(),
+            **pool(utilities, overlap=overlap_of(config.data, config.seeds, first, roles)).as_json(),
         },
         "attacks": [
             {"attack": attack, "output": output, **estimate.as_json()}
@@ -277,11 +271,11 @@ def _called(row: dict[str, Any]) -> str:
     return method_in_words(row["attribute"], row["output"], row.get("settings"))
 
 
-def _inferred(trial: Trial, own: RunConfig) -> list[dict[str, Any]]:
+def _inferred(own: Run) -> list[dict[str, Any]]:
     """Accuracies of inferring attributes, and of guessing them, pooled over the seeds that a trial has done."""
     by_name: dict[str, list[dict[str, Any]]] = {}
-    for seed in own.seeds:
-        for row in inferred(plan_of(own, trial.folder.seed(seed)), own.attribute_inference, own.seeds):
+    for one in plans_of([own]):
+        for row in inferred(one, own.config.attribute_inference, own.config.seeds):
             by_name.setdefault(_called(row), []).append(row)
     return [
         {name: rows[0][name] for name in ("attribute", "output", "settings") if name in rows[0]}

@@ -193,10 +193,7 @@ except ValueError as error:
     ("point", "words"),
     [
         ("[encoder_audit.encoders]\nnew = my_attack:New", "the encoder new of the package my-attack is no mi_core.enc"),
-        (
-            "[encoder_audit.sources]\ndigits = my_attack:New",
-            "the source digits of the package my-attack has a name that",
-        ),
+        ("[encoder_audit.sources]\ndigits = my_attack:New", "the source digits of the package my-attack has a name"),
     ],
     ids=["no architecture", "taken source"],
 )

@@ -14,7 +14,6 @@ from mi_core.encoders.batch_norm import for_queries
 from mi_core.encoders.remote.meter import Spent
 from mi_core.features.embedding import LpNorm
 from mi_core.features.pairwise_similarity import PairwiseSimilarity
-from pipelines.audit.run import with_nonce
 from pipelines.config.run_config import RunConfig
 from pipelines.encoders.access import spent
 from pipelines.encoders.adopt import REPEATED
@@ -49,7 +48,7 @@ def raw_config(server: FaultyServer, endpoint: Mapping[str, Any] = {}, **section
 
 def config_of(server: FaultyServer, endpoint: Mapping[str, Any] = {}, **sections: Any) -> RunConfig:
     """The same, with a nonce that a test can repeat."""
-    return with_nonce(parse(raw_config(server, endpoint, **sections), "served.yaml"), "n")
+    return parse(raw_config(server, endpoint, **sections), "served.yaml").with_queries(nonce="n")
 
 
 def prepare(folder: Path, trained_run: Path, config: RunConfig) -> Path:

@@ -13,7 +13,7 @@ from mi_core.encoders.remembering import Memory
 from mi_core.registration import LOOK, START
 from pipelines.attack import run as attack
 from pipelines.attack.fit import stopping_rule
-from pipelines.audit.run import register, with_nonce
+from pipelines.audit.run import register
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.encoders import ForeignConfig
 from pipelines.data.draw.draw import draw
@@ -54,7 +54,7 @@ def begin(config: RunConfig, folder: Path) -> RunFolder:
 
 def query(config: RunConfig, folder: Path) -> RunFolder:
     """The stages up to extraction; loading an encoder takes Ray."""
-    config = with_nonce(config, config.queries.nonce or registered_nonce(RunFolder(str(folder))))
+    config = config.with_queries(nonce=config.queries.nonce or registered_nonce(RunFolder(str(folder))))
     runs, planned = register([Run(config, begin(config, folder))])
     ((config, place),) = runs
     if any(isinstance(encoder, ForeignConfig) for encoder in config.encoders.values()):
@@ -68,7 +68,7 @@ def query(config: RunConfig, folder: Path) -> RunFolder:
 def judge(config: RunConfig, folder: Path) -> Path:
     """All stages of a run without sweeps."""
     place = query(config, folder)
-    config = with_nonce(config, registered_nonce(place))
+    config = config.with_queries(nonce=registered_nonce(place) or config.queries.nonce)
     for seed in config.seeds:
         attack.here(plan_of(config, place.seed(seed)))
     write_down(place, LOOK, {"command": ""})

@@ -5,8 +5,8 @@ of an extended file away. Shorthands count as valid: ``like`` and ``halves`` of 
 defenses, dotted names in sweeps and searches. Whether the parts of a run fit together is left to
 `pipelines.plan.checks`.
 
-Parameters are those of the method that an entry names. An encoder may take its objective over from elsewhere; then the
-parameters of every objective are allowed.
+An entry of attacks has the fields of the attack that it names. An encoder may take its kind and its objective over from
+another one, and a defense from an extended file: so they have the fields of every kind, objective and defense.
 """
 
 from __future__ import annotations
@@ -21,19 +21,12 @@ from mi_core.training.optimizers import OptimizerParameters
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.attacks import ATTACK_CONFIGS, PYTHON
 from pipelines.config.sections.parameters import schema as schema_of
-from pipelines.config.sections.sources import KINDS, NOISE, TORCHVISION, NoiseOptions
+from pipelines.config.sections.sources import KINDS, TORCHVISION
 
 Schema = dict[str, Any]
 TEXT: Schema = {"type": "string"}
 NOTHING: Schema = {"type": "null"}
 SOME_TEXT: Schema = {"anyOf": [TEXT, {"type": "array", "items": TEXT}]}
-_ENCODERS = {
-    "load": "LoadedConfig",
-    "endpoint": "EndpointConfig",
-    "defends": "DefendedConfig",
-    "backbone": "DefendedConfig",
-}
-"""Models of encoders by the field that tells the kind; one that is trained here may take a defense over."""
 _SHORTHANDS = {
     "like": TEXT | {"description": "encoder whose settings this one takes over, under its own"},
     "halves": {
@@ -44,7 +37,6 @@ _SHORTHANDS = {
         "description": "number of encoders that this entry stands for, each trained on a random half of the samples",
     },
 }
-_TRAINED = "An encoder that is trained here, plain or behind a defense."
 
 
 def schema() -> Schema:
@@ -64,7 +56,7 @@ def schema() -> Schema:
     _complete_data(models)
     models["QueriesConfig"]["properties"]["augmentation"] = {
         **_described(models["QueriesConfig"]["properties"]["augmentation"]),
-        "anyOf": [{"const": "as-trained"}, _to("AnyViews")],
+        "anyOf": [{"const": "as-trained"}, _to("views")],
     }
     _take_away(whole)
     models["TuneConfig"]["properties"]["search"] = {
@@ -121,11 +113,6 @@ def _any_of(variants: Iterable[Schema]) -> Schema:
     return {"type": "object", "additionalProperties": False, "properties": merged}
 
 
-def _where(field: str, value: str, then: Schema) -> Schema:
-    """A rule for entries whose field has a value, or a list with the value."""
-    return {"if": _chosen(field, {"const": value}), "then": then}
-
-
 def _chosen(field: str, value: Schema) -> Schema:
     """Entries whose field fits a value, or holds a list with one that does."""
     listed = {"type": "array", "contains": value}
@@ -138,47 +125,20 @@ def _one_or_list(value: Schema) -> Schema:
 
 
 def _encoder(models: dict[str, Schema]) -> Schema:
-    """An encoder: its fields by its kind, its parameters by its objective or defense."""
+    """An encoder, with the fields of every kind and the parameters of every method."""
     models |= {
-        "AnyViews": _with_null(_any_of(map(schema_of, AUGMENTATIONS.values()))),
-        "AnyObjective": _with_null(_any_of(schema_of(one.Parameters) for one in OBJECTIVES.values())),
-        "AnyDefense": _with_null(_any_of(schema_of(one.Parameters) for one in DEFENSES.values())),
-        "Optimizer": _with_null(schema_of(OptimizerParameters)),
-        **{f"views of {name}": _exact(one) for name, one in AUGMENTATIONS.items()},
+        "views": _with_null(_any_of(map(schema_of, AUGMENTATIONS.values()))),
+        "parameters": _with_null(_any_of(schema_of(one.Parameters) for one in OBJECTIVES.values())),
+        "settings": _with_null(_any_of(schema_of(one.Parameters) for one in DEFENSES.values())),
+        "optimizer": _with_null(schema_of(OptimizerParameters)),
     }
-    kinds = {name: models[name] for name in ("DefendedConfig", "LoadedConfig", "EndpointConfig")}
-    models.pop("TrainedConfig")
-    kinds["DefendedConfig"]["description"] = _TRAINED
-    own = kinds["DefendedConfig"]["properties"]
-    named = {"parameters": "AnyObjective", "settings": "AnyDefense", "optimizer": "Optimizer"}
-    own |= {field: _described(own[field]) | {"allOf": [_to(name)]} for field, name in named.items()}
-    for model in kinds.values():
-        views = model["properties"]["augmentation"]
-        model["properties"]["augmentation"] = _described(views) | {"allOf": [_to("AnyViews")]}
-        model["properties"] |= _SHORTHANDS
-        _take_away(model)
-    every = {name for model in kinds.values() for name in model["properties"]}
-    models["AnyEncoder"] = _any_of(kinds.values()) | {
-        "description": "An encoder that takes its kind over from another one."
-    }
-    for model in kinds.values():
-        model["patternProperties"] = {f"^({'|'.join(sorted(every - set(model['properties'])))})$": NOTHING}
-    kind: Schema = _to("AnyEncoder")
-    for field, name in reversed(_ENCODERS.items()):
-        there = {"required": [field], "not": {"required": [field], "properties": {field: NOTHING}}}
-        kind = {"if": there, "then": _to(name), "else": kind}
-    rules = [
-        _where(
-            "objective",
-            name,
-            {"properties": {"parameters": _exact(one.Parameters), "augmentation": _to(f"views of {name}")}},
-        )
-        for name, one in OBJECTIVES.items()
-    ]
-    rules += [
-        _where("defense", name, {"properties": {"settings": _exact(one.Parameters)}}) for name, one in DEFENSES.items()
-    ]
-    return {"anyOf": [{"type": "object", "allOf": [kind, *rules]}, NOTHING]}
+    models.pop("TrainedConfig")  # one that is defended has all of its fields
+    encoder = _any_of(models.pop(name) for name in ("DefendedConfig", "LoadedConfig", "EndpointConfig"))
+    named = {name: name for name in ("parameters", "settings", "optimizer")} | {"augmentation": "views"}
+    fields = encoder["properties"]
+    fields |= {field: _described(fields[field]) | {"allOf": [_to(name)]} for field, name in named.items()} | _SHORTHANDS
+    models["encoder"] = _with_null(encoder)
+    return _to("encoder")
 
 
 def _with_null(model: Schema) -> Schema:
@@ -188,18 +148,13 @@ def _with_null(model: Schema) -> Schema:
     return {"anyOf": [model, NOTHING]}
 
 
-def _exact(parameters: type[Any]) -> Schema:
-    """The parameters of one method; null takes one of an extended file away, also one of another method."""
-    return _with_null(schema_of(parameters) | {"additionalProperties": NOTHING})
-
-
 def _attack(models: dict[str, Schema]) -> Schema:
     for name in (*ATTACK_CONFIGS, "CodeAttackConfig"):
         fields = models[name]["properties"]
         fields |= {field: _one_or_list(fields[field]) for field in ("target", "reference")} | {"attack": True}
     ours = {
         "properties": {"attack": _one_or_list({"enum": sorted(ATTACK_CONFIGS)})},
-        "allOf": [_where("attack", name, _to(name)) for name in ATTACK_CONFIGS],
+        "allOf": [{"if": _chosen("attack", {"const": name}), "then": _to(name)} for name in ATTACK_CONFIGS],
     }
     code = _chosen("attack", {"type": "string", "pattern": f"^{PYTHON}"})
     return {
@@ -222,12 +177,10 @@ def _defense(models: dict[str, Schema]) -> Schema:
     fields = models["DefenseConfig"]["properties"]
     known = {"enum": sorted(DEFENSES), **_described(fields["defense"])}
     fields |= {"defense": _one_or_list(known), "epoch": _one_or_list(fields["epoch"])}
-    own = {name: schema_of(one.Parameters) for name, one in DEFENSES.items()}
-    for settings in own.values():
-        settings["properties"] = {setting: _one_or_list(value) for setting, value in settings["properties"].items()}
-    fields["settings"] = _described(fields["settings"]) | {"allOf": [_any_of(own.values())]}
-    rules = [_where("defense", name, {"properties": {"settings": settings}}) for name, settings in own.items()]
-    return {"required": ["defense"], "allOf": [_to("DefenseConfig"), *rules]}
+    settings = _any_of(schema_of(one.Parameters) for one in DEFENSES.values())
+    settings["properties"] = {name: _one_or_list(value) for name, value in settings["properties"].items()}
+    fields["settings"] = _described(fields["settings"]) | {"allOf": [settings]}
+    return {"required": ["defense"], "allOf": [_to("DefenseConfig")]}
 
 
 def _complete_data(models: dict[str, Schema]) -> None:
@@ -239,9 +192,6 @@ def _complete_data(models: dict[str, Schema]) -> None:
     }
     kinds = [{"enum": list(KINDS)}, {"type": "string", "pattern": f"^{TORCHVISION}"}, NOTHING]
     source["kind"] = _described(source["kind"]) | {"anyOf": kinds}
-    options = {"properties": {"options": schema_of(NoiseOptions)}}
-    options["properties"]["options"].pop("required")
-    models["SourceConfig"]["allOf"] = [_where("kind", NOISE, options)]
     group = [{"type": "string"}, _to("GroupConfig"), NOTHING]
     data["group_by"] = _described(data["group_by"]) | {"anyOf": group}
 

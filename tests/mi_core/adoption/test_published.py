@@ -74,7 +74,6 @@ def of_torchvision(load: str) -> Callable[[Image.Image], torch.Tensor]:
 )
 def test_decoding_is_the_publisher_s_own_transform(load: str, referee: Callable[[str], Any]) -> None:
     found = published(load)
-    assert found is not None
     own = found.preprocessing
     assert own.size is not None
     decoder = Decoder(own.size, 3, own.interpolation, own.fit, own.resize)
@@ -89,10 +88,8 @@ def test_decoding_is_the_publisher_s_own_transform(load: str, referee: Callable[
 def test_a_choice_among_published_weights_is_told() -> None:
     pytest.importorskip("open_clip")
     known = published("torchvision:resnet50")
-    assert known is not None
     assert known.note == "as for IMAGENET1K_V2; for other weights write torchvision:resnet50:IMAGENET1K_V1"
     clip = published("open_clip:ViT-L-14")
-    assert clip is not None
     assert clip.note == "as for most of its weights; for laion2b_s32b_b82k write open_clip:ViT-L-14:laion2b_s32b_b82k"
     assert published("checkpoint:conv4") is None
     for load, message in (

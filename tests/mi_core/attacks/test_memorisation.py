@@ -179,7 +179,6 @@ def test_what_it_refuses() -> None:
     with pytest.raises(ConfigError, match="sslmem: pool/77 is in no shadow's data"):
         attack.score(Features(np.array(["pool/77"]), {"pairwise:cosine": np.ones((1, 6))}))
     lacking = reference.features.population
-    assert lacking is not None
     fewer = Features(reference.features.ids, reference.features.values, population=lacking.take(np.arange(7)))
     with pytest.raises(ConfigError, match="clipmem: the population needs features by every shadow"):
         CLIPMem().fit(LabelledFeatures(fewer, reference.member))

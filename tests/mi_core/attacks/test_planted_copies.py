@@ -122,7 +122,6 @@ def features(encoder: Encoder, data: Data, names: list[str], setting: Setting) -
         embeddings = encoder(data.views.flatten(0, 1))["projection"].reshape(count, views, -1)
         if setting.method is SSLMem:
             return Features(np.array(names), {"pairwise:cosine": pairwise_similarity(embeddings).numpy()})
-        assert encoder.text is not None
         values = {"view-embeddings": embeddings.numpy(), "caption:embedding": encoder.text(data.captions).numpy()}
         return Features(np.array(names), values)
 

@@ -191,7 +191,6 @@ def test_encoders_whose_answers_are_larger_or_spread_wider_compare() -> None:
     """A target whose norms are all 20 times as large and spread 3 times as wide is no other target."""
     reference, target, _ = simulated(4, 5, samples=400)
     population = target.population
-    assert population is not None
     other = Features(
         target.ids,
         {NORM: 20 * target.values[NORM] ** 3},
@@ -234,7 +233,6 @@ def test_what_it_refuses() -> None:
     with pytest.raises(NumericError, match=r"rmia with a = None needs 2 shadows out of .*; pool/00000 has 1"):
         fitted(reference, mode="offline", a=None)
     population = reference.features.population
-    assert population is not None
     one = population.take(np.char.endswith(population.ids, "#half-0"))
     with pytest.raises(ConfigError, match="the population needs features by every shadow"):
         fitted(LabelledFeatures(replace(reference.features, population=one), reference.member))

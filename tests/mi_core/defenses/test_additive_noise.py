@@ -167,7 +167,6 @@ SAMPLED = {"pairs": 6, "epochs": 30, "learning_rate": 0.5}
 
 def labelled() -> ProviderData:
     data = digits()
-    assert data.labels is not None
     return ProviderData(data.images[:80], data.labels[:80])
 
 
@@ -180,7 +179,6 @@ def test_what_is_guaranteed_is_about_the_head_that_is_served(method: type[Additi
     training = HeadTraining(
         10, epochs=30, batch_size=0, optimizer=OptimizerParameters("sgd", 0.5, weight_decay=0.0, warmup=0.0)
     )
-    assert data.labels is not None
     labels = data.labels.numpy()
     train = partial(train_head, training=training, seed=seed)
     expected = train(inputs, labels, np.ones(80, dtype=bool))
@@ -232,7 +230,6 @@ CONVEX = {"head": "convex", "penalty": 0.05}
 def test_a_convex_head_is_the_optimum_and_what_it_guarantees_is_proved(method: type[AdditiveNoise]) -> None:
     """No gamma: the sensitivity holds for every pair. Sampled pairs, where asked for, are closer than that."""
     encoder, data = classifier(), labelled()
-    assert data.labels is not None
     inputs = head_inputs(encoder, data.images)
     best = solve_head(inputs.numpy(), data.labels.numpy(), classes=10, penalty=0.05)
     silent = method(NoiseParameters(scale=0, **CONVEX), seed=4)

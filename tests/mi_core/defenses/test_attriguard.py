@@ -128,7 +128,6 @@ def test_the_accuracy_that_it_reports_is_on_the_images_of_its_training() -> None
     adversary = mlp.restored(Adversary(16, 2), state)
 
     def told_right(part: ProviderData) -> float:
-        assert part.attributes is not None
         right = 0
         for row, value in enumerate(part.attributes.tolist()):
             answer = answers(encoder, part.images[row : row + 1], "backbone").numpy()

@@ -54,7 +54,6 @@ def one_query(network: nn.Module, given: torch.Tensor) -> torch.Tensor:
             noise = (torch.softmax(now, 0) - torch.softmax(given, 0)).abs().sum()
             loss = judged(now).abs() + 10 * torch.relu(others - now[label]) + weight * noise
             loss.backward()
-            assert now.grad is not None
             now = (now - 0.1 * now.grad / now.grad.norm()).detach()
             if float(judged(now)) * side <= 0 and int(now.argmax()) == label:
                 break

@@ -43,7 +43,6 @@ def test_noise_for_an_epsilon(epsilon: float) -> None:
 def test_dp_sgd(noise: float, batch_size: int, epochs: int) -> None:
     """By the same divergences the same epsilon; above the tight one, by no more than its docstring says."""
     data = digits()
-    assert data.labels is not None
     part = type(data)(data.images[:600], data.labels[:600])
     settings = DpSgdParameters(noise_multiplier=noise, batch_size=batch_size, epochs=epochs)
     found = numbers(DpSgd(settings).fit(classifier(), part))

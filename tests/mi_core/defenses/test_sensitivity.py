@@ -100,7 +100,6 @@ def test_pairs_are_drawn_evenly_and_by_index() -> None:
 
 def test_a_head_learns_and_all_at_once_is_one_batch() -> None:
     data = digits()
-    assert data.labels is not None
     inputs, labels = data.images.numpy().reshape(-1, 64) / 255, data.labels.numpy()
     weights = train_head(
         inputs[:1200],

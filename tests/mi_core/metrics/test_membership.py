@@ -37,7 +37,6 @@ def test_rates_equal_scikit_learn(cases: list[tuple[int, bool]], threshold: int)
     assert recall(scores, member, threshold).value == pytest.approx(sklearn_metrics.recall_score(member, called))
     found = precision(scores, member, threshold)
     if called.any():
-        assert found is not None
         assert found.value == pytest.approx(sklearn_metrics.precision_score(member, called))
         assert found.n == called.sum()
     else:
@@ -142,7 +141,6 @@ def test_the_design_effect_of_a_precision_is_that_of_the_jackknife() -> None:
             left_out[bool(member[units == unit][0])].append((called & member).sum() / called.sum())
         variances.append(sum(len(part) * np.var(part) for part in left_out.values()))
     estimate = precision(scores, member, 1.0, groups)
-    assert estimate is not None
     effective = estimate.n * variances[1] / variances[0]
     assert effective < 0.5 * estimate.n
     expected = clopper_pearson(estimate.value * effective, effective)

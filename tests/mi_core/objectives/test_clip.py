@@ -114,7 +114,6 @@ def test_supervised_is_cross_entropy_on_the_backbone() -> None:
     expected = -sum(math.log(float(logits[row].softmax(0)[label])) for row, label in enumerate(labels)) / 3
     assert network(images, labels).item() == pytest.approx(expected, rel=1e-5)
     encoded = Supervised.encode_targets(SupervisedParameters(4), [3, 0], ["", ""])
-    assert encoded is not None
     assert encoded.tolist() == [3, 0]
     with pytest.raises(ConfigError, match="label 4 of training image 1 is not within 0 to 3; set parameters.classes"):
         Supervised.encode_targets(SupervisedParameters(4), [0, 4], ["", ""])

@@ -10,6 +10,7 @@ import torch
 from scipy import stats
 from torch import nn
 
+from docs.studies.shared import SHARED, cifar10, published, scrambled, untrained
 from mi_core.augmentations.frameworks import CLIPAugmentation
 from mi_core.augmentations.simclr import SimCLRAugmentation
 from mi_core.checks import ConfigError, ShapeError
@@ -29,7 +30,6 @@ from mi_core.querying.sanity import (
 )
 from mi_core.streams import pixel_streams
 from tests.raising import refused
-from tests.studies.shared import SHARED, cifar10, published, scrambled, untrained
 
 COUNT = 100
 IMAGES = torch.randint(0, 256, (COUNT, 3, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))

@@ -229,12 +229,9 @@ def test_what_is_out_of_range_is_named(call: Callable[[], object], message: str)
     refused(ConfigError, message, call)
 
 
-def test_arrays_of_two_lengths_are_named() -> None:
+def test_arrays_that_cannot_be_guessed_from_are_named() -> None:
     refused(ShapeError, "inside", guess, np.zeros(3), np.ones(2, bool), 1, np.arange(3))
     refused(ShapeError, "ties", guess, np.zeros(3), np.ones(3, bool), 1, np.arange(2))
-
-
-def test_a_score_that_is_no_number_is_named() -> None:
     refused(NumericError, "scores", guess, np.array([0.0, np.nan]), np.ones(2, bool), 1, np.arange(2))
 
 

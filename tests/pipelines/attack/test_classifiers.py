@@ -22,7 +22,7 @@ from pipelines.encoders.stored import describe
 from pipelines.errors import UserError
 from pipelines.plan.items import Query, items_in
 from pipelines.plan.load import parse
-from pipelines.plan.rules import attacked_epochs, audited_roles, member_roles, reference_roles
+from pipelines.plan.rules import ThreatModel
 from pipelines.run.folder import RunFolder
 from tests.conftest import report_of, small_config
 from tests.pipelines import staged
@@ -114,7 +114,7 @@ def test_scores_are_those_of_the_classifiers_own_answers(run: Path) -> None:
     from pipelines.data.draw.images import load_images
 
     config, place = config_of(), RunFolder(str(run)).seed(0)
-    loaded = load_images(config.data, Splits.load(place.path), audited_roles(config))
+    loaded = load_images(config.data, Splits.load(place.path), ThreatModel(config).audited_roles)
     model = describe(place, "supervised-target").load(20)
     with torch.no_grad():
         logits = model(torch.from_numpy(loaded.images).float() / 255)["logits"]
@@ -149,7 +149,7 @@ def test_attributes_are_inferred_from_embeddings_beside_guessing(run: Path) -> N
     splits = Splits.load(place.path)
     values = splits.attribute("even")
     for target, row in rows.items():
-        epoch = attacked_epochs(config, target)[-1]
+        epoch = ThreatModel(config).attacked_epochs(target)[-1]
         known, tested = (
             columns(config, place, target, epoch, "backbone", [Embedding()], [role])
             for role in ("target-member", "target-nonmember")
@@ -203,9 +203,9 @@ def test_members_of_an_encoder_are_asked_of_a_classifier_built_on_it_with_other_
     for kind in ("target", "shadow"):
         raw["encoders"][f"contrastive-{kind}"]["train_on"] = "downstream-train"
     config = parse(raw, "classifiers.yaml")
-    assert member_roles(config, "contrastive-shadow") == ("shadow-member",)
+    assert ThreatModel(config).member_roles("contrastive-shadow") == ("shadow-member",)
     attack = next(attack for attack in config.attacks if attack.attack == "baseline-a")
-    assert reference_roles(config, attack) == ("shadow-member", "shadow-nonmember")
+    assert ThreatModel(config).reference_roles(attack) == ("shadow-member", "shadow-nonmember")
     asked = asked_in(plan_in(config))["contrastive-shadow", "logits"]
     assert set(asked) >= {"shadow-member", "shadow-nonmember"}
     (fit,) = {judge.score.fit for judge in plan_in(config).judges if judge.attack == attack}

@@ -26,7 +26,7 @@ from pipelines.data.scan.scan import scan
 from pipelines.errors import UserError
 from pipelines.extract import features
 from pipelines.plan.load import parse
-from pipelines.plan.rules import audited_roles
+from pipelines.plan.rules import ThreatModel
 from pipelines.report.caveats import caveats
 from pipelines.report.finished import FinishedRun
 from pipelines.run.folder import RunFolder
@@ -81,7 +81,7 @@ def test_an_attack_is_divided_by_the_samples_that_it_counts(
     counted: tuple[RunConfig, Task, Splits], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config, task, splits = counted
-    assert splits.count(audited_roles(config)) == 2 * SHARDS * EACH
+    assert splits.count(ThreatModel(config).audited_roles) == 2 * SHARDS * EACH
     for most, parted in ((4, False), (3, True)):
         monkeypatch.setattr(score, "ONE_PART", most)
         assert score.is_divided(task) is parted
@@ -92,8 +92,12 @@ def test_a_part_without_a_counted_sample_has_no_scores(
 ) -> None:
     config, task, splits = counted
     monkeypatch.setattr(features, "found_in", lambda *_: [])
-    asked = set(splits.first(audited_roles(config), 2, 0))
-    bare = [place for place in splits.sums.shards if not asked & set(splits.at([place]).ids(audited_roles(config)))]
+    asked = set(splits.first(ThreatModel(config).audited_roles, 2, 0))
+    bare = [
+        place
+        for place in splits.sums.shards
+        if not asked & set(splits.at([place]).ids(ThreatModel(config).audited_roles))
+    ]
 
     def scored_of(task: Task, splits: Splits, fitted: Any) -> tuple[pa.Table, Scored]:
         if set(splits.sums.shards) <= set(bare):

@@ -46,4 +46,4 @@ def test_each_architecture_is_tried_once_as_a_worker_would_ask_it(monkeypatch: p
     found = list(precision._networks(config))
     assert [(one.channels, one.side) for one in found] == [(1, 8)] * 2
     monkeypatch.setattr("mi_core.querying.precision_trial.has_bfloat16", lambda: True)
-    assert precision._try(config) in ("bfloat16", "float32")
+    assert precision._tried(config) in ("bfloat16", "float32")

@@ -27,6 +27,7 @@ from pipelines.files import storage
 from pipelines.plan.load import parse
 from pipelines.report import index
 from pipelines.run.folder import RunFolder
+from pipelines.run.points import Run
 from pipelines.run.registration import lines_of
 from tests.conftest import report_of, small_config
 
@@ -136,7 +137,7 @@ def test_a_run_that_changed_is_not_finished(
     else:
         monkeypatch.setattr("pipelines.run.registration.code_digest", dict)
     place = RunFolder(str(folder))
-    assert not is_finished(with_settled_precision(parse(config, "small.yaml"), place), place)
+    assert not is_finished(Run(with_settled_precision(Run(parse(config, "small.yaml"), place)), place))
 
 
 def test_what_is_done_is_not_done_again(finished_run: Path, tmp_path: Path) -> None:

@@ -25,14 +25,7 @@ from pipelines.data.draw.draw import draw
 from pipelines.data.scan.scan import scan
 from pipelines.errors import UserError
 from pipelines.plan.load import load, parse
-from pipelines.plan.rules import (
-    classifying_references,
-    groups_by,
-    is_trained,
-    members_of,
-    promising_encoders,
-    references_of,
-)
+from pipelines.plan.rules import ThreatModel
 from pipelines.run.folder import RunFolder
 from tests.conftest import small_config
 from tests.pipelines.tars import image_bytes, tar_bytes
@@ -104,7 +97,7 @@ def test_copies_are_right_where_more_of_them_are_memorised_more(tmp_path: Path) 
 def test_copies_differ_by_a_bit_and_are_drawn_together(tmp_path: Path) -> None:
     config = config_of()
     splits = draw(config.data, scan(config.data), 0)
-    copied = planted.copied(config, planted.copies(config, splits, str(tmp_path)))
+    copied = planted.Planter(config).copied(planted.Planter(config).copies(splits, str(tmp_path)))
     drawn = draw(copied.data, scan(copied.data), 0)
     assert drawn.duplicates_removed == 0
     members, others = (drawn.ids([role]) for role in ("target-member", "target-nonmember"))
@@ -121,27 +114,29 @@ def files_of(folder: Path) -> list[tuple[str, str]]:
 
 
 def test_the_encoder_after_unlearning_saw_what_the_truth_says() -> None:
-    config = planted.trained(config_of())
-    assert members_of(config, "target") == {"target-member"}
-    assert members_of(config, "shadow") == {"shadow-member"}  # trained anew without them
-    assert members_of(config, planted.TUNED) == {"target-member", "shadow-member"}
+    config = planted.Planter(config_of()).trained()
+    assert ThreatModel(config).members_of("target") == {"target-member"}
+    assert ThreatModel(config).members_of("shadow") == {"shadow-member"}  # trained anew without them
+    assert ThreatModel(config).members_of(planted.TUNED) == {"target-member", "shadow-member"}
     assert config.encoders[planted.TUNED].train_on == ("shadow-member",)
     assert config.encoders[planted.KEEPING].train_on == ("shadow-member", "known-member")
     known = config.data.roles["known-member"]
     assert (known.source_name, known.fraction) == ("target-member", 2 * planted.KEPT)
     _, forgetting = config.sweep["audited"]
-    assert [members_of(config, name) for name in forgetting["validity.references"]] == [{"shadow-nonmember"}]
-    assert [references_of(config, attack) for attack in config.attacks[:2]] == [("shadow",), ("fresh",)]
+    assert [ThreatModel(config).members_of(name) for name in forgetting["validity.references"]] == [
+        {"shadow-nonmember"}
+    ]
+    assert [ThreatModel(config).references_of(attack) for attack in config.attacks[:2]] == [("shadow",), ("fresh",)]
 
 
 def test_canaries_take_the_place_of_audited_images() -> None:
-    config = planted.promising(config_of(count=440), 10)
+    config = planted.Planter(config_of(count=440)).promising(10)
     assert config.data.roles["canary"].count == 400
-    assert promising_encoders(config) == {"target+honest", "target+broken"}
-    assert planted.canaries(config_of(count=150)) == 200
-    assert planted.canaries(config_of(count=149)) == 0  # too few to refute a promise
+    assert ThreatModel(config).promising_encoders == {"target+honest", "target+broken"}
+    assert planted.Planter(config_of(count=150)).canaries == 200
+    assert planted.Planter(config_of(count=149)).canaries == 0  # too few to refute a promise
     more = {"sources": {"digits": {"kind": "digits"}}, "group_by": "json:person"}
-    assert planted.canaries(config_of(count=150, **more)) == 0  # no coin for each of a group
+    assert planted.Planter(config_of(count=150, **more)).canaries == 0  # no coin for each of a group
 
 
 def test_classes_are_those_of_the_source_or_none_where_an_image_has_none(tmp_path: Path) -> None:
@@ -160,7 +155,7 @@ def test_what_cannot_be_planted_in_is_told(role: str, message: str) -> None:
     config = config_of()
     left = {name: one for name, one in config.data.roles.items() if name != role}
     with pytest.raises(UserError, match=message):
-        planted.check(config.model_copy(update={"data": config.data.model_copy(update={"roles": left})}))
+        planted.Planter(config.model_copy(update={"data": config.data.model_copy(update={"roles": left})}))
 
 
 def test_a_forger_gains_under_the_views_that_he_guessed_and_under_no_others(finished_run: Path) -> None:
@@ -179,9 +174,9 @@ def test_chosen_images_are_audited_by_choice_beside_trained_references(finished_
     chooser = chooser_of(finished_run)
     config = chooser.audit("bursts", f"{tmp_path}/bursts")
     assert (
-        groups_by(config) == CHOICE
-        and all(is_trained(config, name) for name in classifying_references(config))
-        and len(classifying_references(config)) == 4
+        ThreatModel(config).groups_by == CHOICE
+        and all(ThreatModel(config).is_trained(name) for name in ThreatModel(config).classifying_references)
+        and len(ThreatModel(config).classifying_references) == 4
     )
     names = sorted(path.stem for path in (tmp_path / "bursts/candidates").iterdir())
     assert len(names) == 60 and len({name.partition("-")[0] for name in names}) == 3

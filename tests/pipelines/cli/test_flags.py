@@ -19,7 +19,7 @@ from pipelines.cli.flags import Flags
 from pipelines.config.run_config import RunConfig
 from pipelines.errors import UserError
 from pipelines.plan.load import load, loaded_from
-from pipelines.plan.rules import outputs_of, passed_over, references_of
+from pipelines.plan.rules import ThreatModel
 
 ROOT = Path(__file__).parents[3]
 IMAGES = {"candidates": "photos", "controls": "others"}
@@ -56,7 +56,7 @@ def test_an_api_known_members_and_captions() -> None:
         url="https://api.example.com/v1/embeddings", adapter="openai", api_key_env="KEY", known="known", size=64
     )
     assert found.encoders["target"].endpoint.api_key_env == "KEY"  # type: ignore[union-attr]
-    assert references_of(found, found.attacks[0]) == tuple(f"reference-{number}" for number in range(4))
+    assert ThreatModel(found).references_of(found.attacks[0]) == tuple(f"reference-{number}" for number in range(4))
     assert [attack.attack for attack in found.attacks] == ["mean-cosine", "lpla"]
     assert {"known-member", "calibration-member"} <= set(found.data.roles)
     pytest.importorskip("open_clip")
@@ -65,9 +65,11 @@ def test_an_api_known_members_and_captions() -> None:
     )
     assert [attack.attack for attack in paired.attacks] == ["mean-cosine", "clip-cosine"]
     assert [paired.data.sources[side].kind for side in IMAGES] == ["shards", "parquet"]
-    assert outputs_of(paired, paired.attacks[1]) == (OUTPUTS[1],)
-    assert references_of(paired, paired.attacks[1]) == ()  # references trained on images alone read no captions
-    assert passed_over(paired, paired.attacks[1]) == ("reference-0", "has no text tower")
+    assert ThreatModel(paired).outputs_of(paired.attacks[1]) == (OUTPUTS[1],)
+    assert (
+        ThreatModel(paired).references_of(paired.attacks[1]) == ()
+    )  # references trained on images alone read no captions
+    assert ThreatModel(paired).passed_over(paired.attacks[1]) == ("reference-0", "has no text tower")
 
 
 def test_references_that_are_given_and_none() -> None:
@@ -78,7 +80,7 @@ def test_references_that_are_given_and_none() -> None:
     assert found.encoders["reference-0"].weights == "r.pth"  # type: ignore[union-attr]
     assert found.queries.nonce == "x7"
     quick = config_of(**shown, quick=True)
-    assert references_of(quick, quick.attacks[0]) == () and list(quick.encoders) == ["target"]
+    assert ThreatModel(quick).references_of(quick.attacks[0]) == () and list(quick.encoders) == ["target"]
 
 
 @pytest.mark.parametrize(

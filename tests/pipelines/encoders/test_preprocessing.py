@@ -96,7 +96,6 @@ def test_what_is_decoded_alike_is_said_and_what_is_not() -> None:
     assert in_words(OWN, same, None).endswith("std 0.25, as its publisher does it")
     other = DataConfig(**section(image_size=224))
     theirs = as_published(OWN, other)
-    assert theirs is not None
     assert theirs.decoder() == same.decoder()
     assert in_words(OWN, other, Agreement(0.99871, 0.987, 32)).endswith(
         "; NOTE: this run decodes images unlike the publisher (cosine 0.9987, centred 0.987, 32 images); "
@@ -124,6 +123,5 @@ def test_how_far_it_differs_is_measured_on_images_of_the_run(trained_run: Path) 
 
     assert measured(image_size=224, fit="shortest", resize=256) is None
     far = measured(image_size=32)
-    assert far is not None
     assert far.images == COMPARED
     assert far.centred < far.cosine < 0.9999

@@ -104,7 +104,6 @@ def test_the_cost_of_an_image_is_found_without_asking_for_one(folder: Path) -> N
     run = Run(config_with(), RunFolder(str(folder)))
     planned = next(planned for planned in recorded_now([run]) if planned.query.encoder == "target")
     one = cost_of([planned.query], run.config.data, planned.planned.folder, run.config.resources)
-    assert one is not None
     assert 0 < one.seconds < 60
     assert 60 < one.bytes < 1000  # PNG files of 8 x 8
     assert not list((folder / "features").rglob("epoch-*"))

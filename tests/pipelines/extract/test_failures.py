@@ -19,7 +19,6 @@ import pytest
 from mi_core.checks import ConfigError, NumericError
 from mi_core.features.embedding import LpNorm
 from pipelines.audit import run as audit
-from pipelines.audit.run import with_nonce
 from pipelines.config.run_config import RunConfig
 from pipelines.data.draw.splits import Splits
 from pipelines.errors import UserError, fault_of_user
@@ -99,7 +98,7 @@ def test_every_kind_of_bad_input_is_listed_and_the_rest_is_queried(local_ray: No
     (data / "cut.tar").write_bytes(shard_bytes(range(200, 220))[:-11_000])
     config = run_on(str(data / "*.tar"), 7)
     folder = tmp_path / "run"
-    config = with_nonce(config, registered_nonce(staged.query(config, folder)))
+    config = config.with_queries(nonce=registered_nonce(staged.query(config, folder)))
     rejected = {(one.shard, one.key): one.reason for one in Splits.load(str(folder / "seed-0")).rejected}
     told = {
         ("a", "../../evil"): "leads out",
@@ -183,7 +182,7 @@ def test_a_shard_that_goes_away_ends_the_run_and_coming_back_it_goes_on(local_ra
         audit.run(config, str(folder), last="extract")
     shutil.copy(tmp_path / "b.tar", data / "b.tar")
     audit.run(config, str(folder), last="extract")
-    config = with_nonce(config, registered_nonce(RunFolder(str(folder))))
+    config = config.with_queries(nonce=registered_nonce(RunFolder(str(folder))))
     found = columns(config, RunFolder(str(folder)).seed(0), "target", 0, "backbone", [LpNorm()], ROLES)
     assert len(set(found.ids.tolist())) == 60
 

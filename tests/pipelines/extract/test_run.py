@@ -24,7 +24,6 @@ from mi_core.querying.extractor import Extractor
 from mi_core.querying.plan import QueryPlan
 from mi_core.streams import pixel_streams
 from pipelines.audit import run as audit
-from pipelines.audit.run import with_nonce
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.parameters import build
 from pipelines.config.sections.sources import SourceConfig
@@ -241,7 +240,8 @@ def test_the_one_sample_that_kills_workers_is_found_and_listed(local_ray: None, 
     members["s0021.png"] = encode_png(white)
     data.write_bytes(tar_bytes(members.items()))
     assert extraction(folder, config)[-1]["rejected"] == 1
-    config = with_nonce(config, registered_nonce(RunFolder(str(folder))))  # the run drew it: the encoder is not its own
+    # the run drew the nonce: the encoder is not its own
+    config = config.with_queries(nonce=registered_nonce(RunFolder(str(folder))))
     place = RunFolder(str(folder)).seed(0)
     (listed,) = rejected_of(config, folder)
     assert (listed["key"], listed["reason"]) == ("s0021", "crashed: the worker died on this sample")

@@ -28,7 +28,7 @@ from pipelines.files import storage
 from pipelines.plan.items import Judge, Query, items_in
 from pipelines.plan.load import parse
 from pipelines.plan.resolve import resolve, roles_in_config
-from pipelines.plan.rules import audited_roles
+from pipelines.plan.rules import ThreatModel
 from pipelines.run.folder import RunFolder
 from tests.conftest import report_of, small_config
 from tests.pipelines.columns import columns, seed_0
@@ -100,7 +100,7 @@ def test_the_target_is_asked_what_a_rule_of_the_shadow_alone_asks(finished: Path
         attack = EncoderMISequential(SequentialParameters(tolerance=0.2))
         attack.fit(seen(config, finished, "shadow", ("shadow-member", "shadow-nonmember"), epoch))
         target = seen(
-            config, finished, "target", audited_roles(config), epoch
+            config, finished, "target", ThreatModel(config).audited_roles, epoch
         ).features  # of encodermi-t, which asks for all
         expected = stopped(by_views(target.values["pairwise:cosine"]), attack.stopping_rule())
         found = queries_of_images(config, finished, epoch=epoch)

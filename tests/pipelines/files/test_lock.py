@@ -55,7 +55,6 @@ with lock(sys.argv[1]):
     time.sleep(60)
 """
     holder = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE)
-    assert holder.stdout is not None
     holder.stdout.readline()
     with pytest.raises(UserError, match=f"in use by process {holder.pid}"), lock(str(tmp_path)):
         pass
@@ -132,7 +131,6 @@ def test_a_renewal_whose_answer_was_lost_is_no_loss(s3: str, monkeypatch: pytest
     monkeypatch.setattr(locks, "BEAT_SECONDS", 60.0)
     held = locks._Remote(f"{s3}/answer")
     held.claim()
-    assert held.store is not None
     before = held.store.written
     assert held.renew()
     held.store.written = before

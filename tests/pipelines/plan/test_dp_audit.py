@@ -14,7 +14,7 @@ from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.encoders import DefendedConfig
 from pipelines.errors import UserError
 from pipelines.plan.load import load, parse
-from pipelines.plan.rules import guessing_attacks, member_roles, promising_encoders, utility_roles
+from pipelines.plan.rules import ThreatModel
 from pipelines.report.attacks import family_of
 from tests.conftest import small_config
 from tests.pipelines.undrawn import asked_in, plan_in
@@ -61,16 +61,18 @@ def message(**changes: Any) -> str:
 
 def test_the_same_attack_guesses_the_coins_of_each_encoder_with_canaries() -> None:
     config = parsed()
-    audited = [config.attacks[position] for position in guessing_attacks(config)]
+    audited = [config.attacks[position] for position in ThreatModel(config).guessing_attacks]
     assert [(one.attack, one.target) for one in audited] == [
         ("metric-loss", "target"),
         ("metric-loss", "target+additive-gaussian"),
     ]
-    assert promising_encoders(config) == {"target+additive-gaussian"}
-    assert promising_encoders(parsed(defenses=[])) == {"target"}
-    assert guessing_attacks(parse(config.plain(), "run.yaml")) == guessing_attacks(config)  # spelled out before
+    assert ThreatModel(config).promising_encoders == {"target+additive-gaussian"}
+    assert ThreatModel(parsed(defenses=[])).promising_encoders == {"target"}
+    assert (
+        ThreatModel(parse(config.plain(), "run.yaml")).guessing_attacks == ThreatModel(config).guessing_attacks
+    )  # spelled out before
     chosen = parsed(dp_audit={"attack": 1})
-    assert {chosen.attacks[position].attack for position in guessing_attacks(chosen)} == {"metric-corr"}
+    assert {chosen.attacks[position].attack for position in ThreatModel(chosen).guessing_attacks} == {"metric-corr"}
     assert canaries_sent(config) == {("target", "logits"), ("target+additive-gaussian", "logits")}
 
 
@@ -80,12 +82,18 @@ def test_the_gaussian_bound_is_taken_of_gaussian_noise_alone() -> None:
     defenses = [{"defense": f"additive-{noise}", "settings": fixed} for noise in ("gaussian", "laplace")]
     wanted = {"epsilon": 1, "delta": 1e-5, "family": "gaussian"}
     config = parsed(defenses=defenses, dp_audit=wanted)
-    assert family_of(config, "target+additive-gaussian") == "gaussian"
-    assert family_of(config, "target+additive-laplace") == family_of(config, "target") == "approximate"
-    assert family_of(parsed(defenses=[], dp_audit=wanted), "target") == "gaussian"  # whose promise the config tells
-    assert family_of(parsed(), "target+additive-gaussian") == "approximate"
+    assert family_of(ThreatModel(config), "target+additive-gaussian") == "gaussian"
+    assert (
+        family_of(ThreatModel(config), "target+additive-laplace")
+        == family_of(ThreatModel(config), "target")
+        == "approximate"
+    )
+    assert (
+        family_of(ThreatModel(parsed(defenses=[], dp_audit=wanted)), "target") == "gaussian"
+    )  # whose promise the config tells
+    assert family_of(ThreatModel(parsed()), "target+additive-gaussian") == "approximate"
     scaled = parsed(dp_audit={"family": "gaussian"})  # its scale depends on the number of images
-    assert family_of(scaled, "target+additive-gaussian") == "approximate"
+    assert family_of(ThreatModel(scaled), "target+additive-gaussian") == "approximate"
 
 
 def canaries_sent(config: RunConfig) -> set[tuple[str, str]]:
@@ -104,10 +112,10 @@ def test_without_the_section_no_canary_is_queried() -> None:
 def test_canaries_are_no_utility_data_and_hide_no_knowledge() -> None:
     """They may have a wrong class, and half of them are in the training set."""
     config = parsed()
-    bank, test = utility_roles(config, "target")
+    bank, test = ThreatModel(config).utility_roles("target")
     assert bank == ("target-member",)
     assert not {"canary", "canary-in", "canary-out"} & {*bank, *test}
-    assert member_roles(config, "target") == ("target-member",)
+    assert ThreatModel(config).member_roles("target") == ("target-member",)
 
 
 @pytest.mark.parametrize(
@@ -175,7 +183,7 @@ def test_an_attack_that_asks_or_fits_by_sample_scores_no_canaries() -> None:
 def test_a_promise_for_the_whole_classifier_may_be_given() -> None:
     """Then the backbone may have seen canaries: the promise is about it too."""
     config = parsed(encoders__target__parameters={}, dp_audit={"epsilon": 3, "delta": 1e-5})
-    assert len(guessing_attacks(config)) == 2
+    assert len(ThreatModel(config).guessing_attacks) == 2
 
 
 def test_a_promise_of_an_image_that_is_there_or_not_is_taken() -> None:
@@ -187,13 +195,13 @@ def test_a_promise_of_an_image_that_is_there_or_not_is_taken() -> None:
         {"defenses__0__settings": {"head": "convex", "scale": 1.0}},
         {"defenses": [{"defense": "dp-sgd", "settings": {"batch_size": 5}}]},
     ):
-        assert guessing_attacks(parsed(**changes))
+        assert ThreatModel(parsed(**changes)).guessing_attacks
 
 
 def test_the_shipped_config_promises_the_same_of_both() -> None:
     config = load(str(SHIPPED))
-    assert promising_encoders(config) == {"target+honest", "target+noise-forgotten"}
-    assert len(guessing_attacks(config)) == 3
+    assert ThreatModel(config).promising_encoders == {"target+honest", "target+noise-forgotten"}
+    assert len(ThreatModel(config).guessing_attacks) == 3
     honest = config.encoders["target+honest"]
     assert isinstance(honest, DefendedConfig)
     distance = sensitivity_bound(honest.settings["penalty"], 200)  # 300 coins say in less often once in 10^8 runs

@@ -11,7 +11,8 @@ from mi_core.validity.conformal import conformal_p_values, flagged_at, least_fla
 from mi_core.validity.power import detectable_auc, verdict_power
 from pipelines.config.run_config import RunConfig
 from pipelines.plan.load import parse
-from pipelines.plan.prospects import judged_counts, prospects
+from pipelines.plan.prospects import prospects
+from pipelines.plan.rules import ThreatModel
 from tests.conftest import small_config
 
 COUNTS = {"candidate": 500, "control": 700, "known-nonmember": 200}
@@ -38,7 +39,7 @@ def loaded(load: str) -> RunConfig:
 
 def test_known_controls_are_not_counted_and_the_numbers_are_those_of_the_rule() -> None:
     config = loaded("timm:resnet18.a1_in1k")
-    assert judged_counts(config, COUNTS) == (500, 500)
+    assert ThreatModel(config).judged_counts(COUNTS) == (500, 500)
     line, single = prospects(config, COUNTS)
     least = detectable_auc(500, 500, by="choice")
     assert least is not None and verdict_power(500, 500, least - 0.02) < 0.8 <= verdict_power(500, 500, least + 0.02)
@@ -75,7 +76,7 @@ def test_by_lot_far_fewer_images_do() -> None:
     config = parse(small_config(), "small.yaml")
     counts = dict.fromkeys(config.data.roles, 500)
     line, _ = prospects(config, counts)
-    least = detectable_auc(*judged_counts(config, counts), by="lot")
+    least = detectable_auc(*ThreatModel(config).judged_counts(counts), by="lot")
     assert least is not None and f"AUC of {least:.2f}".replace("0.", ".") in line
     none, *_ = prospects(config, dict.fromkeys(config.data.roles, 2))
     assert "too few" in none or "no AUC suffices" in none

@@ -19,7 +19,7 @@ from pipelines.config.sections.encoders import DefendedConfig, TrainedConfig
 from pipelines.extract.division.passes import grouped
 from pipelines.plan.items import Beside, Inference, Judge, Plan, Query, Reading, Role, items_in
 from pipelines.plan.load import load, parse
-from pipelines.plan.rules import primary_output
+from pipelines.plan.rules import ThreatModel
 from pipelines.run.folder import RunFolder, SeedFolder
 from pipelines.run.points import Run, points
 from pipelines.tune.trial import Trial
@@ -458,8 +458,8 @@ print(len(plan.judges), plan.key[:4] == resolve(config, 0, roles_in_config(confi
 def test_the_verdict_rests_on_an_output_that_its_attack_reads() -> None:
     attacks = [{"attack": "encodermi-t", "outputs": ["projection"]}, {"attack": "lpla", "reference": "known"}]
     raw = small_config(attacks=attacks, queries={"views": 2, "outputs": ["backbone", "projection"]})
-    assert primary_output(parse(raw, "x")) == "projection"
-    assert primary_output(parse(raw | {"validity": {"attack": 1}}, "x")) == "backbone"
+    assert ThreatModel(parse(raw, "x")).primary_output == "projection"
+    assert ThreatModel(parse(raw | {"validity": {"attack": 1}}, "x")).primary_output == "backbone"
 
 
 def test_other_samples_have_another_map_and_other_settings_another_result() -> None:

@@ -10,7 +10,7 @@ import pytest
 from pipelines.config.run_config import RunConfig
 from pipelines.errors import UserError
 from pipelines.plan.load import load
-from pipelines.plan.rules import references_of
+from pipelines.plan.rules import ThreatModel
 from tests.pipelines.undrawn import plan_in
 
 CONFIG = Path(__file__).parents[3] / "configs/updates-digits.yaml"
@@ -36,9 +36,9 @@ def test_both_versions_are_asked_for_the_same_views_of_the_same_samples() -> Non
 
 def test_the_earlier_version_is_no_reference_encoder() -> None:
     chosen = config("validity.references=[]")
-    assert references_of(chosen, chosen.attacks[0]) == ("others",)
+    assert ThreatModel(chosen).references_of(chosen.attacks[0]) == ("others",)
     named = config("validity.references=[before]")
-    assert references_of(named, named.attacks[0]) == ()
+    assert ThreatModel(named).references_of(named.attacks[0]) == ()
 
 
 @pytest.mark.parametrize(

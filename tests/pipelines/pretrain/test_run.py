@@ -29,7 +29,7 @@ from pipelines.encoders.stored import EncoderRecord, describe
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.plan.load import parse
-from pipelines.plan.rules import members_of, references_of
+from pipelines.plan.rules import ThreatModel
 from pipelines.pretrain import lanes
 from pipelines.pretrain import run as pretrain
 from pipelines.pretrain.run import Bases, save_all, tell_of_emulation, train_all, training_jobs
@@ -209,12 +209,12 @@ def test_an_objective_knows_every_value_of_its_attribute() -> None:
 
 def test_an_encoder_that_started_from_members_is_no_reference() -> None:
     config = parse(phases(), "phases.yaml")
-    assert references_of(config, config.attacks[0]) == ("shadow",)
+    assert ThreatModel(config).references_of(config.attacks[0]) == ("shadow",)
     raw = phases()
     raw["encoders"]["shadow"]["start"] = "target"
     config = parse(raw, "phases.yaml")
-    assert members_of(config, "shadow") == {"shadow-nonmember", "target-member", "shadow-member"}
-    assert references_of(config, config.attacks[0]) == ("base",)
+    assert ThreatModel(config).members_of("shadow") == {"shadow-nonmember", "target-member", "shadow-member"}
+    assert ThreatModel(config).references_of(config.attacks[0]) == ("base",)
 
 
 def test_a_process_that_trained_one_encoder_trains_the_next_alike(

@@ -65,7 +65,6 @@ def seen(batches: list[Batch], data: tuple[DataConfig, Splits]) -> Counter[str]:
     by_stream = dict(zip(stream_keys(5, "train", "pool", keys).tolist(), keys, strict=True))
     found: Counter[str] = Counter()
     for batch in batches:
-        assert batch.targets is not None
         for image, stream, label in zip(batch.images, batch.streams.tolist(), batch.targets.tolist(), strict=True):
             key = by_stream[stream]
             np.testing.assert_array_equal(image.numpy(), decode(image_bytes(int(key[1:])), config.decoder()))

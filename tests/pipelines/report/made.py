@@ -40,7 +40,7 @@ from pipelines.encoders.stored import (
 from pipelines.files import storage
 from pipelines.files.digest import digest
 from pipelines.plan.load import parse
-from pipelines.plan.rules import attacked_epochs, primary_output
+from pipelines.plan.rules import ThreatModel
 from pipelines.report.finished import FinishedRun
 from pipelines.report.verdict import verdict
 from pipelines.run.folder import RunFolder, SeedFolder
@@ -128,7 +128,7 @@ def _scores(config: RunConfig, folder: SeedFolder, shift: float, others: float) 
 
 def _report(config: RunConfig, folder: RunFolder, shift: float, others: float) -> dict[str, Any]:
     primary = config.attacks[config.validity.attack]
-    epoch = attacked_epochs(config, primary.target)[-1]
+    epoch = ThreatModel(config).attacked_epochs(primary.target)[-1]
     roles = next(line["roles"] for line in lines_of(folder) if line["event"] == ROLES)
     for seed in config.seeds:
         _scores(config, folder.seed(seed), shift, others)
@@ -139,7 +139,7 @@ def _report(config: RunConfig, folder: RunFolder, shift: float, others: float) -
         {
             "attack": primary.attack,
             "target": primary.target,
-            "output": primary_output(config),
+            "output": ThreatModel(config).primary_output,
             "reference": "shadow",
             "shadow": "shadow",
             "seed": seed,

@@ -16,7 +16,7 @@ from pipelines.config.run_config import RunConfig
 from pipelines.errors import UserError
 from pipelines.plan.load import load, parse
 from pipelines.plan.resolve import queries_in
-from pipelines.plan.rules import recipe_of, reference_roles, references_of, roles_fitted_on_target, shadows_of
+from pipelines.plan.rules import ThreatModel
 from pipelines.report.attacks import knowledge
 from pipelines.run.folder import RunFolder
 from pipelines.run.points import points
@@ -68,7 +68,7 @@ def test_lists_stand_for_all_combinations() -> None:
 
 def test_what_the_attacker_knows_is_read_off_the_encoders() -> None:
     config = parsed()
-    known = {attack.reference: knowledge(config, attack) for attack in config.attacks}
+    known = {attack.reference: knowledge(ThreatModel(config), attack) for attack in config.attacks}
     everything = Knowledge(distribution=True, architecture=True, algorithm=True)
     assert known["shadow"] == known["other-views"] == everything
     assert known["other-data"] == replace(everything, distribution=False)
@@ -78,7 +78,7 @@ def test_what_the_attacker_knows_is_read_off_the_encoders() -> None:
 
 def test_views_are_those_of_the_attackers_shadow_and_crops_alone_when_the_algorithm_is_unknown() -> None:
     config = parsed()
-    recipes = {attack.reference: recipe_of(config, attack) for attack in config.attacks}
+    recipes = {attack.reference: ThreatModel(config).recipe_of(attack) for attack in config.attacks}
     assert recipes["shadow"].settings["crop_scale"] == [0.75, 1.0] or recipes["shadow"].settings["crop_scale"] == (
         0.75,
         1.0,
@@ -108,7 +108,7 @@ def test_what_needs_no_views_is_asked_once_however_many_recipes_there_are() -> N
 
 def test_a_shadow_is_fitted_on_what_it_was_trained_on() -> None:
     config = parsed()
-    roles = {attack.reference: reference_roles(config, attack) for attack in config.attacks}
+    roles = {attack.reference: ThreatModel(config).reference_roles(attack) for attack in config.attacks}
     assert roles["shadow"] == ("shadow-member", "shadow-nonmember")
     assert roles["other-data"] == ("other-member", "other-nonmember")
     raw = wide()
@@ -123,9 +123,9 @@ def test_halves_stand_for_several_encoders() -> None:
     raw["attacks"] = [{"attack": "encodermi-t"}, {"attack": "lira", "reference": "half"}]
     config = parse(raw, "wide.yaml")
     assert [name for name in config.encoders if name.startswith("half")] == ["half-0", "half-1", "half-2", "half-3"]
-    assert shadows_of(config, config.attacks[1]) == ("half-0", "half-1", "half-2", "half-3")
-    assert reference_roles(config, config.attacks[1]) == ("target-member", "target-nonmember")
-    assert references_of(config, config.attacks[1]) == ("shadow",)  # those of halves saw members
+    assert ThreatModel(config).shadows_of(config.attacks[1]) == ("half-0", "half-1", "half-2", "half-3")
+    assert ThreatModel(config).reference_roles(config.attacks[1]) == ("target-member", "target-nonmember")
+    assert ThreatModel(config).references_of(config.attacks[1]) == ("shadow",)  # those of halves saw members
     assert parse(yaml.safe_load(yaml.safe_dump(config.model_dump(mode="json", by_alias=True))), "again") == config
 
 
@@ -154,7 +154,7 @@ def halved(**attack: Any) -> dict[str, Any]:
 
 def test_an_attack_takes_the_first_shadows_and_asks_no_others() -> None:
     config = parse(halved(shadows=3), "halved.yaml")
-    assert shadows_of(config, config.attacks[0]) == ("half-0", "half-1", "half-2")
+    assert ThreatModel(config).shadows_of(config.attacks[0]) == ("half-0", "half-1", "half-2")
     asked: dict[str, set[str]] = {}
     for query in queries_in(config):
         if query.views is not None:
@@ -285,7 +285,7 @@ def test_the_control_is_of_the_targets_kind() -> None:
     raw["data"]["roles"]["known-nonmember"] = {"from": "target-nonmember", "count": 12}
     raw["attacks"] = [{"attack": "lpla", "reference": "known"}]
     config = parse(raw, "wide.yaml")
-    assert references_of(config, config.attacks[0]) == ("second",)
+    assert ThreatModel(config).references_of(config.attacks[0]) == ("second",)
 
 
 @pytest.mark.parametrize("reference", ["target", "twin"])
@@ -333,4 +333,4 @@ def test_images_are_left_out_of_the_judgement_only_where_an_attack_is_fitted_on_
     roles["roles"]["known-nonmember"] = {"from": "digits", "count": 9}
     for reference, fits in (("shadow", False), ("audited", False), ("known", True)):
         config = parsed(data=roles, attacks=[{"attack": "combined", "reference": reference}])
-        assert bool(roles_fitted_on_target(config, config.attacks[0])) is fits
+        assert bool(ThreatModel(config).roles_fitted_on_target(config.attacks[0])) is fits

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -18,10 +19,11 @@ from pipelines.data.plans import Planned
 from pipelines.files import storage
 from pipelines.plan.load import parse
 from pipelines.plan.resolve import resolve, roles_in_config
-from pipelines.plan.rules import utility_roles
+from pipelines.plan.rules import ThreatModel
 from pipelines.report import attacks as report
 from pipelines.report.finished import FinishedRun
 from pipelines.run.folder import RunFolder
+from pipelines.run.points import Run
 from pipelines.tune import trial
 from tests.conftest import small_config
 
@@ -42,7 +44,7 @@ def config(monkeypatch: pytest.MonkeyPatch) -> RunConfig:
     whole = parse(small_config(data=data, attribute_inference=[inference]), "small.yaml")
     monkeypatch.setattr("pipelines.data.draw.parts._share", lambda _data, _splits, role: SHARES[role])
     monkeypatch.setattr(Splits, "load", lambda _folder: SimpleNamespace(count=lambda _roles: 100))
-    monkeypatch.setattr(report, "classifier_roles", lambda _config, _name: ROLES)
+    monkeypatch.setattr(ThreatModel, "classifier_roles", lambda _threat, _name: ROLES)
     return whole.model_copy(update={"seeds": (0, 1)})
 
 
@@ -62,7 +64,7 @@ def test_a_whole_test_set_counts_once(config: RunConfig, folder: RunFolder) -> N
     places = [folder.seed(seed) for seed in config.seeds]
     planned = [Planned(resolve(config, place.seed, roles_in_config(config)), place) for place in places]
     run = FinishedRun(config, folder, tuple(planned))
-    again = run.overlap_of(utility_roles(config, "target")[1])
+    again = run.overlap_of(ThreatModel(config).utility_roles("target")[1])
     utility = report.utility_curve(places, "target", [3], again)[-1].utility.as_json()
     assert (again, utility["n"]) == (1, 100)
     assert utility["ci95"]["knn"] == pytest.approx(ONE["ci95"])
@@ -80,13 +82,19 @@ def test_a_trial_counts_its_test_set_once(
     alike = [SimpleNamespace(judge=judge) for judge in judges]
     found_by = [rate(80, 100), Estimate(0.2, 0.1, 0.3, 100)]  # the same attack with other settings
     monkeypatch.setattr(trial, "tasks", lambda _planned: alike)
-    monkeypatch.setattr(trial, "plan_of", lambda _config, _place: None)
+    places = [folder.seed(seed) for seed in config.seeds]
+    plans = [resolve(config, place.seed, roles_in_config(config)) for place in places]
+    last = [tuple(one for one in plan.utilities if one.epoch == 3) for plan in plans]
+    planned = [
+        Planned(replace(plan, utilities=used), place) for plan, used, place in zip(plans, last, places, strict=True)
+    ]
+    monkeypatch.setattr(trial, "plans_of", lambda _runs: planned)
     results = [SimpleNamespace(metrics=SimpleNamespace(auc=auc)) for auc in found_by]
     monkeypatch.setattr(trial, "result_of", lambda task: results[task.judge.position])
     one = SimpleNamespace(
         tune=SimpleNamespace(metric="auc", utility="linear", hides="membership"), folder=folder, target="target"
     )
-    found = trial.results_of(cast(Any, one), config)
+    found = trial.results_of(cast(Any, one), Run(config, folder))
     assert found["utility"]["n"] == 100
     assert found["utility"]["ci95"] == pytest.approx(ONE["ci95"])
     assert found["leak"] == found["attacks"][0]["ci95"][1] > found["attacks"][1]["ci95"][1]

@@ -29,7 +29,7 @@ from pipelines.files import storage
 from pipelines.plan.checks import defended_of
 from pipelines.plan.items import Query, items_in
 from pipelines.plan.load import parse
-from pipelines.plan.rules import audited_roles, references_of, utility_roles
+from pipelines.plan.rules import ThreatModel
 from pipelines.run.folder import RunFolder
 from pipelines.run.points import Run
 from pipelines.tune import run as search
@@ -76,7 +76,7 @@ def test_a_trial_on_another_device_leaves_the_features_of_the_run_as_they_are(
     )
     monkeypatch.setattr(trials.extract, "here", lambda planned, *_: seen.extend(planned))
     monkeypatch.setattr(trials.attack, "here", lambda *_: None)
-    trials._do(trial, trial.config(), 1)
+    trials._do(trial, Run(trial.config(), trial.folder), 1)
     whole, own = seen
     assert whole.plan == plan_in(config)
     assert {query.protocol.precision for query in items_in(whole.plan, Query)} == {precision_on("cuda", "auto")}
@@ -88,11 +88,11 @@ def test_trials_go_on_where_attacks_or_seeds_were_added(tmp_path: Path, monkeypa
     """Each is measured anew as far as results are missing; the records of before are none of a finished search."""
     folder, asked = RunFolder(str(tmp_path)), []
 
-    def results(trial: Trial, own: RunConfig) -> dict[str, Any]:
+    def results(trial: Trial, own: Run) -> dict[str, Any]:
         leak = {"metric-loss": 0.6, "metric-conf": 0.8}
-        return {"leak": max(leak[one.attack] for one in own.attacks), "utility": {"value": 0.5}, "strongest": ""}
+        return {"leak": max(leak[one.attack] for one in own.config.attacks), "utility": {"value": 0.5}, "strongest": ""}
 
-    monkeypatch.setattr(trials, "_do", lambda trial, own, _: asked.append((*own.seeds, len(own.attacks))))
+    monkeypatch.setattr(trials, "_do", lambda trial, own, _: asked.append((*own.config.seeds, len(own.config.attacks))))
     monkeypatch.setattr(trials, "results_of", results)
 
     def done(*attacks: str, seeds: tuple[int, ...] = (0,), **data: Any) -> list[float]:
@@ -153,7 +153,9 @@ def test_a_search_chooses_by_its_rule_and_measures_anew(run: Path) -> None:
     for side in (found["without"], found["winner"]):
         sizes = {fold: (side[fold]["attacks"][0]["n"], side[fold]["utility"]["n"]) for fold in ("search", "final")}
         assert sizes["search"][0] + sizes["final"][0] == 120
-        assert sizes["search"][1] + sizes["final"][1] == len(splits.ids(utility_roles(config_of(), "target")[1]))
+        assert sizes["search"][1] + sizes["final"][1] == len(
+            splits.ids(ThreatModel(config_of()).utility_roles("target")[1])
+        )
     table = pq.read_table(run / "tune" / "trials.parquet").to_pylist()
     assert [row[SCALE] for row in table] == [row["parameters"][SCALE] for row in rows]
     page = (run / "report.html").read_text()
@@ -172,7 +174,7 @@ def test_the_figures_of_a_trial_are_those_of_an_audit_of_the_same_images(run: Pa
     assert describe(trial.folder.seed(0), "target+noise").record.fingerprints == (
         describe(folder.seed(0), "target+noise").record.fingerprints
     )
-    chosen = Splits.load(folder.seed(0).path).fold(audited_roles(config), "search", 0)
+    chosen = Splits.load(folder.seed(0).path).fold(ThreatModel(config).audited_roles, "search", 0)
     mine = pq.read_table(next((Path(trial.folder.path) / "seed-0" / "attacks").glob("metric-loss*/scores.parquet")))
     served = next(p for p, a in enumerate(config.attacks) if (a.attack, a.target) == ("metric-loss", "target+noise"))
     whole = pq.read_table(next((run / "seed-0" / "attacks").glob(f"metric-loss-{served}-*/scores.parquet")))
@@ -227,7 +229,6 @@ def test_a_stopping_epoch_is_searched_without_training(run: Path, tmp_path: Path
 def test_a_field_takes_with_it_what_is_like_it() -> None:
     search = {"search": {"encoders.target.parameters.freeze_backbone": [False, True]}, "target": "target"}
     config = config_of(search)
-    assert config.tune is not None
     (found,) = config.tune.search.values()
     assert found.fields == ("encoders.target.parameters.freeze_backbone", "encoders.shadow.parameters.freeze_backbone")
     again = parse(json.loads(json.dumps(config.model_dump(mode="json", by_alias=True))), "again.yaml")
@@ -250,7 +251,7 @@ def test_a_trial_keeps_what_its_attacks_need_and_nothing_else() -> None:
     assert {attack.target for attack in own.attacks} == {"target+noise"}
     for name in ("target+noise", "shadow+noise"):
         assert own.encoders[name].settings["scale"] == 0.5  # type: ignore[union-attr]
-    assert references_of(own, own.attacks[0]) == ()
+    assert ThreatModel(own).references_of(own.attacks[0]) == ()
     asked = items_in(plan_in(own), Query)
     assert {query.encoder.name for query in asked} == {"target+noise", "shadow+noise"}
     assert defended_of(config) == ("target+noise", "target")

@@ -137,7 +137,6 @@ def test_effect_and_its_error_equal_the_loop_that_leaves_groups_out() -> None:
         left = np.array([loop_hedges(scores[ids != out], candidate[ids != out], 10**9) for out in np.unique(ids[side])])
         parts.append((len(left) - 1) / len(left) * ((left - left.mean()) ** 2).sum())
     df = sum(parts) ** 2 / (parts[0] ** 2 / 8 + parts[1] ** 2 / 13)
-    assert effect is not None
     assert effect.value == pytest.approx(loop_hedges(scores, candidate, 23))
     assert effect.high - effect.value == pytest.approx(stats.t.ppf(0.975, df) * math.sqrt(sum(parts)))
     assert effect.value - effect.low == pytest.approx(effect.high - effect.value)

@@ -123,7 +123,6 @@ def test_roles_are_those_of_the_slow_draw(
         assert splits.duplicates_removed == len(slow.copies)
         if near:
             copies = splits.near_copies
-            assert copies is not None
             assert dict(zip(copies["id"].to_pylist(), copies["copy_of"].to_pylist(), strict=True)) == slow.near
         assert splits.counts() == {role: sum(role in pair for pair in slow.roles.values()) for role in config.roles}
         drawn, grouped, dropped = drawn + 1, grouped + bool(config.group_by), dropped + len(slow.copies)
@@ -158,7 +157,6 @@ def test_the_last_group_of_a_count_is_torn_in_the_order_of_the_scan(tmp_path: Pa
             break
         seed += 1
     assert [splits.size("pool", item, ["target-member"]) for item in ("000", "001", "002")] == [10, 2, 0]
-    assert splits.rules is not None
     assert splits.rules.takers["pool"][0].quota == {"000": 10, "001": 2}
     assert {name[5:10] for name in splits.ids(["target-nonmember"])} == {"small"}
     assert outcome(splits) == slow_draw(config, rows, seed).roles

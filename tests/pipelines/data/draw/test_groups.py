@@ -47,7 +47,6 @@ def test_parts_and_halves_keep_groups_whole(tmp_path: Path) -> None:
     splits = drawn(with_part)
     whole, known = splits.ids(["target-member"]), set(splits.ids(["known-member"]))
     groups = splits.groups(whole)
-    assert groups is not None
     torn = [g for g in set(groups.tolist()) if len({whole[i] in known for i in np.flatnonzero(groups == g)}) == 2]
     assert not torn
     assert 0 < len(known) < 60

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from mi_core.captions import ClassWords, templated_caption
 from mi_core.checks import ConfigError
@@ -19,6 +18,7 @@ from pipelines.data.scan.scan import scan
 from pipelines.errors import UserError
 from pipelines.files import storage
 from tests.pipelines.tars import image_bytes, shard_bytes, tar_bytes
+from tests.raising import refused
 
 WORDS = {label: {"name": f"class{label}", "attributes": ["large", "small", "far away"]} for label in range(2)}
 
@@ -84,8 +84,7 @@ def test_captions(tmp_path: Path) -> None:
 
 
 def test_a_class_needs_attributes() -> None:
-    with pytest.raises(ConfigError, match="the class 'dog' has 1 attributes; give at least 2"):
-        ClassWords("dog", ("brown",))
+    refused(ConfigError, "the class 'dog' has 1 attributes; give at least 2", ClassWords, "dog", ("brown",))
     two = ClassWords("dog", ("brown", "asleep"))
     captions = {templated_caption(two, "pool", str(number)) for number in range(200)}
     assert len(captions) >= 12
@@ -96,5 +95,4 @@ def test_data_that_changed_since_is_told(tmp_path: Path) -> None:
     config = config_of(tmp_path, shard_bytes(range(60)))
     splits = draw(config, scan(config), 0)
     storage.write_atomic(str(tmp_path / "000.tar"), shard_bytes(range(40)))
-    with pytest.raises(UserError, match="pool/s00.. is gone; the data changed"):
-        load_images(config, splits, ["target-member"])
+    refused(UserError, "pool/s00.. is gone; the data changed", load_images, config, splits, ["target-member"])

@@ -19,6 +19,7 @@ from pipelines.data.draw.splits import Splits, are_drawn
 from pipelines.data.scan.scan import scan
 from pipelines.errors import UserError
 from tests.pipelines.tars import image_bytes, shard_bytes
+from tests.raising import refused
 
 COUNTS = {"target-member": 20, "target-nonmember": 20, "downstream-test": 10}
 
@@ -111,16 +112,14 @@ def test_a_source_that_is_too_small(tmp_path: Path) -> None:
     ],
 )
 def test_impossible_roles(roles: dict[str, Any], text: str, tmp_path: Path) -> None:
-    with pytest.raises(ValidationError, match=text.replace("+", r"\+")):
-        pool(tmp_path, roles=roles)
+    refused(ValidationError, text.replace("+", r"\+"), pool, tmp_path, roles=roles)
 
 
 def test_splits_are_written_and_read_back(tmp_path: Path) -> None:
     config = pool(tmp_path, shard_bytes(range(30)), shard_bytes(range(30, 60)))
     folder = str(tmp_path / "run")
     assert not are_drawn(folder)
-    with pytest.raises(UserError, match="splits is missing"):
-        Splits.load(folder)
+    refused(UserError, "splits is missing", Splits.load, folder)
     splits = draw(config, scan(config, f"{folder}/scan"), 0, folder)
     again = Splits.load(folder)
     assert again.table.equals(splits.table)

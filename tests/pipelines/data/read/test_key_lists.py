@@ -117,7 +117,6 @@ def test_keys_that_are_not_found_or_stand_twice_are_counted_and_told(tmp_path: P
         f"the list of target-member, {tmp_path}/mine.txt: 4 of 6 keys belong to no usable sample, such as 'gone-1', "
         "'gone-2', 'gone-3'; 2 keys stand there more than once"
     )
-    assert splits.rules is not None
     assert type(splits.rules).read(splits.rules.as_json()) == splits.rules
 
 

@@ -54,7 +54,6 @@ def test_only_some_shards_are_read_and_more_keep_the_fewer(tmp_path: Path) -> No
             for role in ("candidate", "control"):
                 # roles do not depend on the sample
                 assert splits.item_ids(*place, [role]) == every.item_ids(*place, [role])
-    assert few.rules is not None
     assert few.rules.shards == {"pool": (3, SHARDS)}
 
 

@@ -61,7 +61,6 @@ def test_a_zeroed_header_never_ends_the_tar_silently(member: int) -> None:
     data[start : start + 512] = bytes(512)
     found, error = collected(bytes(data))
     assert found == MEMBERS[:member]
-    assert error is not None
     assert 0 < error.left <= len(WHOLE) - start
     assert (error.read, error.cut) == (start if member else 0, member == 0)
 
@@ -82,7 +81,6 @@ def test_a_missing_end_marker_loses_nothing() -> None:
     end = offsets(WHOLE)[-1] + 512 + -(-len(MEMBERS[-1][1]) // 512) * 512
     found, error = collected(WHOLE[:end])
     assert found == MEMBERS
-    assert error is not None
     assert (error.read, error.left, error.cut) == (end, 0, True)
     assert "end marker is missing" in str(error)
 
@@ -122,7 +120,6 @@ def test_a_member_too_large_for_memory_is_passed_over(monkeypatch: pytest.Monkey
 def test_joined_tars_are_told() -> None:
     found, error = collected(WHOLE + tar_bytes([("later.txt", b"x")]))
     assert found == MEMBERS
-    assert error is not None
     assert "tars joined together" in str(error)
     assert (error.left, error.cut) == (len(WHOLE) + 513 - error.read, False)
 

@@ -1,6 +1,6 @@
 """How AUC falls with the number of members, at equal steps and at equal epochs, and the law that fits it.
 
-``python -m tests.studies.dilution RESULT.json CACHE`` trains small encoders (resnet8, mild views, constant learning
+``python -m docs.studies.dilution RESULT.json CACHE`` trains small encoders (resnet8, mild views, constant learning
 rate) on 500 to 32,000 images of CIFAR-10 of ``shared``. A lot orders the images: each set of members holds the smaller
 ones, and all are judged against the same 4,000 non-members. Judged are the first 4,000 members at most; the 500 of the
 smallest set are in all. Checkpoints make one training answer for several numbers of steps and epochs. CACHE keeps their
@@ -28,6 +28,7 @@ import torch
 import torch.nn.functional as F
 from scipy.special import ndtr, ndtri
 
+from docs.studies.shared import MILD, cifar10, rounded_ends
 from mi_core.augmentations.views import make_views
 from mi_core.encoders.batch_norm import for_queries
 from mi_core.encoders.checkpoint import Encoder
@@ -40,7 +41,6 @@ from mi_core.training.data import ResidentImages
 from mi_core.training.loop import Pretrainer, PretrainingParameters
 from mi_core.training.optimizers import OptimizerParameters
 from mi_core.validity.power import needed_images
-from tests.studies.shared import MILD, cifar10, rounded_ends
 
 _Float64 = npt.NDArray[np.float64]
 Scores = dict[str, _Float64]  # by name, higher = more likely a member

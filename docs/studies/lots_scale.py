@@ -1,6 +1,6 @@
 """Time and memory of a lot and a claim on many small images, killed and resumed on the way.
 
-``python -m tests.studies.lots_scale RESULT.json FOLDER [IMAGES]`` writes 1,000,000 noisy JPEGs of 32 x 32 pixels in
+``python -m docs.studies.lots_scale RESULT.json FOLDER [IMAGES]`` writes 1,000,000 noisy JPEGs of 32 x 32 pixels in
 shards of 10,000 below FOLDER, draws a lot of them, and asks a small untrained encoder about all, with two views of
 each. The draw and the claim are each killed once, at a third of their parts, and started again. Nothing may be drawn or
 asked twice.
@@ -25,9 +25,9 @@ import numpy as np
 import torch
 from PIL import Image
 
+from docs.studies.shared import ROOT
 from mi_core.encoders import build_backbone
 from pipelines.files.digest import digest
-from tests.studies.shared import ROOT
 
 SHARD = 10_000
 

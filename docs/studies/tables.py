@@ -1,6 +1,6 @@
 """Writes the rows of the tables of ``configs/results/README.md`` from the JSON beside it.
 
-``python -m tests.studies.tables``. A table stands between ``<!-- table NAME -->`` and ``<!-- end -->``. NAME is a
+``python -m docs.studies.tables``. A table stands between ``<!-- table NAME -->`` and ``<!-- end -->``. NAME is a
 function below; ``kept TABLE COLUMNS ROWS`` takes a table that was kept without its run. The head stays as it is.
 """
 

@@ -1,6 +1,6 @@
 """How often the rule by choice says leak of images that no encoder saw, with networks that others trained.
 
-``python -m tests.studies.false_leaks RESULT.json`` takes CIFAR-10's test images and two published networks of
+``python -m docs.studies.false_leaks RESULT.json`` takes CIFAR-10's test images and two published networks of
 ``shared``. The target is ResNet-56, and somebody chooses candidates and controls by the taste of ResNet-20, by content,
 in bursts, or by variants of the pixels. References are given (two small encoders trained on other images) or made here.
 Every leak is false. Nothing was tuned on these draws.
@@ -23,6 +23,7 @@ import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 
+from docs.studies.shared import WIDE, Result, Scores, cifar10, consistency, counted, embedded, published, trained
 from mi_core.auditing.models import make_references
 from mi_core.augmentations.simclr import SimCLRAugmentation
 from mi_core.augmentations.views import clean
@@ -36,7 +37,6 @@ from mi_core.validity.bursts import find_bursts
 from mi_core.validity.file_features import pixel_features, shrunken
 from mi_core.validity.unseen import Scale, mean_of_unseen
 from mi_core.validity.verdict import Validity, judge
-from tests.studies.shared import WIDE, Result, Scores, cifar10, consistency, counted, embedded, published, trained
 
 Rows = npt.NDArray[np.intp]
 AUCS = ("attack_auc", "blind_auc", "control_auc", "semantic_auc")
@@ -51,9 +51,12 @@ def small(objective: str, epochs: int) -> PretrainingParameters:
 
 
 def made_references(
-    images: torch.Tensor, recipe: SimCLRAugmentation = WIDE
+    images: torch.Tensor, recipe: SimCLRAugmentation = WIDE, output: str = "backbone"
 ) -> tuple[Scores, npt.NDArray[np.bool_], npt.NDArray[np.float32]]:
-    """Of references that are made here: (K, N) scores of the attack, whom they did not see, and (N, D) embeddings."""
+    """Of references that are made here: (K, N) scores of the attack, whom they did not see, and (N, D) embeddings.
+
+    ``output``: that the attack reads.
+    """
     order, names = by_content(images)
     hashes = [""] * len(images)
     for row, (_, sha) in zip(order.tolist(), names, strict=True):
@@ -61,7 +64,7 @@ def made_references(
     made = make_references(images.numpy(), hashes, seed=0, nonce="audit", device=torch.device("cpu"))
     encoders = [one.model.encoder for one in made]
     return (
-        np.stack([consistency(one, images, recipe) for one in encoders]),
+        np.stack([consistency(one, images, recipe, output=output) for one in encoders]),
         ~np.stack([one.seen for one in made]),
         np.concatenate([embedded(one, images) for one in encoders], axis=1),
     )

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from docs.studies.bench.extraction import VIEWS, ExtractionCase
+from docs.studies.bench.setting import MEAN, RECIPE, STD, spread
 from pipelines.attack.fit import stopping_rule
 from pipelines.audit import run as audit
 from pipelines.config.run_config import RunConfig
@@ -27,8 +29,6 @@ from pipelines.run.folder import FEATURES, RunFolder
 from pipelines.run.machine import cpus
 from pipelines.run.points import Run
 from pipelines.run.ray_session import ray_cluster
-from tests.studies.bench.extraction import VIEWS, ExtractionCase
-from tests.studies.bench.setting import MEAN, RECIPE, STD, spread
 
 ROLES = ("target-member", "target-nonmember", "known-member", "known-nonmember")
 OBJECT_STORE_MB = 1000

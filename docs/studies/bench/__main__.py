@@ -1,4 +1,4 @@
-"""``python -m tests.studies.bench``: our speed beside published code, and what grows with the data."""
+"""``python -m docs.studies.bench``: our speed beside published code, and what grows with the data."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _show(result: dict[str, Any], json: str | None) -> None:
 @bench_app.command("train")
 def bench_train(json: Json = None, case: Case = None, data: Data = None, threads: Threads = None) -> None:
     """Compare our training loop with a PIL DataLoader, lightly, and the bare step of the network."""
-    from tests.studies.bench import training
+    from docs.studies.bench import training
 
     _show(training.run(case or (), data=data, threads=threads), json)
 
@@ -35,7 +35,7 @@ def bench_train(json: Json = None, case: Case = None, data: Data = None, threads
 @bench_app.command("extract")
 def bench_extract(json: Json = None, case: Case = None, data: Data = None, threads: Threads = None) -> None:
     """Compare extraction through Ray with the published way, a batched loop and the bare encoder."""
-    from tests.studies.bench import extract
+    from docs.studies.bench import extract
 
     _show(extract.run(case or (), data=data, threads=threads), json)
 
@@ -47,7 +47,7 @@ def bench_scale(
     keep: Annotated[str | None, typer.Option("--keep", help="Keep data and runs in a folder.")] = None,
 ) -> None:
     """Measure whole runs on more and more images: time and memory of every stage, and requests to an object store."""
-    from tests.studies.bench import growth
+    from docs.studies.bench import growth
 
     _show(growth.run(images or growth.SIZES, keep=keep), json)
 

@@ -1,6 +1,6 @@
 """How many queries a claim until it is decided saves, at equal power: scores of two normal groups, no encoder.
 
-``python -m tests.studies.lots_queries RESULT.json``: for an AUC between used and unused images and a share that is held
+``python -m docs.studies.lots_queries RESULT.json``: for an AUC between used and unused images and a share that is held
 back, the least n at which the exact test of all n images has a power of .8 at level .01; and the least n at which the
 bets have that power, with the mean number of images that they ask about. 500 claims each; nothing was tuned on them.
 """
@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from scipy.special import ndtri
 
+from docs.studies.shared import Result
 from mi_core.lots.designs import held_back_bets, held_back_p_value, wealth
 from mi_core.lots.draw import waves_of
-from tests.studies.shared import Result
 
 CLAIMS, POWER, LEVEL = 500, 0.8, 0.01
 

@@ -1,6 +1,6 @@
 """Error rates of the check that an encoder works, on small networks trained here and on broken ones.
 
-``python -m tests.studies.encoder_works RESULT.json CACHE`` trains encoders on CIFAR-10, breaks as many, asks of each
+``python -m docs.studies.encoder_works RESULT.json CACHE`` trains encoders on CIFAR-10, breaks as many, asks of each
 whether it works, and writes the answers and both error rates. CACHE is a folder that keeps the trained networks. The
 views, the test and its level were chosen on other networks: own ones of other seeds, and the two published ones.
 """
@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from docs.studies.shared import CLASSES, MILD, SMALL_TEXT, cifar10, published, scrambled, untrained, with_state
 from mi_core.augmentations import AUGMENTATIONS
 from mi_core.augmentations.simclr import SimCLRAugmentation
 from mi_core.encoders.checkpoint import Encoder
@@ -30,7 +31,6 @@ from mi_core.records import Estimate
 from mi_core.training.data import ResidentImages
 from mi_core.training.loop import Pretrainer, PretrainingParameters
 from mi_core.training.optimizers import OptimizerParameters
-from tests.studies.shared import CLASSES, MILD, SMALL_TEXT, cifar10, published, scrambled, untrained, with_state
 
 SHIFTED = SimCLRAugmentation(crop_scale=(0.7, 1.0), jitter_probability=0, grayscale=0)
 KINDS = (  # objective, backbone, views (None: its own), epochs

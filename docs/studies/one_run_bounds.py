@@ -1,6 +1,6 @@
 """Bounds of epsilon in one run, on mechanisms of known epsilon: how much each shows, and how often it shows too much.
 
-``python -m tests.studies.one_run_bounds RESULT.json [RUNS]``: bounds of 95 % for RUNS draws of the coins (200; a fifth
+``python -m docs.studies.one_run_bounds RESULT.json [RUNS]``: bounds of 95 % for RUNS draws of the coins (200; a fifth
 with 10,000 canaries), and for ten times as many whether they are above the truth. All mechanisms keep their promise
 exactly. Beside the bounds of the product stand those it had before, and two that take canaries for independent:
 `independent`, our reading of the code of Xiang et al. (2025), and `fitted`, after the abstract of Agrawal et al.
@@ -22,10 +22,10 @@ from scipy.optimize import brentq
 from scipy.special import expit, ndtr
 from scipy.stats import beta, binom
 
+from docs.studies.shared import Result
 from mi_core.records import BoolArray, FloatArray
 from mi_core.validity import one_run
 from mi_core.validity.one_run import Guesses, any_time_p_value
-from tests.studies.shared import Result
 
 
 class Drawn(NamedTuple):

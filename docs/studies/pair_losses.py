@@ -1,6 +1,6 @@
 """What the loss of a pair among other pairs tells of membership beside its cosine, and the norm of its gradient.
 
-``python -m tests.studies.pair_losses RESULT.json [SEEDS]`` trains small CLIPs on digits and on CIFAR-10 of ``shared``,
+``python -m docs.studies.pair_losses RESULT.json [SEEDS]`` trains small CLIPs on digits and on CIFAR-10 of ``shared``,
 and others on further images. Members, non-members and all other images are drawn from one pool, by lot. The loss is
 that of CLIP, the gradient that at the embeddings. The negatives of a pair are either a fixed bank of non-members, or,
 as in the released code of Gomez ("Rethinking membership inference attacks for CLIP", AAAI 2026), the other pairs of a
@@ -21,6 +21,7 @@ import torch.nn.functional as F
 import yaml
 from sklearn.datasets import load_digits
 
+from docs.studies.shared import ROOT, Result, cifar10, rounded_ends, trained
 from mi_core.augmentations.frameworks import CLIPAugmentation
 from mi_core.augmentations.simclr import SimCLRAugmentation
 from mi_core.captions import ClassWords, templated_caption
@@ -30,7 +31,6 @@ from mi_core.objectives.clip import CLIPParameters
 from mi_core.records import Estimate
 from mi_core.training.loop import PretrainingParameters
 from mi_core.training.optimizers import OptimizerParameters
-from tests.studies.shared import ROOT, Result, cifar10, rounded_ends, trained
 
 TEMPERATURE, BANK, DRAWS = 0.02, 256, 5
 BATCH = 50  # 64 as released; so all batches are full

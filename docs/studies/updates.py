@@ -1,6 +1,6 @@
 """What two versions of an encoder tell of the images of an update, beside what the later one tells alone.
 
-``python -m tests.studies.updates RESULT.json [SEEDS]`` trains small SimCLR encoders on CIFAR-10 of ``shared``: a
+``python -m docs.studies.updates RESULT.json [SEEDS]`` trains small SimCLR encoders on CIFAR-10 of ``shared``: a
 version 1, and later versions that go on from it, or that are trained anew. Images of the update (members) and images
 that no version saw are drawn from one pool, by lot, and asked by the same views of both versions. No image serves two
 seeds. Weights and lines of scores are fitted on known images, which are not judged. One encoder is updated with other
@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
+from docs.studies.shared import Result, Scores, cifar10, rounded_ends, trained
 from mi_core.augmentations.simclr import SimCLRAugmentation
 from mi_core.augmentations.views import make_views
 from mi_core.encoders.checkpoint import Encoder
@@ -29,7 +30,6 @@ from mi_core.records import BoolArray, Estimate
 from mi_core.streams import sample_streams
 from mi_core.training.loop import PretrainingParameters
 from mi_core.training.optimizers import OptimizerParameters
-from tests.studies.shared import Result, Scores, cifar10, rounded_ends, trained
 
 JUDGED, KNOWN, VIEWS, NEAREST = 500, 100, 10, 10
 SIDE = JUDGED + KNOWN

@@ -1,6 +1,6 @@
 """How many images a claim needs, by design, framework and age of the encoder, and what alterations leave of it.
 
-``python -m tests.studies.lots_power RESULT.json`` trains small encoders on CIFAR-10 of ``shared``, under mild views, as
+``python -m docs.studies.lots_power RESULT.json`` trains small encoders on CIFAR-10 of ``shared``, under mild views, as
 full ones take more epochs than two cores have to learn an image by heart. Published are 100 images, each with one of
 two credit lines by a coin; 100 are held back. An encoder is read early and late. Claims are
 drawn from these images with replacement; a power is the share of 400 claims with p <= .01, so that its interval is .1
@@ -23,6 +23,7 @@ import numpy.typing as npt
 import torch
 from PIL import Image, ImageDraw
 
+from docs.studies.shared import CLASSES, MILD, SMALL_TEXT, Result, Scores, cifar10, rounded_ends, trained
 from mi_core.auditing.models import Preparation
 from mi_core.auditing.questions import Question, Scorer
 from mi_core.encoders.checkpoint import Encoder
@@ -42,7 +43,6 @@ from mi_core.objectives import OBJECTIVES
 from mi_core.training.loop import PretrainingParameters
 from mi_core.training.optimizers import OptimizerParameters
 from mi_core.validity.verdict import judge
-from tests.studies.shared import CLASSES, MILD, SMALL_TEXT, Result, Scores, cifar10, rounded_ends, trained
 
 PUBLISHED, CLAIMS, DRAWS, LEVEL = 100, 400, 999, 0.01
 EARLY, LATE = 100, 500  # epochs

@@ -1,6 +1,6 @@
 """How often a claim says ``used`` of images that no encoder saw, however bad the groups are: it may in 1 % of lots.
 
-``python -m tests.studies.lots_null RESULT.json [CASE ...]`` takes CIFAR-10's test images and a published ResNet-56 of
+``python -m docs.studies.lots_null RESULT.json [CASE ...]`` takes CIFAR-10's test images and a published ResNet-56 of
 ``shared``, which saw none of them. Every case is drawn 1,000 times: p-values at most .01, and any-time p-values at most
 .01 at any of the looks, are counted. At a true rate of 1 % more than 1.7 % of 1,000 come once in 50 cases. Nothing was
 tuned here.
@@ -17,10 +17,10 @@ import numpy.typing as npt
 import torch
 from PIL import Image, ImageFilter
 
+from docs.studies.shared import Result, Scores, cifar10, consistency, counted, published
 from mi_core.lots.commitment import UNTIL_DECIDED
 from mi_core.lots.draw import Design, asking_order, counted_against, draw, joined_draws, waves_of
 from mi_core.lots.verdict import judge_claim
-from tests.studies.shared import Result, Scores, cifar10, consistency, counted, published
 
 LOTS, DRAWS, LEVEL = 1000, 1999, 0.01
 

@@ -29,12 +29,12 @@ import numpy as np
 import yaml
 from PIL import Image
 
+from docs.studies.bench.setting import dated
 from pipelines.console import count_of, say
 from pipelines.errors import UserError
 from pipelines.run.folder import PROGRESS
 from pipelines.run.machine import Process, cpus, descendants
 from tests.conftest import S3_REQUESTS, one_at_a_time
-from tests.studies.bench.setting import dated
 
 SIZES = (100_000, 1_000_000)
 SHARDS = 50  # of the candidates, and of the controls

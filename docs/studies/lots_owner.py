@@ -1,6 +1,6 @@
 """How often an owner who bends a claim gets USED of an encoder that saw nothing: before, and as claims are asked now.
 
-``python -m tests.studies.lots_owner RESULT.json`` takes CIFAR-10's test images of ``shared``, a network of random
+``python -m docs.studies.lots_owner RESULT.json`` takes CIFAR-10's test images of ``shared``, a network of random
 weights, and lots of two releases of 240 images, decided by a beacon. Each of 1,000 lots is drawn once. The owner then
 tries what was open to him before (60 nonces, 60 seeds of the redraws, either release alone), and what is open now:
 deleting the claim and asking again, and copying the vault before the second release. At a true rate of .5 % more than
@@ -25,6 +25,7 @@ import numpy.typing as npt
 import torch
 from PIL import Image
 
+from docs.studies.shared import Result, Scores, cifar10, counted
 from mi_core.auditing.models import device_of, model_of
 from mi_core.auditing.questions import Scorer
 from mi_core.encoders import build_backbone
@@ -44,7 +45,6 @@ from pipelines.lots.question import plan_of, way_of, whole
 from pipelines.lots.vault import VAULT, Lot
 from pipelines.lots.verify import verify_claim
 from pipelines.run.parts import on_parts
-from tests.studies.shared import Result, Scores, cifar10, counted
 
 LOTS, NONCES, SEEDS, WHOLE = 1000, 60, 60, 20
 RELEASE, DRAWS = 240, 1999

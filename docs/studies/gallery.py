@@ -1,4 +1,4 @@
-"""Make the reports of docs/gallery.md anew: ``python -m tests.studies.gallery [FOLDER]``."""
+"""Make the reports of docs/gallery.md anew: ``python -m docs.studies.gallery [FOLDER]``."""
 
 from __future__ import annotations
 

@@ -122,13 +122,17 @@ def trained(
 
 @torch.inference_mode()
 def consistency(
-    encoder: Encoder, images: torch.Tensor, recipe: SimCLRAugmentation = WIDE, nonce: str = "audit"
+    encoder: Encoder,
+    images: torch.Tensor,
+    recipe: SimCLRAugmentation = WIDE,
+    nonce: str = "audit",
+    output: str = "backbone",
 ) -> Scores:
     """The mean cosine (N,) of ten views of each image."""
     found = []
     for some in images.split(250):
         views = make_views(some, pixel_streams(nonce, 0, "query", some), recipe, views=10)
-        unit = F.normalize(encoder(views.flatten(0, 1))["backbone"].float(), dim=1).unflatten(0, (-1, 10))
+        unit = F.normalize(encoder(views.flatten(0, 1))[output].float(), dim=1).unflatten(0, (-1, 10))
         found.append(((unit @ unit.transpose(1, 2)).sum(dim=(1, 2)) - 10) / 90)
     return np.asarray(torch.cat(found).double())
 

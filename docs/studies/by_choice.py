@@ -1,6 +1,6 @@
 """How often exchangeable groups are confounded, and how the rule by choice does where false_leaks.py did not try it.
 
-``python -m tests.studies.by_choice RESULT.json`` takes CIFAR-10, published networks of ``shared``, digits, and small
+``python -m docs.studies.by_choice RESULT.json`` takes CIFAR-10, published networks of ``shared``, digits, and small
 encoders that are trained here. Scores, embeddings and features of a pool of images are computed once; a draw takes rows
 of it. All draws of a pool share four references, each trained on half of it by
 `mi_core.auditing.references.make_references`; of an image those count that did not see it. Nothing was tuned on these
@@ -25,6 +25,8 @@ import numpy.typing as npt
 import torch
 from sklearn.datasets import load_digits
 
+from docs.studies.false_leaks import AUCS, Rows, blind_features, made_references, small, verdict_of
+from docs.studies.shared import WIDE, Result, Scores, cifar10, consistency, counted, published, trained, untrained
 from mi_core.augmentations.simclr import SimCLRAugmentation
 from mi_core.encoders.checkpoint import Encoder
 from mi_core.querying.sanity import view_consistency
@@ -32,8 +34,6 @@ from mi_core.streams import pixel_streams
 from mi_core.training.loop import PretrainingParameters
 from mi_core.training.optimizers import OptimizerParameters
 from mi_core.validity.verdict import Validity
-from tests.studies.false_leaks import AUCS, Rows, blind_features, made_references, small, verdict_of
-from tests.studies.shared import WIDE, Result, Scores, cifar10, consistency, counted, published, trained, untrained
 
 CROPS = SimCLRAugmentation(crop_scale=(0.8, 1.0), jitter_probability=0, grayscale=0)
 DIGITS = SimCLRAugmentation(
@@ -66,11 +66,18 @@ class Pool:
     look: Scores
 
     @classmethod
-    def of(cls, images: torch.Tensor, recipe: SimCLRAugmentation, stranger: Encoder) -> Pool:
-        """Train the references; ``recipe``: of the attack's views; ``stranger``: whose taste somebody has."""
+    def of(cls, images: torch.Tensor, recipe: SimCLRAugmentation, stranger: Encoder, output: str = "backbone") -> Pool:
+        """Train the references.
+
+        Args:
+            images: of the pool.
+            recipe: of the attack's views.
+            stranger: whose taste somebody has.
+            output: that the attack reads.
+        """
         taste = standard(consistency(stranger, images, recipe, "somebody"))
         look = standard(np.asarray(images.double().mean(dim=(1, 2, 3))))
-        return cls(images, *made_references(images, recipe), blind_features(images), taste, look)
+        return cls(images, *made_references(images, recipe, output), blind_features(images), taste, look)
 
     def checked(self, candidates: Rows, controls: Rows) -> Callable[[Scores, bool], Validity]:
         """The verdict on scores (N,) of candidates against controls; whether all checks are asked at any rate."""
@@ -109,24 +116,8 @@ def exchangeable(result: Result, pool: Pool, scores: dict[str, Scores], works: d
             result.keep(summed("exchangeable", some, draws, target=name, works=works[name], n=n, checks_differ=differ))
 
 
-def main(path: str, draws: int = DRAWS, cell: int = CELL) -> None:
-    torch.set_num_threads(1)
-    result = Result(path)
-
-    def cells(
-        name: str, target: str, pool: Pool, scores: Scores, n: int, sides: list[Rows], chosen: list[tuple[str, float]]
-    ) -> None:
-        """Draws with weights exp(tau q) from the first side, exp(-tau q) from the second, which may be the same."""
-        whole = cell if name == "used" else min(WHOLE, cell)
-        for quality, tau in chosen:
-            liked, found = getattr(pool, quality), []
-            for number in range(cell):
-                rng = np.random.default_rng([11, number])
-                candidates = draw_weighted(rng, sides[0], tau * liked, n)
-                controls = draw_weighted(rng, np.setdiff1d(sides[1], candidates), -tau * liked, n)
-                found.append(pool.checked(candidates, controls)(scores, number < whole))
-            result.keep(summed(name, found, whole, target=target, n=n, by=quality, tau=tau))
-
+def cells_of_cifar10(result: Result, cells: Callable[..., None], draws: int) -> None:
+    """Published networks, and small ones that are trained here."""
     test, (images, classes) = cifar10("test", 0, 1)[0][:1600], cifar10("train", 2)
     good = published(56)
     weak = trained(small("simclr", 2), images[:2000], WIDE)[2]
@@ -150,13 +141,43 @@ def main(path: str, draws: int = DRAWS, cell: int = CELL) -> None:
     cells("used", name, pool, found, 300, [np.arange(400), strangers], [("taste", 0.0), ("taste", 0.25)])
     cells("unused", name, pool, found, 300, [strangers, strangers], [("taste", 1.0), ("taste", 2.0)])
 
+
+def main(path: str, draws: int = DRAWS, cell: int = CELL, part: str = "") -> None:
+    """Make the rows; ``part``: ``strong`` for those of a strong leak alone."""
+    torch.set_num_threads(1)
+    result = Result(path)
+
+    def cells(
+        name: str, target: str, pool: Pool, scores: Scores, n: int, sides: list[Rows], chosen: list[tuple[str, float]]
+    ) -> None:
+        """Draws with weights exp(tau q) from the first side, exp(-tau q) from the second, which may be the same."""
+        whole = cell if name == "used" else min(WHOLE, cell)
+        for quality, tau in chosen:
+            liked, found = getattr(pool, quality), []
+            for number in range(cell):
+                rng = np.random.default_rng([11, number])
+                candidates = draw_weighted(rng, sides[0], tau * liked, n)
+                controls = draw_weighted(rng, np.setdiff1d(sides[1], candidates), -tau * liked, n)
+                found.append(pool.checked(candidates, controls)(scores, number < whole))
+            result.keep(summed(name, found, whole, target=target, n=n, by=quality, tau=tau))
+
+    if not part:
+        cells_of_cifar10(result, cells, draws)
     sheets = torch.from_numpy((load_digits().images * 15.9375).round().astype(np.uint8))[:, None]
     sheets = sheets[torch.from_numpy(np.random.default_rng(0).permutation(len(sheets)))]
     optimizer = OptimizerParameters(learning_rate=0.005, weight_decay=1e-4, schedule="constant", warmup=0.03)
     how = PretrainingParameters("conv4", "simclr", None, optimizer, epochs=400, batch_size=220)
     target, stranger = (trained(how, sheets[start : start + 440], DIGITS)[400] for start in (0, 440))
-    kept, name = torch.cat([sheets[:440], sheets[880:]]), "digits, SimCLR"
-    pool, others = Pool.of(kept, DIGITS, stranger), np.arange(440, len(kept))
+    kept, others = torch.cat([sheets[:440], sheets[880:]]), np.arange(440, 1357)
+    name, output = "digits, SimCLR's projection", "projection"
+    pool, found = Pool.of(kept, DIGITS, stranger, output), consistency(target, kept, DIGITS, output=output)
+    mild = [*(("look", tau) for tau in (0.0, 0.1, 0.25, 0.5)), ("taste", 0.25), ("taste", 0.5)]
+    cells("used", name, pool, found, 300, [np.arange(440), others], mild)
+    cells("unused", name, pool, found, 300, [others, others], [("look", 0.5), ("taste", 1.0), ("taste", 2.0)])
+    if part:
+        return
+
+    name, pool = "digits, SimCLR", Pool.of(kept, DIGITS, stranger)
     found = consistency(target, kept, DIGITS)
     looks = [*(("look", tau) for tau in (0.0, 0.25, 0.5, 1.0)), ("taste", 0.5)]
     cells("used", name, pool, found, 300, [np.arange(440), others], looks)
@@ -164,4 +185,4 @@ def main(path: str, draws: int = DRAWS, cell: int = CELL) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], *map(int, sys.argv[2:]))
+    main(sys.argv[1], *map(int, sys.argv[2:4]), *sys.argv[4:])

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from PIL import Image
 
+from docs.studies.bench.setting import MEAN, RECIPE, STD, chosen_of, dated, spread, torchvision_view
 from mi_core.augmentations.simclr import SimCLRAugmentation
 from mi_core.checks import ConfigError, check_choice
 from mi_core.images import Decoder, decode
@@ -32,7 +33,6 @@ from pipelines.console import say
 from pipelines.data.read.sources import Source
 from pipelines.errors import UserError
 from pipelines.run.machine import cpus
-from tests.studies.bench.setting import MEAN, RECIPE, STD, chosen_of, dated, spread, torchvision_view
 
 TEMPERATURE = 0.5
 WARM_STEPS = 2

@@ -1,6 +1,6 @@
 """Speed on a GPU: queries at 224 pixels, training at 32, and queries from shards through Ray.
 
-``python -m tests.studies.gpu_speed RESULT.json [PATTERN...]`` measures the cases whose names match a pattern, such as
+``python -m docs.studies.gpu_speed RESULT.json [PATTERN...]`` measures the cases whose names match a pattern, such as
 ``'training*'`` (none: all), in some four minutes, and writes the result after every case. Rates are images per second
 over turns of half a second. A case that fails is told by its error, and the others go on.
 """
@@ -21,6 +21,8 @@ from typing import Any
 
 import torch
 
+from docs.studies.bench.extraction import ExtractionCase
+from docs.studies.bench.setting import MEAN, RECIPE, STD, dated, spread
 from mi_core.augmentations.simclr import SimCLRAugmentation
 from mi_core.encoders import batch_norm, build_backbone
 from mi_core.encoders.batch_norm import for_queries
@@ -34,8 +36,6 @@ from mi_core.runtime import prepare_cuda
 from mi_core.training.data import ResidentImages
 from mi_core.training.loop import Pretrainer, PretrainingParameters
 from mi_core.training.optimizers import OptimizerParameters
-from tests.studies.bench.extraction import ExtractionCase
-from tests.studies.bench.setting import MEAN, RECIPE, STD, dated, spread
 
 GPU = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 TURNS, SECONDS = 3, 0.5
@@ -177,8 +177,8 @@ def pixels_apart() -> dict[str, Any]:
 
 def pipeline(encoders: int) -> dict[str, Any]:
     """From JPEG shards through Ray: one actor that holds the GPU."""
+    from docs.studies.bench.pipeline import Pipeline, query_config, smooth_shards
     from pipelines.plan.load import parse
-    from tests.studies.bench.pipeline import Pipeline, query_config, smooth_shards
 
     case = ExtractionCase("vit-b/32", 224, "bfloat16", encoders)
     with tempfile.TemporaryDirectory() as place:

@@ -16,20 +16,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from docs.studies.bench.extraction import EXTRACTION_CASES, VIEWS, ExtractionCase, crews, figures
+from docs.studies.bench.pipeline import ROLES, Pipeline, query_config, smooth_shards
+from docs.studies.bench.setting import LATENCY_REQUESTS, LATENCY_VIEWS, chosen_of, dated
 from pipelines.console import count_of, say
 from pipelines.data.read.shard_paths import expand
 from pipelines.extract.stream import READERS_PER_ACTOR
 from pipelines.run.machine import cpus, descendants
-from tests.studies.bench.extraction import EXTRACTION_CASES, VIEWS, ExtractionCase, crews, figures
-from tests.studies.bench.pipeline import ROLES, Pipeline, query_config, smooth_shards
-from tests.studies.bench.setting import LATENCY_REQUESTS, LATENCY_VIEWS, chosen_of, dated
 
 OTHERS = ("memory", "scaling")
 IMAGES = 20_000  # of a turn through Ray, at most
 TURN_SECONDS, CHUNK_SECONDS = 20.0, 1.25  # that a turn through Ray, and a chunk of a worker, takes about
 BATCH_VIEWS = 256  # enough to draw views in good company, few enough for the caches of a core
 TRIAL_SECONDS, WAY_SECONDS = 3.0, 6.0  # of a turn of the other ways
-LATENCY, LATENCY_CHUNKS = "tests.studies.bench.setting:slow_answer", 8  # chunks per worker
+LATENCY, LATENCY_CHUNKS = "docs.studies.bench.setting:slow_answer", 8  # chunks per worker
 SIDE, SHARD, CHUNK, QUERIES = 256, 240, 24, 2  # pixels, images per shard and per chunk, views
 
 

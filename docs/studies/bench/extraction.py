@@ -26,6 +26,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from docs.studies.bench.setting import MEAN, RECIPE, STD, spread, torchvision_view
 from mi_core.augmentations.simclr import SimCLRAugmentation
 from mi_core.checks import ConfigError, check_choice
 from mi_core.encoders import build_backbone
@@ -38,7 +39,6 @@ from mi_core.querying.extractor import Extractor
 from mi_core.querying.plan import QueryPlan
 from mi_core.runtime import keep_freed_memory
 from mi_core.streams import pixel_streams
-from tests.studies.bench.setting import MEAN, RECIPE, STD, spread, torchvision_view
 
 VIEWS, NEEDS = 10, (PairwiseSimilarity(),)
 LOOP_IMAGES = 64  # of one step of the loop

@@ -1,6 +1,6 @@
 """How long the attacks with a network take to fit on 20,000 samples.
 
-``python -m tests.studies.attack_fits RESULT.json CACHE`` trains a small SimCLR encoder on 20,000 images of CIFAR-10.
+``python -m docs.studies.attack_fits RESULT.json CACHE`` trains a small SimCLR encoder on 20,000 images of CIFAR-10.
 Half of them, and as many others, are what an attack is fitted on; the other halves are judged. One core. CACHE keeps
 features and scores, so that two commits can be compared: the second run tells the paired differences of the AUCs.
 """
@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from docs.studies.shared import MILD, Result, cifar10, trained
 from mi_core.attacks.encodermi import EncoderMISet, EncoderMIVector
 from mi_core.attacks.feature_mi import FeatureMI
 from mi_core.attacks.sd_mi import SDMI
@@ -28,7 +29,6 @@ from mi_core.records import Features, LabelledFeatures
 from mi_core.streams import pixel_streams
 from mi_core.training.loop import PretrainingParameters
 from mi_core.training.optimizers import OptimizerParameters
-from tests.studies.shared import MILD, Result, cifar10, trained
 
 ANCHORS, EPOCHS = 2000, 100
 
