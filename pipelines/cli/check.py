@@ -40,6 +40,8 @@ def check(flags: Flags, config: ToCheck = None, overrides: Overrides = None) -> 
     """Check config or flags, some of the data, weights and resources, without a run: what could the audit find?"""
     flags.check_files()
 
+    import torch
+
     from pipelines.console import count_of
     from pipelines.data.draw.draw import check_sizes
     from pipelines.data.look import Look
@@ -54,7 +56,7 @@ def check(flags: Flags, config: ToCheck = None, overrides: Overrides = None) -> 
 
     loaded, _ = loaded_run(config, overrides, None, flags)
     lines: list[str] = []
-    loaded.resources.check({"CPU": float(cpus()), "GPU": _gpus()})
+    loaded.resources.check({"CPU": float(cpus()), "GPU": float(torch.cuda.device_count())})
     check_weights(loaded)
     check_sizes(loaded.data)
     look = Look.at(loaded.data)
@@ -88,12 +90,6 @@ def check(flags: Flags, config: ToCheck = None, overrides: Overrides = None) -> 
         output.print(line)
     outcome = count_of(len(warnings), "warning", "warnings") if warnings else "fine"
     output.print(f"{COMMAND_LINE if flags.names_encoder else config}: {outcome}")
-
-
-def _gpus() -> float:
-    import torch
-
-    return float(torch.cuda.device_count())
 
 
 def check_stage(force: str | None) -> None:

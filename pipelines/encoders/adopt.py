@@ -109,8 +109,10 @@ def run(runs: Sequence[Run], planned: Sequence[Planned]) -> None:
             if isinstance(job.config, EndpointConfig) and storage.is_uri(job.folder.path):
                 say("load", f"{job.name}: answers are not cached: the run folder is not on a local disk")
     once.share(Adoption.copy_to)
-    for job in every:
-        _renew(job)
+    for job in every:  # settings that may change after an adoption, such as the limits of an API
+        record, current = describe(job.folder, job.name).record, job.config.model_dump(mode="json")
+        if record.config != current:
+            write_record(job.folder, replace(record, config=current))
     for one in planned:
         for job in adoptions(one):
             stored = describe(job.folder, job.name)
@@ -125,13 +127,6 @@ def adoptions(planned: Planned) -> Iterator[Adoption]:
     for encoder in plan.encoders:
         if isinstance(encoder.settings, LoadedConfig | EndpointConfig):
             yield Adoption(encoder.name, encoder.settings, plan.data, folder, encoder.key, audited)
-
-
-def _renew(job: Adoption) -> None:
-    """Write down the settings that may change after an adoption, such as the limits of an API."""
-    stored, current = describe(job.folder, job.name), job.config.model_dump(mode="json")
-    if stored.record.config != current:
-        write_record(job.folder, replace(stored.record, config=current))
 
 
 def try_out(config: RunConfig, splits: Splits, seed: int) -> Iterator[tuple[str, str]]:

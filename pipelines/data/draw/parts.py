@@ -90,14 +90,10 @@ def _range(takers: Sequence[Taker], role: str) -> float:
     """
     place = next(number for number, taker in enumerate(takers) if taker.role == role)
     mine, before = takers[place], takers[:place]
-    ends = [one.last + 1 for one in before if _covers(one.classes, mine.classes)]
+    own = None if mine.classes is None else set(mine.classes)
+    ends = [one.last + 1 for one in before if one.classes is None or (own is not None and own <= set(one.classes))]
     first = max([mine.first, *ends])
     return max(0, mine.last + 1 - first) / (HIGHEST + 1)
-
-
-def _covers(some: tuple[int, ...] | None, others: tuple[int, ...] | None) -> bool:
-    """Tell whether all of other classes are among some; None: all classes."""
-    return some is None or (others is not None and set(others) <= set(some))
 
 
 if TYPE_CHECKING:  # readers of shards evaluate roles without PyTorch, which the config of an encoder imports

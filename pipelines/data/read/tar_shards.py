@@ -138,7 +138,8 @@ class _Shard:
         there, before = frozenset(group.parts), self._seen.get(group.key)
         twice = Problem(printable(group.key), "the shard has this key twice")
         if before is None:
-            yield self._sample(group, problem)
+            problem = misnamed(group.key) or group.problem or problem
+            yield Problem(printable(group.key), problem) if problem else _made(group, self.rules)
         else:
             yield twice if before & there else Problem(twice.key, _APART)
         self._seen[group.key] = self._alike.setdefault(there | (before or there), there | (before or there))
@@ -152,10 +153,6 @@ class _Shard:
         """The same where the next member cannot be read: a sample is whole if it has all that those before it have."""
         whole = self._group is None or (self.found > 0 and self._kinds <= self._group.kinds)
         yield from self.close("" if whole else "the shard is damaged after this sample, which may be incomplete")
-
-    def _sample(self, group: _Group, problem: str) -> Sample | Problem:
-        problem = misnamed(group.key) or group.problem or problem
-        return Problem(printable(group.key), problem) if problem else _made(group, self.rules)
 
     def _why_shadowed(self, key: str, image: str) -> str:
         ends, apart = ("first dot (WebDataset's rule)", "set key: last-dot on the source")

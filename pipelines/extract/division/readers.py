@@ -62,7 +62,9 @@ class Selection:
 
     def blend(self, source: str, item: str, decoder: Decoder) -> Blend:
         """The change of the samples' images before they are decoded: none where no roles were drawn."""
-        return blend_of(_splits(self.folder, self.drawn), source, item, decoder) if self.folder else _as_it_is
+        return (
+            blend_of(_splits(self.folder, self.drawn), source, item, decoder) if self.folder else lambda sample: sample
+        )
 
     @classmethod
     def given_as(cls, classes: Mapping[str, int | None], folder: str = "", drawn: str = "") -> Selection:
@@ -72,10 +74,6 @@ class Selection:
     def bare(self) -> Selection:
         """The selection without the samples that were given: all that a chunk of it needs to know."""
         return replace(self, given=None)
-
-
-def _as_it_is(sample: Sample) -> Sample:
-    return sample
 
 
 @lru_cache(maxsize=4)

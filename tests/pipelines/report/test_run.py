@@ -23,7 +23,6 @@ from pipelines.plan.rules import ThreatModel
 from pipelines.report import attacks as report
 from pipelines.report.finished import FinishedRun
 from pipelines.run.folder import RunFolder
-from pipelines.run.points import Run
 from pipelines.tune import trial
 from tests.conftest import small_config
 
@@ -77,24 +76,18 @@ def test_a_whole_test_set_counts_once(config: RunConfig, folder: RunFolder) -> N
 def test_a_trial_counts_its_test_set_once(
     config: RunConfig, folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    attack = SimpleNamespace(attack="a")
-    judges = [SimpleNamespace(attack=attack, position=at, output="backbone") for at in (0, 1)]
-    alike = [SimpleNamespace(judge=judge) for judge in judges]
-    found_by = [rate(80, 100), Estimate(0.2, 0.1, 0.3, 100)]  # the same attack with other settings
-    monkeypatch.setattr(trial, "tasks", lambda _planned: alike)
-    places = [folder.seed(seed) for seed in config.seeds]
-    plans = [resolve(config, place.seed, roles_in_config(config)) for place in places]
-    last = [tuple(one for one in plan.utilities if one.epoch == 3) for plan in plans]
-    planned = [
-        Planned(replace(plan, utilities=used), place) for plan, used, place in zip(plans, last, places, strict=True)
-    ]
-    monkeypatch.setattr(trial, "plans_of", lambda _runs: planned)
-    results = [SimpleNamespace(metrics=SimpleNamespace(auc=auc)) for auc in found_by]
+    judges = [SimpleNamespace(attack=SimpleNamespace(attack="a"), position=at, output="backbone") for at in (0, 1)]
+    aucs = [rate(80, 100), Estimate(0.2, 0.1, 0.3, 100)]  # the same attack with other settings
+    plan = resolve(config, 0, roles_in_config(config))
+    plan = replace(plan, utilities=tuple(one for one in plan.utilities if one.epoch == 3))
+    monkeypatch.setattr(trial, "plans_of", lambda _: [Planned(plan, folder.seed(seed)) for seed in config.seeds])
+    monkeypatch.setattr(trial, "tasks", lambda _planned: [SimpleNamespace(judge=judge) for judge in judges])
+    results = [SimpleNamespace(metrics=SimpleNamespace(auc=auc)) for auc in aucs]
     monkeypatch.setattr(trial, "result_of", lambda task: results[task.judge.position])
     one = SimpleNamespace(
         tune=SimpleNamespace(metric="auc", utility="linear", hides="membership"), folder=folder, target="target"
     )
-    found = trial.results_of(cast(Any, one), Run(config, folder))
+    found = trial.results_of(cast(Any, one), cast(Any, SimpleNamespace(config=config)))
     assert found["utility"]["n"] == 100
     assert found["utility"]["ci95"] == pytest.approx(ONE["ci95"])
     assert found["leak"] == found["attacks"][0]["ci95"][1] > found["attacks"][1]["ci95"][1]
@@ -106,7 +99,6 @@ def test_inferences_tell_which_images_recur(config: RunConfig, folder: RunFolder
     for item in planned.plan.inferences:
         storage.write_json(inference_path(item, planned.folder), {"accuracy": ONE})
     entries = list(inferred(planned, config.attribute_inference, config.seeds))
-    assert entries
-    assert all(one["overlap"] == 1 for one in entries)
+    assert entries and all(one["overlap"] == 1 for one in entries)
     share = config.attribute_inference[0].share
     assert all(one["auxiliary_overlap"] == pytest.approx(0.3 * share) for one in entries)
