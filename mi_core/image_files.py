@@ -200,7 +200,9 @@ def _opened(data: bytes, finish: Callable[[Image.Image], T]) -> tuple[T, bool]:
     try:
         return _tried(data, finish), True
     except ImageError as error:
-        bare = _without_metadata(data) if kind == "PNG" else data
+        bare = data
+        if kind == "PNG":  # without texts, profiles and all else that its pixels do not depend on
+            bare = data[:8] + b"".join(chunk for name, chunk in png_chunks(data) if name in _PNG_KEPT)
         if len(bare) == len(data):
             raise
         try:
@@ -225,11 +227,6 @@ def _tried(data: bytes, finish: Callable[[Image.Image], T]) -> T:
     except Exception as error:
         unknown = isinstance(error, UnidentifiedImageError) or "raw mode" in str(error)
         raise ImageError(_unopened(data) or (unknown and tiff_in_words(data)) or reason_of(error)) from error
-
-
-def _without_metadata(png: bytes) -> bytes:
-    """A PNG without texts, profiles and all else that its pixels do not depend on."""
-    return png[:8] + b"".join(chunk for name, chunk in png_chunks(png) if name in _PNG_KEPT)
 
 
 def png_chunks(png: bytes) -> Iterator[tuple[bytes, bytes]]:

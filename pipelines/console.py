@@ -46,13 +46,9 @@ def without_control(text: str) -> str:
         'red�[31m'
     """
     return "".join(
-        letter if letter.isprintable() or letter in "\n\t" or _is_blank(letter) else "\ufffd" for letter in text
+        letter if letter.isprintable() or letter in "\n\t" or unicodedata.category(letter) == "Zs" else "\ufffd"
+        for letter in text
     )
-
-
-def _is_blank(letter: str) -> bool:
-    """Tell whether a letter is a blank of another width, or one that ends no line."""
-    return unicodedata.category(letter) == "Zs"
 
 
 output = _Plain(markup=False)

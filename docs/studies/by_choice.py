@@ -169,7 +169,7 @@ def main(path: str, draws: int = DRAWS, cell: int = CELL, part: str = "") -> Non
     how = PretrainingParameters("conv4", "simclr", None, optimizer, epochs=400, batch_size=220)
     target, stranger = (trained(how, sheets[start : start + 440], DIGITS)[400] for start in (0, 440))
     kept, others = torch.cat([sheets[:440], sheets[880:]]), np.arange(440, 1357)
-    name, output = "digits, SimCLR's projection", "projection"
+    name, output = "digits, projection", "projection"
     pool, found = Pool.of(kept, DIGITS, stranger, output), consistency(target, kept, DIGITS, output=output)
     mild = [*(("look", tau) for tau in (0.0, 0.1, 0.25, 0.5)), ("taste", 0.25), ("taste", 0.5)]
     cells("used", name, pool, found, 300, [np.arange(440), others], mild)

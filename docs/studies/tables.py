@@ -233,18 +233,12 @@ def false_leaks() -> Rows:
             yield ", ".join([row["case"], *more]), row["confounded"], *aucs
 
 
-def twins() -> Rows:
-    for row in having(result("twins")["rows"], n=100):
-        published, images = row["views 10"]["published"], row["views 10"]["auc"]
-        more = (", at most 3 levels" if row.get("most_colour") else "") + (", other coins" if row["seed"] else "")
-        ahead = interval([published["share"], *published["ci95"]])
-        yield row["arm"] + more, row["recipe"], ahead, bare(published["p"], 2), interval(images)
-
-
 def by_choice() -> Rows:
-    for row in [row for row in result("by-choice")["rows"] if row["case"] != "exchangeable"]:
+    for row in result("by-choice")["rows"]:
+        if row["case"] == "exchangeable" or row["tau"] == 0.1:
+            continue
         aucs = (bare(row[f"{one}_auc"]) for one in ("attack", "blind", "semantic", "control"))
-        shares = (f"{row[verdict]['n']} of {row[verdict]['of']}" for verdict in ("leak", "confounded"))
+        shares = (f"{row[verdict]['n']}/{row[verdict]['of']}" for verdict in ("leak", "confounded"))
         yield f"{row['case']}: {row['target']}", f"{row['by']}, τ {row['tau']}", *aucs, *shares
 
 

@@ -61,9 +61,11 @@ def embedding_of(answer: Any) -> tuple[torch.Tensor, str]:
         held = {name: one for name, one in fields.items() if isinstance(one, torch.Tensor | np.ndarray)}
         name = next((name for name in _NAMED if name in held), next(iter(held), None) if len(held) == 1 else None)
         if name is None and held:
+            first = next(iter(held))
+            way = f"[{first!r}]" if isinstance(answer, Mapping) or isinstance(first, int) else f".{first}"
             raise ConfigError(
                 f"the encoder returned a {type(answer).__name__} of {', '.join(map(str, held))}; give a function that "
-                f"chooses one, such as lambda x: model(x){_access(answer, next(iter(held)))}"
+                f"chooses one, such as lambda x: model(x){way}"
             )
         if name is not None:
             rows, words = embedding_of(held[name])
@@ -83,10 +85,6 @@ def _fields(answer: Any) -> dict[Any, Any] | None:
     if isinstance(answer, tuple | list):
         return dict(enumerate(answer)) if not hasattr(answer, "_asdict") else dict(answer._asdict())
     return dict(vars(answer)) if is_dataclass(answer) and not isinstance(answer, type) else None
-
-
-def _access(answer: Any, name: Any) -> str:
-    return f"[{name!r}]" if isinstance(answer, Mapping) or isinstance(name, int) else f".{name}"
 
 
 def _pooled(answer: torch.Tensor) -> tuple[torch.Tensor, str]:

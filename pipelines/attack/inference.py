@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,11 +25,6 @@ from pipelines.plan.items import Inference, Plan, Reading
 from pipelines.run.folder import SeedFolder
 
 SHOWN = 600  # attacked samples whose embeddings are mapped to the plane
-
-
-def inference_settings_of(chosen: AttributeInferenceConfig, others: Iterable[AttributeInferenceConfig]) -> str:
-    """The settings that distinguish an inference from others of its attribute, target and output; else empty."""
-    return told_apart(chosen, [other for other in others if _entry(other) == _entry(chosen)])
 
 
 def _entry(chosen: AttributeInferenceConfig) -> tuple[str, str, str]:
@@ -124,7 +119,7 @@ def inferred(
         if not storage.exists(path):
             raise UserError(f"{path} is missing; run the attack stage first")
         chosen = item.settings
-        settings = inference_settings_of(chosen, every)
+        settings = told_apart(chosen, [other for other in every if _entry(other) == _entry(chosen)])
         again = {
             "overlap": overlap_of(plan.data, seeds, folder, names_of(item.tested)),
             "auxiliary_overlap": chosen.share * overlap_of(plan.data, seeds, folder, names_of(item.known)),

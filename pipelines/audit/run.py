@@ -140,7 +140,7 @@ def run(
                     STAGE_RUNS[stage](runs, planned)
         if last == STAGES[-1]:
             hand_over(config.report, folder)
-            mark_finished(Run(config, folder))
+            storage.write_json(f"{folder.path}/{FINISHED}", _state(Run(config, folder)))
     return folder
 
 
@@ -330,11 +330,6 @@ def _ask(above: Sequence[str]) -> None:
 _BESIDE = (f"/{FINISHED}", f"/{PROGRESS}", "/statement.json")  # a statement fits no report made anew
 
 
-def mark_finished(run: Run) -> None:
-    """Write down what a run rests on that has just been reported: its config, the code and every file of its folder."""
-    storage.write_json(f"{run.folder.path}/{FINISHED}", _state(run))
-
-
 def is_finished(run: Run) -> bool:
     """Tell whether a run was reported and nothing changed since: no setting, no code, no file of the folder.
 
@@ -349,6 +344,7 @@ def is_finished(run: Run) -> bool:
 
 
 def _state(run: Run) -> dict[str, Any]:
+    """What a run rests on that has just been reported: its config, the code and every file of its folder."""
     stamps = storage.stamps(run.folder.path, recursive=True)
     files = {path.removeprefix(run.folder.path): stamp for path, stamp in stamps.items()}
     return {

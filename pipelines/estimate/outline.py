@@ -55,12 +55,6 @@ def stand_in(encoder: Encoder, data: DataConfig) -> Network:
     return audited_encoder(settings.pretraining(), data.channels, data.image_size).eval()
 
 
-def check_outputs(plan: Plan, encoder: Encoder) -> None:
-    """Raise UserError if attacks ask an encoder from elsewhere for what it does not have."""
-    if isinstance(encoder.settings, LoadedConfig):
-        check_adopted(plan, encoder.name, stand_in(encoder, plan.data).outputs)
-
-
 Stated = Mapping[tuple[str, str], tuple[Encoder, DataConfig]]
 """Encoders, and how their images are read, by the folder of the jobs that ask them and by their name."""
 
@@ -152,7 +146,8 @@ def outline(runs: Sequence[Run], store: str, sizes: Mapping[SeedFolder, RoleSize
                     audited = total(counts[role.name] for role in plan.audited)
                     asked = probes_of(encoder.settings, plan.data, round(audited.at_most(PROBED).value))
                     probes.setdefault(encoder.key, (encoder.name, asked))
-                    check_outputs(plan, encoder)
+                    if isinstance(encoder.settings, LoadedConfig):
+                        check_adopted(plan, encoder.name, stand_in(encoder, plan.data).outputs)
                 elif not isinstance(encoder.settings, DefendedConfig):
                     images = total(counts[role.name] for role in encoder.members)
                     whole = encoder.settings.half is None

@@ -118,7 +118,8 @@ def estimate(runs: Sequence[Run], seconds: float = SECONDS) -> Estimate:
         "extract": extract_times(encoding, reading, config.resources, encoder_actors(config.resources)),
     }
     asked = stages["extract"]
-    asked |= _images_and_queries(planned) | {"gigabytes": _stored(planned, timed)}
+    stored = total(one.images * len(one.job.query.epochs) * timed[one.kind].bytes for one in planned.passes)
+    asked |= _images_and_queries(planned) | {"gigabytes": stored * (1 / GIGABYTE)}
     asked["wall_hours"] = largest([asked["wall_hours"], *(Range.exact(hours) for hours, _ in remote)])
     prices = config.prices.given_prices
     for stage, amounts in stages.items() if prices else ():
@@ -197,12 +198,6 @@ def _images_and_queries(planned: Outline, name: str | None = None) -> Amounts:
         "images": total(one.images for one in passes),
         "queries": total([*queries, *map(Range.exact, banks.values()), *probes]),
     }
-
-
-def _stored(planned: Outline, timed: Mapping[str, QueryCost]) -> Range:
-    """Gigabytes of features."""
-    checkpoints = [one.images * len(one.job.query.epochs) * timed[one.kind].bytes for one in planned.passes]
-    return total(checkpoints) * (1 / GIGABYTE)
 
 
 def training_seconds(one: Training, cost: TrainingCost, samples: Samples, resources: ResourcesConfig) -> Range:

@@ -146,14 +146,13 @@ class _Container(fs.FileSystemHandler):  # type: ignore[misc]
             found, folders = self._listed(selector.base_dir or None, selector.recursive)
         except FileNotFoundError:  # the container
             found, folders = [], set()
-        if not found and not folders and not selector.allow_not_found and not self._is_marked(selector.base_dir):
+        if not found and not folders and not selector.allow_not_found:
+            around = self._listed(selector.base_dir.rpartition("/")[0] or None, False)
+            if selector.base_dir in around[1]:  # an empty folder, of which only this listing tells
+                return []
             raise FileNotFoundError(f"{selector.base_dir} is not there")
         files = [_file(one) for one in found if one["path"] not in folders and self._is_file(one)]
         return files + [fs.FileInfo(path, fs.FileType.Directory) for path in folders if not selector.recursive]
-
-    def _is_marked(self, folder: str) -> bool:
-        """Tell whether an empty folder is there; only a listing of the one above tells."""
-        return folder in self._listed(folder.rpartition("/")[0] or None, False)[1]
 
     def _listed(self, prefix: str | None, recursive: bool) -> tuple[list[Any], set[str]]:
         """Objects, and folders that hold some."""

@@ -61,7 +61,7 @@ from pipelines.report.attacks import (
 from pipelines.report.caveats import caveats, left_untested, remarks
 from pipelines.report.finished import FinishedRun
 from pipelines.report.rows import results_table, summary, sweeps
-from pipelines.report.verdict import bounds, classes, evidence, shard_effect, thumbnails, verdict
+from pipelines.report.verdict import bounds, classes, evidence, thumbnails, verdict
 from pipelines.run.folder import RunFolder
 from pipelines.run.points import Point
 from pipelines.run.registration import lines_of
@@ -182,7 +182,6 @@ def _data(run: FinishedRun) -> model.DataPart:
     rules = splits[run.config.seeds[0]].rules
     counts = {} if rules is None else rules.shards
     shards = {name: model.ShardsRead(read=few, of=of) for name, (few, of) in counts.items()}
-    effect = shard_effect(run) if shards else None
     return model.DataPart(
         source="; ".join(source.describe() for source in run.config.data.sources.values()),
         roles=seeds[0].roles,
@@ -191,7 +190,6 @@ def _data(run: FinishedRun) -> model.DataPart:
         remarks=remarks(run),
         per_seed=tuple(seeds) if len(seeds) > 1 else (),
         shards=shards,
-        design_effect=None if effect is None else round(effect, 3),
     )
 
 

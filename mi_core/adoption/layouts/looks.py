@@ -217,7 +217,7 @@ def attention(known: Known, backbone: nn.Module, name: str, positions: torch.Ten
     Raises:
         ConfigError: the file is known to have another number, or nobody says whether it has 6 or 12.
     """
-    heads = _attention_heads(backbone)
+    heads = next((one.num_heads for one in backbone.modules() if isinstance(one, nn.MultiheadAttention)), None)
     if heads is None:
         return None
     width = int(backbone.width)  # type: ignore[arg-type]
@@ -236,10 +236,6 @@ def attention(known: Known, backbone: nn.Module, name: str, positions: torch.Ten
             f"or 12 (MoCo v3): write checkpoint:deit-s{slash}{patch} or checkpoint:moco-vit-s{slash}{patch}"
         )
     return f"{heads} attention heads, as {by if stated is not None else name or 'the backbone'} has"
-
-
-def _attention_heads(backbone: nn.Module) -> int | None:
-    return next((module.num_heads for module in backbone.modules() if isinstance(module, nn.MultiheadAttention)), None)
 
 
 def _moco_positions(positions: torch.Tensor, registers: int) -> bool:

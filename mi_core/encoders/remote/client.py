@@ -314,12 +314,9 @@ class Redaction:
 
     def hide(self, text: str) -> str:
         """The text with `HIDDEN` for every secret."""
-        if self._encoded is not None:
-            text = _RUN.sub(self._hide_run, text)
+        if (encoded := self._encoded) is not None:
+            text = _RUN.sub(lambda run: HIDDEN if encoded.search(run[0]) else run[0], text)
         return text if self._plain is None else self._plain.sub(HIDDEN, text)
-
-    def _hide_run(self, run: re.Match[str]) -> str:
-        return HIDDEN if self._encoded is not None and self._encoded.search(run[0]) else run[0]
 
 
 def _any(patterns: Iterable[str]) -> re.Pattern[str] | None:

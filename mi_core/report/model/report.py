@@ -145,7 +145,6 @@ class DataPart:
     remarks: tuple[Remark, ...] = ()
     per_seed: tuple[SeedData, ...] = ()
     shards: Mapping[str, ShardsRead] = field(default_factory=dict)
-    design_effect: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

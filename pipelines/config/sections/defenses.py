@@ -92,7 +92,8 @@ def with_defenses(config: Mapping[str, Any]) -> dict[str, Any]:
     inferences = _on_others(each_inference(config.get("attribute_inference") or ()), made)
     attacked = {one["target"] for one in (*attacks, *inferences)}
     named = attacked | {one["reference"] for one in attacks}
-    defensible = [name for name, settings in encoders.items() if name in named and _is_defensible(settings)]
+    plain = {name for name, one in encoders.items() if kind_of(one) is TrainedConfig and one.get("half") is None}
+    defensible = [name for name in encoders if name in named & plain]
     if not defensible:
         raise ValueError("defenses: no attacked encoder is trained here")
     spelled |= {"encoders": dict(encoders), "attacks": list(attacks), "attribute_inference": list(inferences)}
@@ -127,11 +128,6 @@ def _on_others(entries: Sequence[Mapping[str, Any]], made: Collection[str]) -> l
     """Attacks or inferences with their targets, without those on defended encoders."""
     with_target = [{"target": "target", **one} for one in entries]
     return [one for one in with_target if one["target"] not in made]
-
-
-def _is_defensible(settings: Mapping[str, Any]) -> bool:
-    """Tell whether an entry can defend an encoder: one that is trained here, without halves and without a defense."""
-    return kind_of(settings) is TrainedConfig and settings.get("half") is None
 
 
 def _entry(place: str, entry: Any) -> DefenseConfig:
