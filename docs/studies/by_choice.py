@@ -66,8 +66,10 @@ class Pool:
     look: Scores
 
     @classmethod
-    def of(cls, images: torch.Tensor, recipe: SimCLRAugmentation, stranger: Encoder, output: str = "backbone") -> Pool:
-        """Train the references.
+    def with_references(
+        cls, images: torch.Tensor, recipe: SimCLRAugmentation, stranger: Encoder, output: str = "backbone"
+    ) -> Pool:
+        """The pool of some images; its references are trained here.
 
         Args:
             images: of the pool.
@@ -122,7 +124,7 @@ def cells_of_cifar10(result: Result, cells: Callable[..., None], draws: int) -> 
     good = published(56)
     weak = trained(small("simclr", 2), images[:2000], WIDE)[2]
     targets = {"dead": untrained(good, 0), "weak": weak, "good": good}
-    pool, every = Pool.of(test, WIDE, published(20)), np.arange(len(test))
+    pool, every = Pool.with_references(test, WIDE, published(20)), np.arange(len(test))
     scores = {name: consistency(one, test) for name, one in targets.items()}
     streams = pixel_streams("audit", 0, "probe", test[:256])
     fresh = {"dead": untrained(good, 1), "weak": None, "good": untrained(good, 1)}
@@ -135,7 +137,7 @@ def cells_of_cifar10(result: Result, cells: Callable[..., None], draws: int) -> 
     cells("unused", "ResNet-56", pool, scores["good"], 500, [every, every], tastes)
 
     audited, name = torch.cat([images[:400], images[2000:2800]]), "ResNet-8, supervised"
-    pool, strangers = Pool.of(audited, CROPS, published(20)), np.arange(400, 1200)
+    pool, strangers = Pool.with_references(audited, CROPS, published(20)), np.arange(400, 1200)
     target = trained(small("supervised", 100), images[:400], CROPS, classes=classes[:400].tolist())[100]
     found = consistency(target, audited, CROPS)
     cells("used", name, pool, found, 300, [np.arange(400), strangers], [("taste", 0.0), ("taste", 0.25)])
@@ -170,14 +172,14 @@ def main(path: str, draws: int = DRAWS, cell: int = CELL, part: str = "") -> Non
     target, stranger = (trained(how, sheets[start : start + 440], DIGITS)[400] for start in (0, 440))
     kept, others = torch.cat([sheets[:440], sheets[880:]]), np.arange(440, 1357)
     name, output = "digits, projection", "projection"
-    pool, found = Pool.of(kept, DIGITS, stranger, output), consistency(target, kept, DIGITS, output=output)
+    pool, found = Pool.with_references(kept, DIGITS, stranger, output), consistency(target, kept, DIGITS, output=output)
     mild = [*(("look", tau) for tau in (0.0, 0.1, 0.25, 0.5)), ("taste", 0.25), ("taste", 0.5)]
     cells("used", name, pool, found, 300, [np.arange(440), others], mild)
     cells("unused", name, pool, found, 300, [others, others], [("look", 0.5), ("taste", 1.0), ("taste", 2.0)])
     if part:
         return
 
-    name, pool = "digits, SimCLR", Pool.of(kept, DIGITS, stranger)
+    name, pool = "digits, SimCLR", Pool.with_references(kept, DIGITS, stranger)
     found = consistency(target, kept, DIGITS)
     looks = [*(("look", tau) for tau in (0.0, 0.25, 0.5, 1.0)), ("taste", 0.5)]
     cells("used", name, pool, found, 300, [np.arange(440), others], looks)

@@ -129,7 +129,7 @@ def run(
                 elif stage == "report":
                     for _, place in runs:
                         registration.write_down(place, LOOK, {"command": command})
-                    whole, *swept = [FinishedRun.of(*one, planned) for one in runs]
+                    whole, *swept = [FinishedRun.from_plans(*one, planned) for one in runs]
                     mapped(report.run, [(one,) for one in swept], "points", "reports of sweeps")
                     with step("tables and figures"):
                         report.run(whole, points(config, folder))

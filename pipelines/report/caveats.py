@@ -30,7 +30,7 @@ def caveats(run: FinishedRun) -> list[str]:
     """The warnings to a reader of the report, the most serious first, in the words of caveats.j2."""
     config, splits = run.config, Splits.load(run.first.path)
     shards = {} if splits.rules is None else splits.rules.shards
-    results = [(task, result_of(task)) for task in run.tasks()]
+    results, noisy = [(task, result_of(task)) for task in run.tasks()], _noisy(run)
     told = sections(
         "pipelines/report/caveats.j2",
         config=config,
@@ -48,7 +48,7 @@ def caveats(run: FinishedRun) -> list[str]:
         faults_of_lists=faults_of_lists(splits),
         fitted_on_target=any(run.threat.roles_fitted_on_target(attack) for attack in config.attacks),
         fitted_on_noise=any(
-            _noisy(run) & {*run.threat.reference_roles(attack), *population_roles(attack)} for attack in config.attacks
+            noisy & {*run.threat.reference_roles(attack), *population_roles(attack)} for attack in config.attacks
         ),
         uncontrolled=[
             f"{task.judge.attack.attack} on {task.target_output}: {result.control_not_applicable}"

@@ -20,7 +20,7 @@ from mi_core.report.model.as_json import given_values, part_as_json, part_from_j
 from mi_core.report.model.attacks import EncoderPart, PooledRow
 from mi_core.report.model.report import Report, report_from_json
 from mi_core.report.words.numbers import DAGGER, count, estimate, percent
-from mi_core.report.words.sentences import checks, say, share_found, sides_by
+from mi_core.report.words.sentences import capital, checks, say, share_found, sides_by
 from mi_core.report.words.wording import TITLES
 from pipelines.config.roles import CANDIDATE_ROLES, KNOWN_ROLES, TARGET_ROLES
 from pipelines.errors import UserError
@@ -224,8 +224,7 @@ def table(found: Mapping[str, Any]) -> RenderableType:
             _table(f"AUC {where}", "attack", named, lambda entry: _estimate(entry["auc"]), difference=_difference)
         )
         if any("tpr" in row.get(side, {}) for row in rows for side in SIDES):
-            title = f"{share_found(FPR, sides)} {where}"
-            title = title[0].upper() + title[1:]
+            title = capital(f"{share_found(FPR, sides)} {where}")
             parts.append(
                 _table(title, "attack", named, lambda entry: _estimate(entry["tpr"]) if "tpr" in entry else None)
             )

@@ -29,8 +29,8 @@ class FinishedRun:
         return cls(config, folder, tuple(plan_of(config, folder.seed(seed)) for seed in config.seeds))
 
     @classmethod
-    def of(cls, config: RunConfig, folder: RunFolder, planned: Sequence[Planned]) -> FinishedRun:
-        """The run in a folder with its plans, which are among some."""
+    def from_plans(cls, config: RunConfig, folder: RunFolder, planned: Sequence[Planned]) -> FinishedRun:
+        """The run in a folder, whose plans are among those of several runs."""
         places = [folder.seed(seed) for seed in config.seeds]
         return cls(config, folder, tuple(one for one in planned if one.folder in places))
 

@@ -21,7 +21,6 @@ from mi_core.report.words.sentences import say
 from mi_core.validity.sets.forgetting import KEPT, TOLERANCE, Forgetting, forgetting
 from mi_core.validity.sets.kept import Scored
 from pipelines.attack.results import Task, result_of, settings_of, tasks
-from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.attacks import AttackConfig
 from pipelines.data.draw.parts import audited_overlap
 from pipelines.data.plans import plan_of
@@ -103,9 +102,8 @@ def _judge(first: _Side, second: _Side, third: _Side | None, tolerance: float, k
         for name, mine in first.others.items()
         if name in second.others and name in unseen.others and (third or second.others[name][0].judge.references)
     }
-    overlap = audited_overlap(
-        first.config.data, first.config.seeds, first.tasks[0].folder, ThreatModel(first.config).audited_roles
-    )
+    config = first.threat.config
+    overlap = audited_overlap(config.data, config.seeds, first.tasks[0].folder, first.threat.audited_roles)
     judged = forgetting(found, others, name=first.name, overlap=overlap, tolerance=tolerance, kept=kept)
     judge, member = first.tasks[0].judge, found[0].member
     never = third.encoder if third else " and ".join(second.tasks[0].judge.references)
@@ -113,7 +111,7 @@ def _judge(first: _Side, second: _Side, third: _Side | None, tolerance: float, k
         "found": judged.as_json(),
         "attack": judge.attack.attack,
         "output": judge.output,
-        "seeds": list(first.config.seeds),
+        "seeds": list(config.seeds),
         "images": int(member.sum()),
         "controls": int((~member).sum()),
         "before": first.identity,
@@ -166,7 +164,7 @@ class _Side:
 
     run: str
     encoder: str
-    config: RunConfig
+    threat: ThreatModel
     report: dict[str, Any]
     tasks: tuple[Task, ...]
     others: dict[str, tuple[Task, ...]]
@@ -187,17 +185,18 @@ class _Side:
         if fault := fault_of(report) if report else "is missing":
             raise UserError(f"{run}/{REPORT} {fault}; write it with encoder-audit report {run}")
         config = load(f"{folder.path}/{CONFIG}")
-        primary = config.attacks[config.validity.attack]
+        threat = ThreatModel(config)
+        primary = threat.primary
         encoder = encoder or primary.target
         same = primary.model_copy(update={"target": encoder})
         if same not in config.attacks:
             known = [one.target for one in config.attacks if one == primary.model_copy(update={"target": one.target})]
             raise UserError(f"{run} has no {primary.attack} on {encoder!r}; it has it on {', '.join(known)}")
-        last = ThreatModel(config).attacked_epochs(encoder)[-1]
+        last = threat.attacked_epochs(encoder)[-1]
         every = [task for seed in config.seeds for task in tasks(plan_of(config, folder.seed(seed)))]
         here = [task for task in every if task.judge.attack.target == encoder and task.judge.epoch == last]
         by_name = grouped(here, lambda task: _name(task, config.attacks))
-        primary_is = config.attacks.index(same), ThreatModel(config).primary_output
+        primary_is = config.attacks.index(same), threat.primary_output
         chosen = next(mine for mine in by_name.values() if (mine[0].judge.position, mine[0].judge.output) == primary_is)
         for task in chosen:
             if (reason := result_of(task).not_applicable) is not None:
@@ -207,12 +206,12 @@ class _Side:
             for name, mine in by_name.items()
             if mine is not chosen and all(result_of(task).not_applicable is None for task in mine)
         }
-        return cls(run, encoder, config, report, tuple(chosen), others)
+        return cls(run, encoder, threat, report, tuple(chosen), others)
 
     @property
     def name(self) -> str:
         """Of the primary attack, as others are named."""
-        return _name(self.tasks[0], self.config.attacks)
+        return _name(self.tasks[0], self.threat.config.attacks)
 
     @property
     def encoder_entry(self) -> Any:
@@ -228,11 +227,11 @@ class _Side:
     def conditions(self) -> dict[str, Any]:
         """The conditions that scores depend on besides the encoder, by the words for them."""
         return {
-            "seeds": self.config.seeds,
+            "seeds": self.threat.config.seeds,
             "attack": self.tasks[0].judge.attack.model_copy(update={"target": "", "reference": ""}),
-            "queries": self.config.queries,
-            "output": ThreatModel(self.config).primary_output,
-            "images": [self.report["data"]["roles"][role] for role in ThreatModel(self.config).audited_roles],
+            "queries": self.threat.config.queries,
+            "output": self.threat.primary_output,
+            "images": [self.report["data"]["roles"][role] for role in self.threat.audited_roles],
         }
 
 
@@ -246,15 +245,15 @@ def _name(task: Task, attacks: Sequence[AttackConfig]) -> str:
 
 def _check_unseen(third: _Side) -> None:
     """Refuse an encoder as one that never saw the images where its run trained it on them."""
-    roles = third.config.data.roles
+    roles = third.threat.roles
 
     def with_above(role: str) -> set[str]:
         return {role} | (with_above(roles[role].source_name) if roles[role].source_name in roles else set())
 
-    trained = ThreatModel(third.config).members_of(third.encoder)
+    trained = third.threat.members_of(third.encoder)
     seen = [
         role
-        for role in ThreatModel(third.config).audited_roles
+        for role in third.threat.audited_roles
         if any(role in with_above(one) or one in with_above(role) for one in trained)
     ]
     if seen:
