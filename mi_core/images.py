@@ -209,8 +209,10 @@ def _picture(pixels: Pixels) -> Image.Image:
 
 
 def thumbnail(pixels: Pixels) -> bytes:
-    """A PNG file of an image (C, H, W) with one or three channels, its sides at most 64 pixels."""
-    return encode_png(shrunk(pixels, 64))
+    """A WebP file of an image (C, H, W) with one or three channels, its sides at most 48 pixels."""
+    buffer = io.BytesIO()
+    Image.fromarray(shrunk(pixels, 48)).save(buffer, "WEBP", quality=85)
+    return buffer.getvalue()
 
 
 def _plain_jpeg(data: bytes, decoder: Decoder) -> Pixels | None:

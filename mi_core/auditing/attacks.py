@@ -21,7 +21,7 @@ from mi_core.auditing.questions import plain_value
 from mi_core.auditing.reading import Samples
 from mi_core.checks import ConfigError, check_choice
 from mi_core.features import Measure
-from mi_core.metrics.delong import auc
+from mi_core.metrics.delong import auc, auc_difference
 from mi_core.records import BoolArray, Estimate, Features, FloatArray, LabelledFeatures
 from mi_core.validity.blind import blind_scores, semantic_scores, telling
 from mi_core.validity.bound import auc_limits
@@ -156,6 +156,7 @@ class JudgedScores:
 
     Args:
         attack: that scored them.
+        judged: (N,) which of all images these are.
         member: (J,) which are candidates; seen: (J,) which the classifiers saw.
         score: (J,) on the target.
         statistic: (J,) the one number that it reads; None: it reads several.
@@ -165,6 +166,7 @@ class JudgedScores:
     """
 
     attack: AuditAttack
+    judged: BoolArray
     member: BoolArray
     seen: BoolArray
     score: FloatArray
@@ -178,6 +180,14 @@ class JudgedScores:
         """The AUC with two limits, on images that the classifiers saw."""
         groups = None if self.groups is None else self.groups[self.seen]
         return auc_limits(self.score[self.seen], self.member[self.seen], groups)
+
+    def difference_from(self, first: JudgedScores) -> Estimate:
+        """Its AUC minus that of the attack of the verdict, paired over the images that both judge."""
+        mine, theirs = (np.flatnonzero(one.judged)[one.seen] for one in (self, first))
+        _, here, there = np.intersect1d(mine, theirs, assume_unique=True, return_indices=True)
+        groups = None if self.groups is None else self.groups[self.seen][here]
+        scores = self.score[self.seen][here], first.score[first.seen][there]
+        return auc_difference(*scores, self.member[self.seen][here], groups)
 
     def validity(self, blind: FloatArray | None = None, semantic: FloatArray | None = None, **settled: Any) -> Validity:
         """What a verdict on it rests on; ``blind`` and ``semantic`` as in `Scores`, other arguments are its fields."""
@@ -285,6 +295,7 @@ class _Scorer:
         judged, features, control = self.judged, self.features["target"], self.control
         return JudgedScores(
             attack=self.attack,
+            judged=judged,
             member=self.candidate[judged],
             seen=seen[judged],
             score=self.target[judged],

@@ -155,8 +155,8 @@ class Found:
 
     def _thumbnails(self) -> dict[str, bytes]:
         answers = () if self._report.evidence is None else self._report.evidence.samples
-        shown = {row.id for of_seed in answers for row in of_seed.top}
-        decoder = replace(self._samples.decoder, image_size=64, fit=None, resize=None)
+        shown = {row.id for of_seed in answers for row in of_seed.top + of_seed.lowest}
+        decoder = replace(self._samples.decoder, image_size=48, fit=None, resize=None)
         items = dict(zip(self._samples.ids, self._samples.items, strict=True))
         return {name: thumbnail(decode(items[name].data(), decoder)) for name in items if name in shown}
 

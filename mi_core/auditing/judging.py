@@ -116,10 +116,13 @@ def _evidence(measured: Measured, verdict: VerdictPart, planned: int) -> tuple[E
     share, _ = single[0].result.best_share
     answers = answers_of(scores.calibrated, member, share, fdr=fdr, seed=seed)
     ids = measured.samples.ids  # candidates first
-    top = [
-        TopSample(id=ids[row], shard=CANDIDATES, **{name: float(getattr(answers, name)[row]) for name in NUMBERS})
-        for row in answers.order[: build.TOP].tolist()
-    ]
+    most, least = (
+        [
+            TopSample(id=ids[row], shard=CANDIDATES, **{name: float(getattr(answers, name)[row]) for name in NUMBERS})
+            for row in order[: build.TOP].tolist()
+        ]
+        for order in (answers.order, answers.order[::-1])
+    )
     told = build.sample_answers(
         single[0],
         candidates=counts[0],
@@ -127,7 +130,8 @@ def _evidence(measured: Measured, verdict: VerdictPart, planned: int) -> tuple[E
         flagged=int(answers.flagged.sum()),
         fdr=fdr,
         file="the table of the result",
-        top=top,
+        top=most,
+        lowest=least,
     )
     return replace(shown, samples=(told,)), answers
 
@@ -154,6 +158,7 @@ def _attacks(measured: Measured) -> Iterator[AttackResult]:
             queries=AttackQueries(per_sample=each, attack_training=each * trained, evaluation=each * len(one.score)),
             seconds=0.0,
             primary=not number,
+            difference=one.difference_from(scores.first) if number else None,
         )
 
 

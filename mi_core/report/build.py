@@ -43,7 +43,7 @@ from mi_core.validity.sets.dataset import DatasetTest, Needed, dataset_test, one
 from mi_core.validity.sets.share import LeastShare, least_share
 from mi_core.validity.verdict import CHOICE, GROUPS_DIFFER, Validity, cauchy_combination, holm, judge_pooled
 
-TOP = 12  # candidates shown in a report
+TOP = 48  # candidates of either end shown in a report
 _RATED = ("accuracy", "precision", "recall")  # what takes to know who is a member
 _Groups = npt.NDArray[np.int64] | None
 _IDENTITY = attrgetter("attack", "target", "output", "reference", "settings")  # what tests of one attack share
@@ -239,6 +239,7 @@ def sample_answers(
     grouped: bool = False,
     file: str,
     top: Iterable[TopSample],
+    lowest: Iterable[TopSample],
 ) -> SampleAnswers:
     """Answers for single candidates in one seed.
 
@@ -248,7 +249,7 @@ def sample_answers(
         fdr: expected share of wrongly flagged ones among the flagged.
         grouped: whether each group of controls counts once.
         file: of all answers.
-        top: the first ones.
+        top, lowest: the most and the least suspicious ones, each the most telling first.
     """
     share, is_bound = test.result.best_share
     least = least_flags(controls, candidates, fdr)
@@ -265,6 +266,7 @@ def sample_answers(
         grouped=grouped,
         file=file,
         top=tuple(top),
+        lowest=tuple(lowest),
     )
 
 

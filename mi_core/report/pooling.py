@@ -25,7 +25,7 @@ IDENTITY = ("attack", "target", "shadow", "output", "reference", "settings", "ep
 """Fields that results of one attack have in common over seeds."""
 INFERRED = ("attribute", "target", "output", "settings", "epoch")
 """The same of an inference."""
-_ESTIMATES = ("accuracy", "precision", "recall", "auc")
+_ESTIMATES = ("accuracy", "precision", "recall", "auc", "difference")
 _T = TypeVar("_T")
 _Key = TypeVar("_Key")
 _Result = TypeVar("_Result", AttackResult, InferenceResult)

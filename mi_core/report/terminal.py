@@ -167,6 +167,8 @@ def _attacks(rows: Sequence[PooledRow], sides: Sides) -> list[RenderableType]:
             name = Text(row.attack, style="bold" if row is lead else "")
             if several[row.attack] > 1:
                 name.append(f"\n  {row.settings or say('known', row)}", style="dim")
+            if row.difference is not None:
+                name.append(f"\n  {estimate(row.difference)} to the primary", style="dim")
             numbers = [
                 *(estimate(getattr(row, part)) for part in (*rated, "auc")),
                 *("" if entry is None else rate_or_share(entry, sides) for entry in rates),

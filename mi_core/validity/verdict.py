@@ -136,15 +136,27 @@ class Validity:
         return {name: p for name, p in zip(checks, corrected, strict=True) if p <= TAIL}
 
     @property
+    def _largest(self) -> tuple[str, float]:
+        """What could hide the largest difference by choice, and the upper bound of its AUC."""
+        resolved = 0.5 + max((one.high - one.low) / 2 for one in self.checks.values())
+        bounds = {name: one.high for name, one in self.checks.items()} | {RESOLUTION: min(1.0, resolved)}
+        return max(bounds.items(), key=lambda item: item[1])
+
+    @property
+    def needed_auc(self) -> float | None:
+        """What the lower bound of the attack's AUC has to reach by choice for the factor; None: there is no check."""
+        if not self.checks:
+            return None
+        return float(ndtr(self.factor * ndtri(self._largest[1])))
+
+    @property
     def robustness(self) -> Robustness | None:
         """How far the attack is above the checks; None without any."""
         checks = self.checks
         if not checks:
             return None
-        resolved = 0.5 + max((one.high - one.low) / 2 for one in checks.values())
-        bounds = {name: one.high for name, one in checks.items()} | {RESOLUTION: min(1.0, resolved)}
-        check = max(bounds, key=lambda name: bounds[name])
-        most = effect_size(bounds[check])
+        check, bound = self._largest
+        most = effect_size(bound)
         at_least = effect_size(self.attack_auc.low) / most if math.isfinite(most) else 0.0
         largest = max(checks.values(), key=lambda one: one.value)
         over = [

@@ -68,6 +68,7 @@ def answer_candidates(task: Task, test: SeedTest, fdr: float) -> SampleAnswers:
     by_score = _ByScore(score, {name: getattr(found, name)[rows] for name in columns})
     parts = over_parts(_write, parts_of(task), folder, column, by_score, title="answers for single candidates")
     highest = pa.concat_tables([one.highest for one in parts]).sort_by([("score", "descending"), ("id", "ascending")])
+    lowest = pa.concat_tables([one.lowest for one in parts]).sort_by([("score", "ascending"), ("id", "descending")])
     flagged = sum(one.flagged for one in parts)
     buffer = io.StringIO()
     listed = csv.writer(buffer, lineterminator="\n")
@@ -83,11 +84,16 @@ def answer_candidates(task: Task, test: SeedTest, fdr: float) -> SampleAnswers:
         fdr=fdr,
         grouped=groups is not None,
         file=samples_folder(folder).removeprefix(f"{folder.path.rpartition('/')[0]}/"),
-        top=[
-            TopSample(id=row["id"], shard=row["item"], **{name: float(row[name]) for name in NUMBERS})
-            for row in highest.slice(0, TOP).to_pylist()
-        ],
+        top=_told(highest),
+        lowest=_told(lowest),
     )
+
+
+def _told(rows: pa.Table) -> list[TopSample]:
+    return [
+        TopSample(id=row["id"], shard=row["item"], **{name: float(row[name]) for name in NUMBERS})
+        for row in rows.slice(0, TOP).to_pylist()
+    ]
 
 
 @dataclass(frozen=True)
@@ -105,11 +111,12 @@ class _ByScore:
 
 @dataclass(frozen=True)
 class _Written:
-    """The outcome of writing some parts: numbers of candidates and flagged ones, and the highest scores in order."""
+    """The outcome of writing some parts: numbers of candidates and flagged ones, and the scores at both ends."""
 
     candidates: int
     flagged: int
     highest: pa.Table
+    lowest: pa.Table
 
 
 def _write(paths: Sequence[str], folder: SeedFolder, column: str, by_score: _ByScore) -> _Written:
@@ -122,9 +129,10 @@ def _write(paths: Sequence[str], folder: SeedFolder, column: str, by_score: _ByS
         answers = pa.table({"id": table["id"], "item": table["item"], "score": scores, **by_score.at(scores)})
         _write_changed(_path_beside(folder, path), storage.table_bytes(answers))
         flagged = int(pc.sum(answers["flagged"]).as_py() or 0)
-        found.append(_Written(len(answers), flagged, answers.slice(0, max(TOP, min(flagged, LISTED)))))
-    highest = pa.concat_tables([one.highest for one in found])
-    return _Written(sum(one.candidates for one in found), sum(one.flagged for one in found), highest)
+        highest, lowest = answers.slice(0, max(TOP, min(flagged, LISTED))), answers.slice(max(0, len(answers) - TOP))
+        found.append(_Written(len(answers), flagged, highest, lowest))
+    highest, lowest = (pa.concat_tables([getattr(one, end) for one in found]) for end in ("highest", "lowest"))
+    return _Written(sum(one.candidates for one in found), sum(one.flagged for one in found), highest, lowest)
 
 
 def _path_beside(folder: SeedFolder, part: str) -> str:

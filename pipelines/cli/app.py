@@ -285,13 +285,26 @@ def _written(flags: Flags, path: str, replace: bool) -> str:
 
 @app.command(epilog=example("report runs/quickstart --open"))
 @with_flags
-def report(config: Config, start: Start, show: Open = False) -> None:
+def report(
+    config: Config,
+    start: Start,
+    show: Open = False,
+    csv: Annotated[
+        str | None, typer.Option("--csv", help="Write tables as CSV and figures as SVG and PDF.", metavar="FOLDER")
+    ] = None,
+) -> None:
     """Write report.json and report.html, after the earlier stages; with --open show a finished report at once."""
     page = current_report(config) if show and not (start.overrides or start.out or start.force) else None
     if page is not None:
         tell("report", page, show=show)
     else:
         _run(config, start, "report", show)
+    if csv is not None:
+        from pipelines.report.export import export
+
+        _, place = loaded_run(config, start.overrides, start.out)
+        written = export(storage.target(place), storage.target(csv))
+        output.print(f"{len(written)} files: {csv}", highlight=False, soft_wrap=True)
 
 
 for _command, _example in (

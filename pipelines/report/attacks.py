@@ -46,6 +46,7 @@ from pipelines.encoders.stored import describe
 from pipelines.files import storage
 from pipelines.plan.rules import ThreatModel
 from pipelines.report.finished import FinishedRun
+from pipelines.report.verdict import difference_from
 from pipelines.run.folder import SeedFolder
 
 TOP = 12  # samples named in the report
@@ -54,6 +55,7 @@ PROMISED = frozenset({"epsilon", "epsilon_rdp", "delta", "gamma"})
 
 def attack_results(run: FinishedRun) -> Iterator[AttackResult]:
     """The results of the attacks that apply."""
+    primaries = {task.judge.seed: task for task in run.primaries()}
     for task, result in run.applying():
         judge, attack = task.judge, task.judge.attack
         assert result.metrics is not None
@@ -70,6 +72,7 @@ def attack_results(run: FinishedRun) -> Iterator[AttackResult]:
             queries=result.queries,
             seconds=result.seconds,
             primary=judge.primary,
+            difference=difference_from(primaries.get(judge.seed), task),
         )
 
 

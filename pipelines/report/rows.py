@@ -19,7 +19,7 @@ from pipelines.files import storage
 from pipelines.run.folder import RunFolder
 from pipelines.run.points import Point
 
-_ESTIMATES = ("accuracy", "precision", "recall", "auc")
+_ESTIMATES = ("accuracy", "precision", "recall", "auc", "difference")
 _WORDS = ("attack", "target", "output", "reference", "shadow", "settings", "epoch")
 _INFERRED = ("accuracy", "majority")
 _KNOWLEDGE = ("distribution", "architecture", "algorithm")

@@ -69,7 +69,7 @@ from pipelines.tune.run import outcome
 
 MOST_REJECTED = 1000  # rejected samples listed in the report; all are counted
 VIEWED = 4  # images shown with their views
-_DRAWN = 1_000_000  # scores that a figure is drawn from, at most
+DRAWN = 1_000_000  # scores that a figure is drawn from, at most
 _Part = TypeVar("_Part")
 
 
@@ -256,7 +256,7 @@ def _scores(run: FinishedRun) -> Iterator[AttackScores]:
         if not task.judge.last or curve in drawn:
             continue
         drawn.add(curve)
-        table = judged_scores(task, ("score", "member", "statistic"), _DRAWN)
+        table = judged_scores(task, ("score", "member", "statistic"), DRAWN)
         statistic = np.asarray(table["statistic"]) if "statistic" in table.column_names else None
         threshold = None if result.metrics is None else result.metrics.threshold
         yield AttackScores(*curve, np.asarray(table["score"]), np.asarray(table["member"]), threshold, statistic)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from mi_core.images import thumbnail
-from mi_core.metrics.delong import design_effect
+from mi_core.metrics.delong import auc_difference, design_effect
 from mi_core.metrics.membership import ClassResult, by_class
 from mi_core.querying.sanity import fault_in_words
 from mi_core.records import Estimate
@@ -24,7 +24,7 @@ from pipelines.attack.blind import blind_path, groups_of, semantic_auc, telling_
 from pipelines.attack.candidates import answer_candidates, forget_samples
 from pipelines.attack.results import Task, result_of
 from pipelines.attack.score import ONE_PART
-from pipelines.attack.scores import groups_in, judged, rows_of, units_of
+from pipelines.attack.scores import MOST_JUDGED, groups_in, judged, rows_of, units_of
 from pipelines.config.roles import CALIBRATION_ROLE
 from pipelines.config.sections.data import DataConfig
 from pipelines.config.sections.encoders import DefendedConfig
@@ -40,6 +40,7 @@ from pipelines.run.ray_session import mapped_or_here
 from pipelines.run.registration import lines_of
 
 _BY_CLASS = 1_000_000  # samples of which results by class are computed
+_PAIRED = 1_000_000  # samples of which differences of attacks are computed
 
 
 def verdict(run: FinishedRun) -> VerdictPart | None:
@@ -113,17 +114,33 @@ def _lot_p_value(task: Task) -> float | None:
     return test.welch_p if test.permutation_p is None else test.permutation_p
 
 
-def counted_scores(task: Task) -> dict[str, np.ndarray]:
+def difference_from(primary: Task | None, task: Task) -> Estimate | None:
+    """The AUC of an attack minus that of the primary one, paired over the images that both score.
+
+    None: it is the primary one, or of an earlier checkpoint.
+    """
+    if primary is None or not task.judge.last or task == primary or result_of(primary).not_applicable is not None:
+        return None
+    mine, first = (counted_scores(one, ("id",), _PAIRED) for one in (task, primary))
+    _, here, there = np.intersect1d(mine["id"], first["id"], assume_unique=True, return_indices=True)
+    member, groups = mine["member"][here], mine.get("group")
+    if member.all() or not member.any():
+        return None
+    return auc_difference(mine["score"][here], first["score"][there], member, None if groups is None else groups[here])
+
+
+def counted_scores(task: Task, more: Sequence[str] = (), most: int = MOST_JUDGED) -> dict[str, np.ndarray]:
     """Scores of an attack on the images and groups that a verdict on it would rest on, by the columns' names.
 
-    By lot all images count. By choice those do that the classifiers saw, because bursts are known of these.
+    By lot all images count, or about ``most`` of them, with ``more`` columns. By choice those do that the classifiers
+    saw, because bursts are known of these.
     """
     if task.judge.by != LOT:
         paired = paired_scores(task)
         if min(paired["member"].sum(), (~paired["member"]).sum()) > 1:  # of few images it may have judged others
             groups = groups_of(task.folder, paired["id"].tolist())
             return ({} if groups is None else {"group": groups}) | paired
-    table = judged(task, ("score", "member", "group", "control"))
+    table = judged(task, ("score", "member", "group", "control", *more), most)
     return {name: np.asarray(table[name]) for name in table.column_names}
 
 
@@ -209,8 +226,8 @@ def classes(run: FinishedRun) -> tuple[ClassRow, ...]:
 
 
 def thumbnails(run: FinishedRun, answers: Sequence[SampleAnswers]) -> dict[str, bytes]:
-    """PNG files of the candidates that a report shows, by id; none where the images are gone."""
-    top = [row for of_seed in answers[:1] for row in of_seed.top]
+    """Small images of the candidates that a report shows, by id; none where the images are gone."""
+    top = [row for of_seed in answers[:1] for row in {one.id: one for one in of_seed.top + of_seed.lowest}.values()]
     if not top:
         return {}
     splits = Splits.load(run.first.path)
@@ -221,7 +238,7 @@ def thumbnails(run: FinishedRun, answers: Sequence[SampleAnswers]) -> dict[str, 
     ]
     try:
         if splits.count(run.audited) > ONE_PART:  # in tasks, where shards are long to read
-            read = mapped_or_here(_thumbnails, given, "shards", "images of the highest scores")
+            read = mapped_or_here(_thumbnails, given, "shards", "images of the contact sheet")
         else:
             read = [_thumbnails(*some) for some in given]
     except UserError:

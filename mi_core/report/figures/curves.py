@@ -14,7 +14,7 @@ import numpy as np
 from mi_core.records import Estimate, FloatArray
 from mi_core.report.contents import final_inferences, final_rows, is_numeric, places_of, pooled_rows, primary_row
 from mi_core.report.figures import drawing
-from mi_core.report.figures.drawing import Drawing, EmbeddingMap, blank, label_axes, level, svg
+from mi_core.report.figures.drawing import Drawing, EmbeddingMap, blank, label_axes, level
 from mi_core.report.model.attacks import InferenceRow, PooledRow, Sweep, SweepPoint
 from mi_core.report.model.report import Report
 from mi_core.report.pooling import grouped, series_names, series_of
@@ -77,7 +77,7 @@ def _targets(rows: Sequence[PooledRow], targets: Sequence[str]) -> Drawing:
     level(panel)
     label_axes(panel, "target", f"attack {measured}")
     title = f"Attacks by target, {rows[0].output} output"
-    return Drawing(svg(figure), title, f"Attack {measured} on {', '.join(targets)}: {told}.")
+    return Drawing(figure, title, f"Attack {measured} on {', '.join(targets)}: {told}.")
 
 
 def _against(rows: Sequence[PooledRow], values: Mapping[str, float], x: str, title: str, order: str) -> Drawing:
@@ -97,7 +97,7 @@ def _against(rows: Sequence[PooledRow], values: Mapping[str, float], x: str, tit
         panel.annotate(target, (value, low), fontsize=7.5, color=drawing.GREY, rotation=90, va="bottom", ha="right")
     panel.set_ylim(low, high)
     label_axes(panel, x, f"attack {measured}")
-    return Drawing(svg(figure), title, f"Attack {measured}, targets in the order of {order}: {'; '.join(told)}.")
+    return Drawing(figure, title, f"Attack {measured}, targets in the order of {order}: {'; '.join(told)}.")
 
 
 def sweep_figures(report: Report) -> dict[str, Drawing]:
@@ -175,7 +175,7 @@ def _sweep(sweep: Sweep, series: _Series, lead: PooledRow | None) -> Drawing:
         panels[-1].set_xticks(places, [point.label for point in points])
         panels[-1].minorticks_off()
     what = " and ".join(dict.fromkeys((measured, "AUC")))
-    return Drawing(svg(figure), f"Sweep of {x}", f"Attack {what} over {x}, first to last: {'; '.join(told)}.")
+    return Drawing(figure, f"Sweep of {x}", f"Attack {what} over {x}, first to last: {'; '.join(told)}.")
 
 
 def _utility_series(
@@ -225,7 +225,7 @@ def _against_queries(
     if spent is _to_fit:
         drawing.log_scale(panels[-1].xaxis)
     alt = f"Attack {measured} against {x}, fewest to most: {'; '.join(told)}."
-    return Drawing(svg(figure), f"What queries buy: sweep of {sweep}", alt)
+    return Drawing(figure, f"What queries buy: sweep of {sweep}", alt)
 
 
 def plane(embeddings: FloatArray, seed: int) -> FloatArray:
@@ -297,7 +297,7 @@ def _accuracies(rows: Sequence[InferenceRow]) -> Drawing:
     panel.set_ylim(-0.4, len(rows) - 0.3)
     label_axes(panel, "accuracy of attribute inference", "")
     told = [f"{called(row)} {rate(row.accuracy.value)}, guessing {rate(row.majority.value)}" for row in rows]
-    return Drawing(svg(figure), "Attributes inferred from embeddings", f"Accuracies: {'; '.join(told)}.")
+    return Drawing(figure, "Attributes inferred from embeddings", f"Accuracies: {'; '.join(told)}.")
 
 
 _Inferred = dict[str, list[tuple[float, InferenceRow]]]
@@ -324,7 +324,7 @@ def _inferred_sweep(sweep: Sweep, series: _Inferred) -> Drawing:
     label_axes(panel, x, "accuracy of attribute inference")
     if not is_numeric(sweep):
         panel.set_xticks(range(len(sweep.points)), [point.label for point in sweep.points], rotation=20)
-    return Drawing(svg(figure), f"Attribute inference, sweep of {x}", f"Over {x}, first to last: {'; '.join(told)}.")
+    return Drawing(figure, f"Attribute inference, sweep of {x}", f"Over {x}, first to last: {'; '.join(told)}.")
 
 
 def _map(one: EmbeddingMap) -> Drawing:
@@ -345,4 +345,4 @@ def _map(one: EmbeddingMap) -> Drawing:
         label_axes(panel, title, "")
     title = f"Embeddings of {one.target}, {one.output} output"
     alt = f"t-SNE of {count(len(one.points))} embeddings, coloured by class of the task and by {one.attribute}."
-    return Drawing(svg(figure), title, alt)
+    return Drawing(figure, title, alt)

@@ -14,7 +14,7 @@ from mi_core.records import Estimate
 from mi_core.report.contents import method_in_words
 from mi_core.report.defenses import front_of, known_as, loss_of, undefended
 from mi_core.report.figures import drawing
-from mi_core.report.figures.drawing import Drawing, blank, label_axes, level, svg
+from mi_core.report.figures.drawing import Drawing, blank, label_axes, level
 from mi_core.report.model.defenses import AttackPair, AttributePair, DefenseRow, Trial, TrialRow
 from mi_core.report.model.report import Report
 from mi_core.report.pooling import grouped
@@ -97,7 +97,7 @@ def _each(target: str, entries: Sequence[DefenseRow], part: str, y: str) -> Draw
     label_axes(panel, "defense", y)
     what = "Attacks" if part == "attacks" else "Attribute inference"
     title = f"{what} on {target} behind every defense"
-    return Drawing(svg(figure), title, f"{y} behind {', '.join(labels)}: {told}.")
+    return Drawing(figure, title, f"{y} behind {', '.join(labels)}: {told}.")
 
 
 def _tradeoff(target: str, entries: Sequence[DefenseRow]) -> Drawing:
@@ -117,7 +117,7 @@ def _tradeoff(target: str, entries: Sequence[DefenseRow]) -> Drawing:
     measure, (_, measured) = entries[0].utility[0], _measured(entries)
     label_axes(panel, f"utility lost ({measure.measure}, n {count(measure.clean.n)})", f"strongest attack's {measured}")
     title = f"What hiding the members of {target} costs"
-    return Drawing(svg(figure), title, f"Utility lost and {measured} of the strongest attack: {'; '.join(told)}.")
+    return Drawing(figure, title, f"Utility lost and {measured} of the strongest attack: {'; '.join(told)}.")
 
 
 def _against_epsilon(target: str, sampled: Sequence[Sequence[DefenseRow]]) -> Drawing:
@@ -148,9 +148,7 @@ def _against_epsilon(target: str, sampled: Sequence[Sequence[DefenseRow]]) -> Dr
     _, measured = _measured([entry for mine in sampled for entry in mine])
     panels[1].set_ylabel(f"strongest attack's {measured}", fontsize=9.5)
     title = f"Defenses of {target} by epsilon"
-    return Drawing(
-        svg(figure), title, f"Epsilon: utility lost and {measured} of the strongest attack. {'; '.join(told)}."
-    )
+    return Drawing(figure, title, f"Epsilon: utility lost and {measured} of the strongest attack. {'; '.join(told)}.")
 
 
 def tuning_figures(report: Report) -> dict[str, Drawing]:
@@ -181,7 +179,7 @@ def tuning_figures(report: Report) -> dict[str, Drawing]:
     label_axes(panel, f"utility lost ({search.measure})", f"upper end of the\n{leak}")
     told = ", ".join(f"{percent(round(loss, 3))} at {rate(most)}" for loss, most in zip(*_axes(front), strict=True))
     alt = f"Utility lost and upper end of the {leak}, where no other trial beats it: {told}. {say('search', search)}"
-    return {"tuning": Drawing(svg(figure), f"Utility against leak: {search.target}", alt)}
+    return {"tuning": Drawing(figure, f"Utility against leak: {search.target}", alt)}
 
 
 def _axes(rows: Sequence[Trial | TrialRow]) -> tuple[list[float], list[float]]:

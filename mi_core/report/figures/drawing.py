@@ -9,8 +9,9 @@ from __future__ import annotations
 import io
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from textwrap import fill
 from typing import Any
 from xml.etree import ElementTree
@@ -18,7 +19,9 @@ from xml.etree import ElementTree
 import numpy as np
 import numpy.typing as npt
 from matplotlib import rc_context
+from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
+from matplotlib.patches import Polygon, Rectangle
 from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
@@ -44,14 +47,13 @@ _LINES, _LINE = 4, 0.19  # lines of a legend that fit above a panel, and the inc
 
 @dataclass(frozen=True)
 class Drawing:
-    """One figure: the image, a title, and a text that says to those who cannot see it what it shows.
+    """One figure with a title, and a text that says to those who cannot see it what it shows.
 
     Args:
-        image: SVG, or PNG of photographs; title, alt: the words.
         photographs: it shows images of the data, whose colours must stay as they are in the dark.
     """
 
-    image: bytes
+    figure: Figure
     title: str
     alt: str
     photographs: bool = False
@@ -60,6 +62,32 @@ class Drawing:
     def suffix(self) -> str:
         """Of a file with the image."""
         return ".png" if self.photographs else ".svg"
+
+    @cached_property
+    def image(self) -> bytes:
+        """SVG, or PNG of photographs: the same bytes for the same content."""
+        return saved(self.figure, format="png", metadata={"Software": None}) if self.photographs else svg(self.figure)
+
+    @property
+    def pdf(self) -> bytes:
+        """The same as PDF."""
+        return saved(self.figure, format="pdf", metadata={"CreationDate": None})
+
+    def points(self) -> Iterator[tuple[int, str, float, float]]:
+        """What is drawn: panel from 0 on, series, x and y; of a bar its left end and height."""
+        for number, panel in enumerate(self.figure.axes):
+            drawn: list[tuple[Any, Any]] = [(line, line.get_xydata()) for line in panel.lines]
+            drawn += [(bar, [(bar.get_x(), bar.get_height())]) for bar in panel.patches if isinstance(bar, Rectangle)]
+            drawn += [(area, area.get_xy()) for area in panel.patches if isinstance(area, Polygon)]
+            for many in panel.collections:
+                places = np.asarray(many.get_offsets() if isinstance(many, PathCollection) else ())
+                drawn += [(many, path.vertices) for path in many.get_paths()] if not len(places) else [(many, places)]
+            names = {bar: bars for bars in panel.containers for bar in bars.get_children()}
+            for artist, places in drawn:
+                whole = names.get(artist, artist)
+                labels = [str(one.get_label()) for one in (whole, *getattr(whole, "patches", ())[:1])]
+                name = next((label for label in labels if not label.startswith("_")), "")
+                yield from ((number, name, float(x), float(y)) for x, y in places)
 
 
 def blank(height: float = HEIGHT, rows: int = 1) -> tuple[Figure, list[Any]]:

@@ -21,7 +21,7 @@ from mi_core.report.contents import epoch_of, pooled_rows, primary_row
 from mi_core.report.figures import drawing
 from mi_core.report.figures.curves import attribute_figures, comparison_figures, sweep_figures
 from mi_core.report.figures.defense_figures import defense_figures, tuning_figures
-from mi_core.report.figures.drawing import AttackScores, Drawing, FigureData, ViewGrid, blank, label_axes, level, svg
+from mi_core.report.figures.drawing import AttackScores, Drawing, FigureData, ViewGrid, blank, label_axes, level
 from mi_core.report.model.attacks import PooledRow
 from mi_core.report.model.report import Report
 from mi_core.report.pooling import grouped, series_names, series_of
@@ -120,7 +120,7 @@ def _roc(series: Mapping[str, Sequence[AttackScores]], colours: Mapping[str, str
     near = f"{shares[1].capitalize()} near {percent(shown)} false positives"
     found = near if sides.known else f"Share of {sides.inside} above about {percent(1 - shown)} of {sides.outside}"
     alt = f"ROC curves on logarithmic axes ({lines}). {found}: {', '.join(told)}."
-    return Drawing(svg(figure), title, alt)
+    return Drawing(figure, title, alt)
 
 
 @dataclass
@@ -202,7 +202,7 @@ def _histogram(shown: _Histogram, sides: Sides) -> Drawing:
         f"{plain(float(np.median(score[~member])))} for {sides.outside}"
     )
     same = f" {'; '.join(shown.same)}." if shown.same else ""
-    return Drawing(svg(figure), title, f"Histogram. The median is {medians}; outer bins collect the tails.{same}")
+    return Drawing(figure, title, f"Histogram. The median is {medians}; outer bins collect the tails.{same}")
 
 
 def _loss(data: FigureData) -> Drawing:
@@ -215,7 +215,7 @@ def _loss(data: FigureData) -> Drawing:
         told.append(f"{encoder} ends at {plain(np.mean([curve.loss[-1] for curve in mine]))}")
     label_axes(panel, "epoch", "pre-training loss")
     alt = f"Pre-training loss against the epoch: {', '.join(told)}."
-    return Drawing(svg(figure), f"Pre-training loss, {_seeds(data.losses)}", alt)
+    return Drawing(figure, f"Pre-training loss, {_seeds(data.losses)}", alt)
 
 
 def _curve_rows(report: Report) -> list[list[PooledRow]]:
@@ -262,7 +262,7 @@ def _early_stopping(report: Report, rows: Sequence[PooledRow]) -> Drawing:
     if len(epochs) <= 8:  # more would run into each other
         panels[-1].set_xticks(epochs)
     alt = f"Attack AUC on the {output} output against the epoch, first to last checkpoint: {', '.join(told)}."
-    return Drawing(svg(figure), f"Stopping earlier: attack and utility of {target} by epoch, {output} output", alt)
+    return Drawing(figure, f"Stopping earlier: attack and utility of {target} by epoch, {output} output", alt)
 
 
 def view_grid(grid: ViewGrid) -> Drawing:
@@ -282,5 +282,4 @@ def view_grid(grid: ViewGrid) -> Drawing:
             pixels = shown.transpose(1, 2, 0)
             panel.imshow(pixels.repeat(3, axis=2) if pixels.shape[2] == 1 else pixels, interpolation="nearest")
     alt = f"{count} candidate images, one per row, and right of each {views} views of it."
-    image = drawing.saved(figure, format="png", metadata={"Software": None})  # the same bytes for the same content
-    return Drawing(image, "Images and the views that the encoder receives", alt, photographs=True)
+    return Drawing(figure, "Images and the views that the encoder receives", alt, photographs=True)

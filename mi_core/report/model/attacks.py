@@ -124,7 +124,11 @@ class AttackQueries:
 
 @dataclass(frozen=True, kw_only=True)
 class AttackRow:
-    """What an attack reached on one output of one checkpoint."""
+    """What an attack reached on one output of one checkpoint.
+
+    Args:
+        difference: its AUC minus that of the primary attack, paired: both score the same images.
+    """
 
     attack: str
     target: str
@@ -141,6 +145,7 @@ class AttackRow:
     precision: Estimate | None = None
     recall: Estimate | None = None
     auc: Estimate
+    difference: Estimate | None = None
     tpr_at_fpr: Mapping[str, Estimate]
     queries: AttackQueries | None = None
     seconds: float | None = None

@@ -183,7 +183,7 @@ class TopSample:
 
 @dataclass(frozen=True, kw_only=True)
 class SampleAnswers:
-    """Answers for single candidates in one seed; the first ones, and where all stand."""
+    """Answers for single candidates in one seed; the most and the least suspicious ones, and where all stand."""
 
     seed: int
     fdr: float
@@ -197,6 +197,7 @@ class SampleAnswers:
     grouped: bool = False
     file: str
     top: tuple[TopSample, ...]
+    lowest: tuple[TopSample, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,11 +26,13 @@ from mi_core.report.model.report import Report
 from mi_core.report.pooling import grouped
 from mi_core.report.words import numbers, wording
 from mi_core.report.words.sentences import PAGES, Sides, checks, glossary, say, share_found, sides_of, template
+from mi_core.validity.verdict import CHOICE
 
 _METRICS = {  # whether it is known who is a member
     True: {"auc": "AUC", "accuracy": "Accuracy", "precision": "Precision", "recall": "Recall"},
     False: {"auc": "AUC"},
 }
+_DIFFERENCE = "Minus primary"
 _place = attrgetter("target", "output")  # where an attack was tried
 _SHOWN = 440 / 280.8  # pixels of the page for a point of a figure
 _SIZE = re.compile(r'viewBox="0 0 ([\d.]+) ([\d.]+)"')
@@ -54,7 +56,7 @@ def render_html(
     Args:
         report: of a run.
         figures: what `draw_figures` returned; the page embeds them.
-        thumbnails: PNG files of the candidates shown, by id.
+        thumbnails: WebP files of the candidates shown, by id.
         flagged: ids of the flagged candidates of the first seed, the highest score first; the page holds
             the first 5,000.
 
@@ -78,6 +80,7 @@ def render_html(
         sides=sides,
         measured={field: title for field, title in checks("column").items() if getattr(judged, field) is not None},
         attack_auc=judged.attack_auc or (None if lead is None else lead.auc),
+        needed=_needed(report),
         lead=lead,
         groups=groups,
         matrices=_matrices(rows, lead),
@@ -100,7 +103,7 @@ def render_html(
         settings=list(_settings(report.config)),
         shares=any(row.share is not None for row in tests),
         flagged=flagged[:_LISTED],
-        thumbnails={name: _embedded(data) for name, data in (thumbnails or {}).items()},
+        thumbnails={name: _embedded(data, "webp") for name, data in (thumbnails or {}).items()},
         dagger=numbers.DAGGER,
         rates_shown=any("%" in column for group in groups for column in group["columns"]),
         any_unsupported=any(
@@ -111,6 +114,14 @@ def render_html(
         ),
     )
     return _unbroken(page)
+
+
+def _needed(report: Report) -> float | None:
+    """The AUC that a leak takes: by choice by the rule, by lot as it is usually found; None: not known."""
+    validity, power = report.judged.validity, () if report.evidence is None else report.evidence.power
+    if validity is not None and validity.by == CHOICE:
+        return validity.needed_auc
+    return next((entry.auc for entry in power if entry.used == 1), None)
 
 
 def _settings(config: Any, name: str = "") -> Iterator[tuple[str, str]]:
@@ -125,8 +136,8 @@ def _settings(config: Any, name: str = "") -> Iterator[tuple[str, str]]:
         yield from _settings(part, f"{name}.{key}" if name else str(key))
 
 
-def _embedded(png: bytes) -> str:
-    return "data:image/png;base64," + base64.b64encode(png).decode()
+def _embedded(image: bytes, kind: str = "png") -> str:
+    return f"data:image/{kind};base64,{base64.b64encode(image).decode()}"
 
 
 def _inline(drawing: Drawing, number: int) -> Markup:
@@ -175,7 +186,11 @@ def _groups(report: Report, rows: Sequence[PooledRow], sides: Sides) -> list[dic
                 "output": place[1],
                 "rows": here,
                 "epochs": sorted({row.epoch for row in here if row.epoch}),
-                "columns": [*metrics, *(share_found(alpha, sides) for alpha in carried_rates(here))],
+                "columns": [
+                    *metrics,
+                    *(share_found(alpha, sides) for alpha in carried_rates(here)),
+                    *([_DIFFERENCE] if any(row.difference is not None for row in here) else []),
+                ],
                 "seed_rows": of_seeds.get(place, []),
                 "earlier": [row for row in mine if (row.attack, row.epoch) not in last],
             }
@@ -227,7 +242,8 @@ def _sweep_rows(sweep: Sweep, lead: PooledRow | None) -> tuple[list[str], list[t
 
 def _cells(sides: Sides, row: AttackRow, columns: Sequence[str]) -> list[tuple[str, Estimate | None]]:
     """The estimates of a row under the columns of its table; None where a part is absent."""
-    by_title: dict[str, Estimate | None] = {title: getattr(row, name) for name, title in _METRICS[sides.known].items()}
+    metrics = _METRICS[sides.known] | {"difference": _DIFFERENCE}
+    by_title: dict[str, Estimate | None] = {title: getattr(row, name) for name, title in metrics.items()}
     by_title |= {share_found(alpha, sides): entry for alpha, entry in row.tpr_at_fpr.items()}
     return [(column, by_title.get(column)) for column in columns]
 

@@ -113,5 +113,5 @@ def test_an_answer_comes_before_its_numbers() -> None:
     report = registered(make_asked())
     for shown in (Page(render_html(typed(report), {})).text, flat(said(report))):
         found = wording.answer(typed(report))
-        places = [shown.index(text) for text in (found.question, found.headline, "How sure", "In numbers")]
-        assert places == sorted(places) and places[-1] < shown.index("AUC")
+        places = [shown.index(text) for text in (found.question, found.headline, "Shown one of your", "How sure")]
+        assert places == sorted(places) and places[-2] < shown.index("AUC")
