@@ -242,6 +242,7 @@ def ask(
         output.print(f"  {line}", soft_wrap=True, highlight=False)
     output.print(
         f"\nquestion {found.result.questions_asked}  {found.question.commitment}\nanswers     {found.answers}\n"
+        f"page:      {found.statement}/claim.html\n"
         f"statement: {found.statement}/statement.json, and opened.parquet beside it: hand over both, they show no "
         "image; encoder-audit verify checks them without the vault",
         soft_wrap=True,

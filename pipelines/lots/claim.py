@@ -24,6 +24,7 @@ from mi_core.image_files import ImageError
 from mi_core.images import decode_and_hash
 from mi_core.lots.commitment import UNTIL_DECIDED, Question, grade_of, number_of
 from mi_core.lots.draw import beacon_fault, waves_of
+from mi_core.lots.page import ClaimPage, render_claim
 from mi_core.lots.verdict import USED, ClaimResult
 from mi_core.provenance import now
 from pipelines.console import bars, say
@@ -37,6 +38,7 @@ from pipelines.run.parts import TaskMap, on_parts
 _MAY_MISS = 0.01  # of the files of a lot, before a claim asks for them
 _BATCH = 64  # images that are decoded and asked about together
 _ASKED = ["name", "sha256", "captions"]  # columns that asking needs
+PAGE = "claim.html"
 _VALUE = "value.json"  # in the folder of a question: the number that decided its nonce
 
 
@@ -64,7 +66,7 @@ class Claim:
 
     @property
     def statement(self) -> str:
-        """The folder of the two files to hand over, outside of the vault."""
+        """The folder of the two files to hand over and of the page, outside of the vault."""
         return f"{self.lot.claims}/{self.question.commitment[:12]}"
 
     @property
@@ -207,7 +209,11 @@ def _asked(
     lost = int(np.isnan(answers[rows, 0]).sum())
     grade = grade_of([release.header for release in releases], question)
     number = write_statement(lot, releases, question, value, rows, answers[rows], result)
-    return Claim(lot, question, value, grade, result, lost, number)
+    found = Claim(lot, question, value, grade, result, lost, number)
+    drawings = [(release.header, release.drawing["beacon"]) for release in releases]
+    page = ClaimPage(result, grade, question, value, drawings, answers[rows, 0], drawn.held_back[rows], number)
+    storage.write_atomic(f"{found.statement}/{PAGE}", render_claim(page).encode())
+    return found
 
 
 def ask(

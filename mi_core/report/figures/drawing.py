@@ -86,7 +86,9 @@ class Drawing:
             for artist, places in drawn:
                 whole = names.get(artist, artist)
                 labels = [str(one.get_label()) for one in (whole, *getattr(whole, "patches", ())[:1])]
-                name = next((label for label in labels if not label.startswith("_")), "")
+                name = next(
+                    (label for label in labels if not label.startswith("_")), f"unnamed {drawn.index((artist, places))}"
+                )
                 yield from ((number, name, float(x), float(y)) for x, y in places)
 
 

@@ -113,7 +113,7 @@ def render_html(
             for _, entry in _cells(sides, row, group["columns"])
         ),
     )
-    return _unbroken(page)
+    return unbroken(page)
 
 
 def _needed(report: Report) -> float | None:
@@ -140,7 +140,7 @@ def _embedded(image: bytes, kind: str = "png") -> str:
     return f"data:image/{kind};base64,{base64.b64encode(image).decode()}"
 
 
-def _inline(drawing: Drawing, number: int) -> Markup:
+def inline_svg(drawing: Drawing, number: int) -> Markup:
     """An SVG as a part of the page: its words are those of the figure, its names are those of no other figure.
 
     Text in it was escaped when it was drawn.
@@ -154,7 +154,7 @@ def _inline(drawing: Drawing, number: int) -> Markup:
     return Markup(drawn.replace("<svg", head, 1))
 
 
-def _unbroken(page: str) -> str:
+def unbroken(page: str) -> str:
     """Keep on one line: a number and its unit, the bounds of an interval, and names of several parts."""
 
     def whole(name: re.Match[str]) -> str:
@@ -266,7 +266,7 @@ def _figures(figures: Mapping[str, Drawing], lead: PooledRow | None) -> dict[str
         shown = {
             "first": lead is not None and f"-{lead.output}" in name,
             "primary": lead is not None and lead.attack in name,
-            **({"source": _embedded(drawing.image)} if drawing.photographs else {"svg": _inline(drawing, number)}),
+            **({"source": _embedded(drawing.image)} if drawing.photographs else {"svg": inline_svg(drawing, number)}),
             "title": drawing.title,
             "photographs": drawing.photographs,
             "alt": drawing.alt,

@@ -22,6 +22,7 @@ from pipelines.files import storage
 from pipelines.lots.claim import Claim, claim
 from pipelines.lots.vault import Lot
 from pipelines.lots.verify import verify_claim
+from tests.mi_core.report.page.page import Page
 from tests.raising import refused
 
 SIDE = 8
@@ -127,6 +128,13 @@ def test_what_was_published_and_used_is_found(tmp_path: Path) -> None:
     graded = grade_in_words(found.grade, found.alone, found.question.given)
     assert "drew alone" in graded and "code of the owner's own" in graded and "image size" in graded
     assert storage.read_json(f"{found.statement}/statement.json")["result"]["verdict"] == "used"
+    page = Page(Path(found.statement, "claim.html").read_text())
+    held = 200 - len(published(lot))
+    for said in ("Used", graded, "drawn by the owner alone", f"published (n {200 - held})", f"held back (n {held})"):
+        assert said in page.text
+    told = [found.answers, found.question.commitment, found.question.fingerprint, found.lot.chain()[0].commitment]
+    assert all(number in page.text for number in told)  # what a clerk compares with the statement
+    assert not any(tag in ("script", "link") for tag, _ in page.tags)
 
 
 def test_an_encoder_that_knows_all_or_none_shows_nothing(tmp_path: Path) -> None:
@@ -135,6 +143,7 @@ def test_an_encoder_that_knows_all_or_none_shows_nothing(tmp_path: Path) -> None
         found = ask(lot, Remembering(known))
         assert found.result.verdict == "not shown" and found.result.p_value > 0.01
         assert "does not show" in headline(found.result, found.grade)
+        assert "neither that it used them nor that it did not" in Path(found.statement, "claim.html").read_text()
 
 
 def test_the_album_that_was_used_is_named(tmp_path: Path) -> None:
@@ -156,6 +165,7 @@ def test_a_claim_until_decided_stops_early_and_goes_on_without_asking_twice(tmp_
     unaware = Remembering(())
     whole = ask(lot, unaware)
     assert whole.result.verdict == "not shown" and whole.result.asked == 400
+    assert "How the evidence grew" in Path(whole.statement, "claim.html").read_text()
 
 
 def test_new_releases_add_to_a_claim_until_decided(tmp_path: Path) -> None:

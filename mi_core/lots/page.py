@@ -1,0 +1,101 @@
+"""A claim as one HTML page, for somebody who has to decide about it: the answer, its picture, and how to check it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from mi_core.lots.commitment import UNTIL_DECIDED, Header, Question
+from mi_core.lots.verdict import USED, ClaimResult
+from mi_core.lots.words import grade_in_words, headline, lines
+from mi_core.records import BoolArray
+from mi_core.report.figures import drawing
+from mi_core.report.figures.drawing import Drawing, blank, label_axes
+from mi_core.report.page.html import inline_svg, unbroken
+from mi_core.report.words.numbers import count, small
+from mi_core.report.words.sentences import PAGES, template
+
+
+@dataclass(frozen=True)
+class ClaimPage:
+    """What a page of a claim shows.
+
+    Args:
+        result: of the claim, and its grade.
+        question: that was registered; value: of the later number that decided its nonce, empty: none did.
+        releases: headers with the values of their beacons; empty: the owner drew alone.
+        scores: (M,) of the images; NaN: missing or altered.
+        held_back: (M,) which of them were held back.
+        answers: number of the answers, 64 hex digits.
+    """
+
+    result: ClaimResult
+    grade: str
+    question: Question
+    value: str
+    releases: Sequence[tuple[Header, str]]
+    scores: npt.NDArray[np.float64]
+    held_back: BoolArray
+    answers: str
+
+    @property
+    def p_value(self) -> float:
+        """The one that decides."""
+        return self.result.any_time_p_value if self.result.counted == UNTIL_DECIDED else self.result.p_value
+
+
+def render_claim(page: ClaimPage) -> str:
+    """The page: a complete HTML5 document without scripts, which prints on two pages."""
+    lost = int(np.isnan(page.scores).sum())
+    alone = not all(value for _, value in page.releases)
+    figures = [one for one in (_answers(page), _waves(page)) if one is not None]
+    return unbroken(
+        template(f"{PAGES}/claim.html.j2").render(
+            page=page,
+            used=page.result.verdict == USED,
+            headline=headline(page.result, page.grade),
+            lines=lines(page.result, lost),
+            graded=grade_in_words(page.grade, alone, page.question.given),
+            alone=alone,
+            lost=lost,
+            figures=[(one, inline_svg(one, number)) for number, one in enumerate(figures)],
+        )
+    )
+
+
+def _answers(page: ClaimPage) -> Drawing | None:
+    """The scores of published and of held-back images; None: nothing was held back."""
+    there = np.isfinite(page.scores)
+    if not page.held_back[there].any() or page.held_back[there].all():
+        return None
+    figure, (panel,) = blank()
+    edges = np.histogram_bin_edges(page.scores[there], bins=30)
+    told = []
+    for side, name, colour, drawn in (
+        (~page.held_back, "published", drawing.MEMBER, {"alpha": 0.55}),
+        (page.held_back, "held back", drawing.NONMEMBER, {"histtype": "step", "linewidth": 1.6}),
+    ):
+        mine = page.scores[there & side]
+        weights = np.full(len(mine), 100 / len(mine))
+        panel.hist(mine, bins=edges, weights=weights, color=colour, label=f"{name} (n {count(len(mine))})", **drawn)
+        told.append(f"{name} {np.median(mine):.3f}")
+    label_axes(panel, "how much alike the answers about one image are", "share of images (%)")
+    title = "What the encoder answered about published and held-back images"
+    return Drawing(figure, title, f"Chance decided who is in which group. Medians: {', '.join(told)}.")
+
+
+def _waves(page: ClaimPage) -> Drawing | None:
+    """The any-time p-value after each wave; None: all were asked about at once."""
+    waves, level = page.result.waves, page.result.level
+    if page.result.counted != UNTIL_DECIDED or len(waves) < 2:
+        return None
+    figure, (panel,) = blank(height=2.6)
+    asked, values = zip(*waves, strict=True)
+    panel.plot(asked, values, marker="o", markersize=3.5, label="p by then", **drawing.look(0))
+    drawing.level(panel, level, f"needed: {small(level)}")
+    drawing.log_scale(panel.yaxis)
+    label_axes(panel, "images asked about", "p-value, valid at any time")
+    return Drawing(figure, "How the evidence grew", f"After {count(asked[-1])} images p is {small(values[-1])}.")
