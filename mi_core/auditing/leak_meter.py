@@ -6,6 +6,7 @@ stronger attack could see more.
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -53,13 +54,30 @@ class Reading:
         return f"epoch {self.epoch}: leak AUC {self.auc.value:.3f} [{self.auc.low:.3f}, {self.auc.high:.3f}]"
 
 
+@dataclass(frozen=True)
+class NotYet:
+    """No reading at this epoch; it is false where a reading is true.
+
+    Args:
+        epoch: of the next reading, at the speed so far.
+    """
+
+    epoch: int
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __str__(self) -> str:
+        return f"next at epoch {self.epoch}"
+
+
 class LeakMeter:
     """Reads the leak of a network while it trains, for a small share of the training's time.
 
     The training is the same with the meter and without it: the network is read in evaluation mode and put back, nothing
-    draws from the global random numbers. After each epoch call `step`, or hand `callback` to a Lightning trainer. Where
-    an epoch is too short for a reading of 50 images a side, several epochs pay for one. The training's time counts
-    from the making of the meter, with Lightning from the start of the fit.
+    draws from the global random numbers. After each epoch call `step`, or hand `callback` to a Lightning trainer. The
+    first epoch is read with 50 images a side. Where an epoch is too short for that, several pay for the next reading.
+    The training's time counts from the making of the meter, with Lightning from the start of the fit.
 
     Args:
         model: the network that trains; it maps images (B, 3, S, S) to embeddings (B, D).
@@ -129,8 +147,8 @@ class LeakMeter:
         """Whether the last reading is above the budget, by its whole interval."""
         return self.budget is not None and bool(self.readings) and self.readings[-1].auc.low > self.budget
 
-    def step(self) -> Reading | None:
-        """Count an epoch, and read the leak if the time for it has been earned; None: not yet.
+    def step(self) -> Reading | NotYet:
+        """Count an epoch, and read the leak if it is the first one or the time for it has been earned.
 
         Raises:
             ShapeError: the network returns other than (B, D).
@@ -143,10 +161,13 @@ class LeakMeter:
             self._scores(slice(0, _TRIED))
             self.each = (time.perf_counter() - again) / (2 * _TRIED)
             self.spent += time.perf_counter() - began
-        allowed = self.share * (time.perf_counter() - self.started - self.spent) - self.spent
+        trained = time.perf_counter() - self.started - self.spent
+        allowed = self.share * trained - self.spent
         images = min(*map(len, self.images), int(allowed / (2 * self.each)))
-        if images < LEAST:
-            return None
+        if images < LEAST and self.readings:
+            wanted = (2 * LEAST * self.each + self.spent) / self.share
+            return NotYet(max(self.epoch + 1, math.ceil(wanted * self.epoch / max(trained, 1e-9))))
+        images = max(images, LEAST)
         began = time.perf_counter()
         inside, outside = self._scores(slice(0, images))
         took = time.perf_counter() - began
@@ -178,7 +199,7 @@ class LeakMeter:
             def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
                 """Read, log, and stop the training above the budget."""
                 reading = meter.step()
-                if reading is not None:
+                if reading:
                     module.log("leak_auc", reading.auc.value)
                 over, reduce = meter.exceeded, getattr(trainer.strategy, "reduce_boolean_decision", None)
                 if reduce is not None:  # or one process would leave and the others wait for it

@@ -250,7 +250,7 @@ def fault_in_words(shown: Mapping[str, Any]) -> str:
     seen = _seen(shown)
     return (
         f"this encoder recognises images no better than {against}. Wrong weights file or preprocessing? "
-        f"{seen[0].upper()}{seen[1:]}. A working encoder is clearly better."
+        f"{seen[0].upper()}{seen[1:]}."
     )
 
 

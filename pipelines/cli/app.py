@@ -324,6 +324,23 @@ for _command, _example in (
     app.command(epilog=example(_example))(_command)
 
 
+PANELS = {
+    "Start": ("quickstart", "init", "check", "selftest", "list"),
+    "Audit": ("audit", "gate", "estimate"),
+    "Proof by lot": ("lot", "claim", "verify"),
+    "Read": ("report", "index", "compare", "forget", "status", "statement"),
+    "Cluster": ("submit", "shards"),
+    "Stages": ("pretrain", "extract", "attack", "tune"),
+    "Editor and shell": ("schema", "completion"),
+}
+"""The commands as ``--help`` groups them."""
+_PANEL_OF = {name: panel for panel, names in PANELS.items() for name in names}
+for _entry in (*app.registered_commands, *app.registered_groups):
+    _named = _entry.name or getattr(_entry.callback, "__name__", "")
+    _entry.rich_help_panel = _PANEL_OF[_named]
+app.registered_commands.sort(key=lambda one: [*_PANEL_OF].index(one.name or getattr(one.callback, "__name__", "")))
+
+
 def main(stage: str | None = None) -> None:
     """Entry point. ``stage``: the command that ``python -m pipelines.<stage>`` stands for."""
     if stage is not None:

@@ -30,13 +30,15 @@ if TYPE_CHECKING:
 COMMAND_LINE = "the command line"
 """Where settings stand that flags give, for messages."""
 _WARNING = "WARNING: "  # told first, and counted
+_ROW = 79  # letters of a line
+Whole = Annotated[bool, typer.Option("--verbose", "-v", help="Every line in full.")]
 ToCheck = Annotated[
     str | None, typer.Argument(help="Config file or name of a config.", metavar="[CONFIG]", autocompletion=configs)
 ]
 
 
 @with_flags
-def check(flags: Flags, config: ToCheck = None, overrides: Overrides = None) -> None:
+def check(flags: Flags, config: ToCheck = None, overrides: Overrides = None, verbose: Whole = False) -> None:
     """Check config or flags, some of the data, weights and resources, without a run: what could the audit find?"""
     flags.check_files()
 
@@ -62,13 +64,14 @@ def check(flags: Flags, config: ToCheck = None, overrides: Overrides = None) -> 
     look = Look.at(loaded.data)
     if not look.whole:
         lines.append(f"data: {look}")
-    lines.append(f"data: {look.scanned.tally}")
-    for note in look.scanned.tally.notes():
-        lines.append(f"data: {note}")
     for seed in loaded.seeds:
         drawn = look.draw_roles(seed)
         check_drawn(loaded, look.counts(drawn))
-        lines.append(f"seed {seed}: {'' if look.whole else 'about '}{counts_in_words(look.counts(drawn), drawn)}")
+        told = f"{'' if look.whole else 'about '}{counts_in_words(look.counts(drawn), drawn)}"
+        if seed == loaded.seeds[0]:
+            lines.append(f"data: {'; '.join([told, str(look.scanned.tally), *look.scanned.tally.notes()])}")
+        else:
+            lines.append(f"seed {seed}: {told}")
         for line in faults_of_lists(drawn) if seed == loaded.seeds[0] else ():
             lines.append(f"data: {_WARNING}{line}")
         for line in prospects(loaded, look.counts(drawn)) if seed == loaded.seeds[0] else ():
@@ -86,8 +89,10 @@ def check(flags: Flags, config: ToCheck = None, overrides: Overrides = None) -> 
         lines.append(f"sweeps: {count_of(len(swept), 'point', 'points')}")
     parts = [line.partition(_WARNING) for line in lines]
     warnings = [f"{_WARNING}{head.partition(': ')[0]}: {text}" for head, mark, text in parts if mark]
-    for line in (*warnings, *(head.rstrip("; ") for head, mark, _ in parts if not mark or "; " in head)):
-        output.print(line)
+    plain = [head.rstrip("; ") for head, mark, _ in parts if not mark or "; " in head]
+    for line in (*warnings, *sorted(plain, key=lambda line: not line.startswith("verdict"))):
+        long = len(line) > _ROW and not verbose and not line.startswith((_WARNING, "verdict"))
+        output.print(f"{line[: _ROW - 5]}… (-v)" if long else line, highlight=False)
     outcome = count_of(len(warnings), "warning", "warnings") if warnings else "fine"
     output.print(f"{COMMAND_LINE if flags.names_encoder else config}: {outcome}")
 

@@ -197,3 +197,24 @@ def test_faults_are_named() -> None:
     meter = LeakMeter(nn.Identity(), MEMBERS, OTHERS, size=SIDE, share=1.0)
     with pytest.raises(ShapeError, match=r"returned \(32, 3, 8, 8\) for 32 images"):
         meter.step()
+
+
+def test_the_first_epoch_is_read_and_then_it_says_when(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    meter = meter_of(network(), share=0.02)
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    meter.started, scores = 0.0, meter._scores
+
+    def costly(rows: slice) -> list[np.ndarray]:
+        now[0] += 0.01 * (rows.stop - rows.start)
+        return scores(rows)
+
+    monkeypatch.setattr(meter, "_scores", costly)
+    told = []
+    for _ in range(40):
+        now[0] += 10.0
+        told.append(meter.step())
+    assert told[0] and told[0].images == leak_meter.LEAST
+    (said,) = {str(one) for one in told[1:5]}
+    assert said.startswith("next at epoch ") and not told[1]
+    assert told[int(said.rpartition(" ")[2]) - 1] and not any(told[1 : int(said.rpartition(" ")[2]) - 1])

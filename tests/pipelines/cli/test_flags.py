@@ -144,7 +144,8 @@ def test_one_line_is_checked_on_real_images(tmp_path: Path, monkeypatch: pytest.
     looked = CliRunner().invoke(app, ["check", *flags])
     assert looked.exit_code == 0, looked.exception
     said = " ".join(looked.output.split())
-    assert "80 candidate, 100 control" in said and "have to stand out together" in said
+    assert "80 candidate, 100 control" in said and "to name one image" in said
+    assert len(looked.output.splitlines()) <= 10
     assert said.startswith("WARNING: encoder target: this encoder recognises images no better than")
     assert said.count("encoder target: ") == 2 and said.endswith("the command line: 1 warning")
 

@@ -43,11 +43,10 @@ def test_known_controls_are_not_counted_and_the_numbers_are_those_of_the_rule() 
     line, single = prospects(config, COUNTS)
     least = detectable_auc(500, 500, by="choice")
     assert least is not None and verdict_power(500, 500, least - 0.02) < 0.8 <= verdict_power(500, 500, least + 0.02)
-    told = f"the verdict is leak in 80 % of audits where the attack has an AUC of {least:.2f}".replace("0.", ".", 1)
-    assert f"500 candidates and 500 controls: {told}; if a tenth" in line
+    told = f"leak: AUC {least:.2f} or more".replace("0.", ".", 1)
+    assert line.startswith("500 images in question against 500 controls show ") and told in line
     together = least_flags(500, 500, 0.05)
-    assert f"flagged with 500 controls: at least {together} of 500 candidates have to stand out together" in single
-    assert "for one alone it takes 9,999 controls" in single
+    assert single == f"to name one image: 9,999 controls, or {together} that stand out together"
     everyone = np.linspace(0, 1, 500)  # controls; as many candidates as were named score above all of them
     for flagged in (together, together - 1):
         scores = np.concatenate([np.full(flagged, 2.0), np.full(500 - flagged, -1.0)])
@@ -58,17 +57,17 @@ def test_known_controls_are_not_counted_and_the_numbers_are_those_of_the_rule() 
 def test_one_candidate_of_few_can_be_flagged_alone_and_none_with_few_controls() -> None:
     config = loaded("timm:resnet18.a1_in1k")
     *_, alone = prospects(config, {"candidate": 20, "control": 700, "known-nonmember": 200})
-    assert alone == "a single image can be flagged with 500 controls"
+    assert alone == "a single image can be named"
     *_, none = prospects(config, {"candidate": 500, "control": 25, "known-nonmember": 10})
-    assert "no image can be flagged with 15 controls; for one alone" in none
+    assert none == "to name one image: 9,999 controls"
 
 
 @pytest.mark.parametrize("load", ["open_clip:ViT-B-32", "transformers:vit:org/name"])
 def test_an_encoder_of_web_scale_is_warned_of_unless_there_are_images_enough(load: str) -> None:
     config = loaded(load)
     *_, warning = prospects(config, COUNTS)
-    assert warning.startswith("WARNING: this audit is not expected to say leak.")
-    assert "even twice that effect, .52, takes " in warning
+    assert warning.startswith("WARNING: expect no evidence.")
+    assert "Even twice that effect takes " in warning
     assert len(list(prospects(config, {name: 1000 * count for name, count in COUNTS.items()}))) == 2
 
 
@@ -77,6 +76,6 @@ def test_by_lot_far_fewer_images_do() -> None:
     counts = dict.fromkeys(config.data.roles, 500)
     line, _ = prospects(config, counts)
     least = detectable_auc(*ThreatModel(config).judged_counts(counts), by="lot")
-    assert least is not None and f"AUC of {least:.2f}".replace("0.", ".") in line
+    assert least is not None and f"AUC {least:.2f} or more".replace("0.", ".") in line
     none, *_ = prospects(config, dict.fromkeys(config.data.roles, 2))
-    assert "too few" in none or "no AUC suffices" in none
+    assert "too few" in none or "tenth was used: none" in none
