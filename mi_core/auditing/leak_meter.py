@@ -199,7 +199,7 @@ class LeakMeter:
             def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
                 """Read, log, and stop the training above the budget."""
                 reading = meter.step()
-                if reading:
+                if isinstance(reading, Reading):
                     module.log("leak_auc", reading.auc.value)
                 over, reduce = meter.exceeded, getattr(trainer.strategy, "reduce_boolean_decision", None)
                 if reduce is not None:  # or one process would leave and the others wait for it

@@ -335,10 +335,10 @@ PANELS = {
 }
 """The commands as ``--help`` groups them."""
 _PANEL_OF = {name: panel for panel, names in PANELS.items() for name in names}
-for _entry in (*app.registered_commands, *app.registered_groups):
-    _named = _entry.name or getattr(_entry.callback, "__name__", "")
-    _entry.rich_help_panel = _PANEL_OF[_named]
-app.registered_commands.sort(key=lambda one: [*_PANEL_OF].index(one.name or getattr(one.callback, "__name__", "")))
+_entries: list[Any] = [*app.registered_commands, *app.registered_groups]
+for _entry in _entries:
+    _entry.rich_help_panel = _PANEL_OF[_entry.name or _entry.callback.__name__]
+app.registered_commands.sort(key=lambda one: [*PANELS].index(str(one.rich_help_panel)))
 
 
 def main(stage: str | None = None) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import webbrowser
+from contextlib import suppress
+from dataclasses import asdict
+from json import dumps
 from pathlib import Path
 from typing import Annotated
 
@@ -23,8 +26,20 @@ def index(
         str | None, typer.Option("--out", help="The page; default: index.html in the folder.", metavar="FILE")
     ] = None,
     show: Open = False,
+    serve: Annotated[bool, typer.Option("--serve", help="Serve the page to this machine alone, until Ctrl-C.")] = False,
 ) -> None:
     """Write one page over all runs below a folder: verdicts, versions of an encoder over time, links to the reports."""
+    if serve:
+        from pipelines.report.serve import serve as ready
+
+        with ready(folder) as server:
+            address = f"http://127.0.0.1:{server.server_port}/"
+            output.print(f"serving {folder} at {address} (Ctrl-C ends it)", soft_wrap=True, highlight=False)
+            if show:
+                webbrowser.open(address)
+            with suppress(KeyboardInterrupt):
+                server.serve_forever()
+        return
     from pipelines.report.index import write
 
     found = write(folder, out)
@@ -72,11 +87,16 @@ def forget(
 
 def status(
     run: Annotated[str, typer.Argument(help="Run folder, of this or another machine.", metavar="RUN")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
 ) -> None:
-    """Show the progress of a run: stage, share done, rate, time left, or how it ended."""
+    """Show the progress of a run; exit code 3: it ended before its end, 4: it gives no sign of life."""
+    from pipelines.run.heartbeat import EXIT_CODES
     from pipelines.run.heartbeat import status as found
 
-    output.print(found(run), soft_wrap=True, highlight=False)
+    stands = found(run)
+    told = dumps(asdict(stands)) if as_json else str(stands)
+    output.print(told, soft_wrap=True, highlight=False, markup=False)
+    raise typer.Exit(EXIT_CODES.get(stands.state, 0))
 
 
 def statement(

@@ -34,10 +34,12 @@ def prospects(config: RunConfig, counts: Mapping[str, float]) -> Iterator[str]:
         yield f"{sides} are too few: no leak would be seen, however strong"
     else:
         tenth = "none" if found[0.1] is None else rate(found[0.1], 2)
-        strength = next((f"only a {word}strong leak" for word, least in _STRONG.items() if found[1.0] >= least), "a leak")
+        strength = next(
+            (f"only a {word}strong leak" for word, least in _STRONG.items() if found[1.0] >= least), "a leak"
+        )
         yield (
-            f"{sides} show {strength}: AUC {rate(found[1.0], 2)} or more; .5 is guessing (in {percent(POWER)} of audits; "
-            f"if a tenth was used: {tenth})"
+            f"{sides} show {strength}: AUC {rate(found[1.0], 2)} or more; .5 is guessing (in {percent(POWER)} of "
+            f"audits; if a tenth was used: {tenth})"
         )
     yield _single_images(candidates, controls, config.validity.fdr)
     target = config.encoders[threat.primary.target]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from xml.etree import ElementTree
 
-from mi_core.report.contents import plain
+from mi_core.report.contents import plain, pooled_rows, primary_row
 from mi_core.report.model.report import Report
 from mi_core.report.words.numbers import estimate, rate, upward, wanted
 from mi_core.report.words.sentences import say
@@ -21,7 +21,7 @@ from mi_core.validity.bound import MET, NOT_MET
 from mi_core.validity.verdict import LOT
 from pipelines.config.sections.queries import QueriesConfig
 from pipelines.errors import UserError
-from pipelines.report.compare import check_two, leak_difference, read_report
+from pipelines.report.compare import check_two, leak_difference, path_of_report, read_report
 
 PASSES, FAILS, CANNOT_TELL = "passes", "fails", "cannot tell"
 EXIT_CODES = {PASSES: 0, FAILS: 3, CANNOT_TELL: 4}
@@ -189,8 +189,12 @@ def junit(conditions: Sequence[Condition], run: str) -> bytes:
 
     Args:
         conditions: at least one.
-        run: the name of the suite.
+        run: its folder or report.json; the suite has its name, and as properties its AUC and where it stands.
     """
+    report = read_report(run)
+    row = primary_row(pooled_rows(report))
+    about = {"name": report.name, "verdict": report.judged.verdict, "report": path_of_report(run)}
+    about |= {} if row is None else {"auc": f"{row.auc.value:.4f} [{row.auc.low:.4f}, {row.auc.high:.4f}]"}
     counts = {
         "tests": len(conditions),
         **{f"{kind}s": sum(each.outcome == outcome for each in conditions) for outcome, kind in _ELEMENTS.items()},
@@ -198,7 +202,10 @@ def junit(conditions: Sequence[Condition], run: str) -> bytes:
     }
     told = {name: str(number) for name, number in counts.items()} | {"time": "0"}
     root = ElementTree.Element("testsuites", {"name": "encoder-audit gate", **told})
-    suite = ElementTree.SubElement(root, "testsuite", {"name": plain(run), **told})
+    suite = ElementTree.SubElement(root, "testsuite", {"name": plain(report.name), **told})
+    properties = ElementTree.SubElement(suite, "properties")
+    for name, value in about.items():
+        ElementTree.SubElement(properties, "property", {"name": name, "value": plain(value, _LONGEST)})
     for condition in conditions:
         case = ElementTree.SubElement(
             suite, "testcase", {"classname": "encoder-audit.gate", "name": condition.name, "time": "0"}

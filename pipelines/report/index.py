@@ -22,7 +22,7 @@ from pipelines.files import storage
 from pipelines.files.stores import Address
 from pipelines.files.walk import Folder, walk
 from pipelines.run.folder import OF_RUN, RunFolder
-from pipelines.run.heartbeat import state
+from pipelines.run.heartbeat import Status, lines
 
 PAGE = "index.html"
 REPORT, PAGE_OF_RUN, RESULTS = "report.json", "report.html", "results.json"
@@ -57,8 +57,6 @@ def write(folder: str, out: str | None = None) -> Index:
             this command.
     """
     root = storage.target(folder)
-    if not storage.is_folder(root):
-        raise UserError(f"{folder} is no folder; give one that holds runs")
     page = f"{root}/{PAGE}" if out is None else storage.target(out)
     if out is None and storage.exists(page):
         with storage.open_input(page) as stream:
@@ -66,18 +64,29 @@ def write(folder: str, out: str | None = None) -> Index:
                 raise UserError(f"{page} is there and no page of encoder-audit index; name another one with --out")
     elif out is not None and not storage.is_uri(page) and storage.is_folder(page):
         raise UserError(f"--out {out} is a folder; give the name of a page, such as {out.rstrip('/')}/{PAGE}")
+    found = seen_below(folder, page)
+    entries = tuple(one for one in found if isinstance(one, Entry))
+    unread = tuple(one for one in found if isinstance(one, Unread))
+    storage.write_atomic(page, render_index(entries, unread, folder, datetime.now(UTC)).encode())
+    return Index(page, entries, unread)
+
+
+def seen_below(folder: str, page: str) -> Sequence[Entry | Unread]:
+    """All runs below a folder, with links from a page.
+
+    Raises:
+        UserError: the folder is not there, cannot be listed or holds no run.
+    """
+    root = storage.target(folder)
+    if not storage.is_folder(root):
+        raise UserError(f"{folder} is no folder; give one that holds runs")
     seen = [one for one in walk(root, _enters) if one.fault or _is_run(one)]
     if not seen:
         raise UserError(f"{folder} holds no run; give a folder with run folders in it")
     if seen[0].path == root and seen[0].fault:
         raise UserError(f"{folder}: {seen[0].fault}")
-    found: Sequence[Entry | Unread] = storage.at_once(
-        partial(_read, root=root, page=page, folders={one.path: one for one in seen}), [one.path for one in seen]
-    )
-    entries = tuple(one for one in found if isinstance(one, Entry))
-    unread = tuple(one for one in found if isinstance(one, Unread))
-    storage.write_atomic(page, render_index(entries, unread, folder, datetime.now(UTC)).encode())
-    return Index(page, entries, unread)
+    paths, folders = [one.path for one in seen], {one.path: one for one in seen}
+    return storage.at_once(partial(_read, root=root, page=page, folders=folders), paths)
 
 
 def _is_run(folder: Folder) -> bool:
@@ -95,7 +104,7 @@ def _read(path: str, *, root: str, page: str, folders: dict[str, Folder]) -> Ent
     if folder.fault:
         return Unread(name, f"the folder cannot be read: {plain(folder.fault)}")
     if REPORT not in folder.files:
-        return Unread(name, _unfinished(path, folder))
+        return _unfinished(path, name, folder)
     try:
         report = storage.read_json(f"{path}/{REPORT}")
     except (OSError, RecursionError, ValueError) as error:
@@ -103,14 +112,18 @@ def _read(path: str, *, root: str, page: str, folders: dict[str, Folder]) -> Ent
     return entry_of(report, name, _link(f"{path}/{PAGE_OF_RUN}", page) if PAGE_OF_RUN in folder.files else "")
 
 
-def _unfinished(path: str, folder: Folder) -> str:
-    """Why a run has no report."""
+def _unfinished(path: str, name: str, folder: Folder) -> Unread:
+    """Why a run has no report, and how far it is."""
     if not set(folder.files) >= _STARTED:
-        return f"holds {RESULTS}, but no {REPORT}"
+        return Unread(name, f"holds {RESULTS}, but no {REPORT}")
     try:
-        return plain(f"no {REPORT}; {state(RunFolder(path))}", 300)
+        found = Status.at(RunFolder(path))
+        under_way = "; ".join(["", *lines(found.pieces)])
+        counted = [(piece.done, piece.total) for piece in found.pieces if piece.total]
+        share = sum(done for done, _ in counted) / sum(total for _, total in counted) if counted else None
+        return Unread(name, plain(f"no {REPORT}; {found.headline}{under_way}", 300), share)
     except _WRONG as error:
-        return plain(f"no {REPORT}, and progress.json cannot be read ({type(error).__name__})")
+        return Unread(name, plain(f"no {REPORT}, and progress.json cannot be read ({type(error).__name__})"))
 
 
 def _link(report: str, page: str) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, astuple
+from dataclasses import asdict, astuple, dataclass, field
 from typing import Any
 
 from mi_core.provenance import now
@@ -121,50 +121,98 @@ def lines(pieces: Sequence[Piece]) -> list[str]:
 SILENT_SECONDS = 6 * WRITE_SECONDS  # a run that is silent for longer may be dead
 
 
-def status(run: str) -> str:
-    """Stage, share done, rate and time left of a run, in lines.
+DONE, RUNNING, STOPPED, FAILED, KILLED, SILENT, UNKNOWN = (
+    *("done", "running", "stopped", "failed", "killed", "silent", "unknown"),
+)
+EXIT_CODES = {STOPPED: 3, FAILED: 3, KILLED: 3, SILENT: 4}
+"""Of `status`, by the state of a run: 3 ended before its end, 4 gives no sign of life; others 0."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Status:
+    """How a run stands.
+
+    Args:
+        run: its folder; name: in its config.
+        state: `DONE`, `RUNNING`, `STOPPED`, `FAILED`, `KILLED`, `SILENT` or `UNKNOWN`; why: it failed.
+        stage: the last one, of these stages, and its seconds so far; silent_seconds: since the last sign of life.
+        pieces: of work under way.
+        report: its page; empty: there is none.
+        spent: seconds by stage that is done.
+    """
+
+    run: str
+    name: str
+    state: str = UNKNOWN
+    why: str = ""
+    stage: str = ""
+    stages: tuple[str, ...] = ()
+    stage_seconds: float = 0.0
+    silent_seconds: float = 0.0
+    pieces: tuple[Piece, ...] = ()
+    report: str = ""
+    spent: Mapping[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def at(cls, folder: RunFolder) -> Status:
+        """That of the run in a folder. Raises ValueError, KeyError: a file is damaged."""
+        manifest, path = folder.manifest, folder.path
+        told = {"run": path, "name": manifest["name"], "spent": manifest.get("seconds", {})}
+        progress: dict[str, Any] = storage.read_json_or(f"{path}/{PROGRESS}", {})
+        if not progress:
+            return cls(**told)
+        silent, state, report = max(0.0, time.time() - progress["beat"]), progress["state"], f"{path}/report.html"
+        if state == DONE:
+            storage.read_json_or(f"{path}/report.json", {})  # raises where it is damaged
+        if state == RUNNING and progress["machine"] == identity() and not Process(*progress["process"]).alive():
+            state = KILLED
+        elif state == RUNNING and silent > SILENT_SECONDS:
+            state = SILENT
+        return cls(
+            **told,
+            **{name: progress[name] for name in ("why", "stage", "stage_seconds")},
+            state=state,
+            stages=tuple(progress["stages"]),
+            silent_seconds=round(silent, 1),
+            pieces=tuple(Piece(**piece) for piece in progress["pieces"]) if progress["state"] == RUNNING else (),
+            report=report if state == DONE and storage.exists(report) else "",
+        )
+
+    @property
+    def headline(self) -> str:
+        """The state in words."""
+        ago, again = duration(self.silent_seconds), "the same command continues"
+        return {
+            DONE: "done" + (f"; report: {self.report}" if self.report else f" up to {''.join(self.stages[-1:])}"),
+            RUNNING: f"running, as of {ago} ago",
+            STOPPED: f"stopped {ago} ago; {again}",
+            FAILED: f"failed ({self.why}) {ago} ago; {again}",
+            KILLED: f"killed at most {ago} ago; {again}",
+            SILENT: f"no sign of life for {ago}: killed, or out of reach; if killed, {again}",
+            UNKNOWN: "unknown: no progress was written yet",
+        }[self.state]
+
+    def __str__(self) -> str:
+        told = [f"run    {self.run} ({self.name})", f"state  {self.headline}"]
+        if self.state not in (DONE, UNKNOWN):
+            place = "starting Ray"
+            if self.stage in self.stages:
+                place = f"{self.stages.index(self.stage) + 1} of {len(self.stages)}: {self.stage}"
+            told.append(f"stage  {place}, {duration(self.stage_seconds)}")
+            told += [f"       {line}" for line in lines(self.pieces)]
+        spent = [f"{stage} {duration(seconds)}" for stage, seconds in self.spent.items()]
+        return "\n".join([*told, *(["spent  " + ", ".join(spent)] if spent else [])])
+
+
+def status(run: str) -> Status:
+    """How a run stands.
 
     Raises:
         UserError: there is no run, or a file of it is damaged.
     """
     folder = RunFolder(storage.absolute(run))
     with reading(f"{folder.path}/{MANIFEST}"):
-        manifest = folder.manifest
-        if not manifest:
+        if not folder.manifest:
             raise UserError(f"{run} holds no run; give the --out of one")
-        told = [f"run    {folder.path} ({manifest['name']})"]
-        spent = [f"{stage} {duration(seconds)}" for stage, seconds in manifest.get("seconds", {}).items()]
     with reading(f"{folder.path}/{PROGRESS}"):
-        progress: dict[str, Any] = storage.read_json_or(f"{folder.path}/{PROGRESS}", {})
-        told += _now(progress, folder) if progress else ["state  unknown: no progress was written yet"]
-    told += ["spent  " + ", ".join(spent)] if spent else []
-    return "\n".join(told)
-
-
-def state(folder: RunFolder) -> str:
-    """How the run's last start ended, or whether it still runs, in one line."""
-    progress: dict[str, Any] = storage.read_json_or(f"{folder.path}/{PROGRESS}", {})
-    return _now(progress, folder)[0].removeprefix("state  ") if progress else "no progress was written"
-
-
-def _now(progress: dict[str, Any], folder: RunFolder) -> list[str]:
-    """The state of the run's last start, and its stage."""
-    state, stage, stages = progress["state"], progress["stage"], progress["stages"]
-    if state == "done":
-        report = f"{folder.path}/report.html"
-        storage.read_json_or(f"{folder.path}/report.json", {})  # raises where it is damaged
-        return ["state  done" + (f"; report: {report}" if storage.exists(report) else f" up to {stages[-1]}")]
-    silent = max(0.0, time.time() - progress["beat"])
-    place = f"{stages.index(stage) + 1} of {len(stages)}: {stage}" if stage in stages else "starting Ray"
-    where = f"stage  {place}, {duration(progress['stage_seconds'])}"
-    again = "the same command continues"
-    if state != "running":
-        word = "stopped" if state == "stopped" else f"failed ({progress['why']})"
-        return [f"state  {word} {duration(silent)} ago; {again}", where]
-    pieces = [Piece(**piece) for piece in progress["pieces"]]
-    shown = [where, *(f"       {line}" for line in lines(pieces))]
-    if progress["machine"] == identity() and not Process(*progress["process"]).alive():
-        return [f"state  killed at most {duration(silent)} ago; {again}", *shown]
-    if silent > SILENT_SECONDS:
-        return [f"state  no sign of life for {duration(silent)}: killed, or out of reach; if killed, {again}", *shown]
-    return [f"state  running, as of {duration(silent)} ago", *shown]
+        return Status.at(folder)

@@ -66,10 +66,15 @@ class Entry:
 
 @dataclass(frozen=True)
 class Unread:
-    """A folder of a run, or of what may be one, without a report to show, and why in one line."""
+    """A folder of a run, or of what may be one, without a report to show, and why in one line.
+
+    Args:
+        share: of the work under way that is done, in [0, 1]; None: not known.
+    """
 
     folder: str
     why: str
+    share: float | None = None
 
 
 def entry_of(report: Any, folder: str, link: str) -> Entry | Unread:
@@ -127,7 +132,9 @@ MARK = '<meta name="generator" content="encoder-audit index">'
 """What tells a page of this module from any other file."""
 
 
-def render_index(entries: Sequence[Entry], unread: Sequence[Unread], place: str, written: datetime) -> str:
+def render_index(
+    entries: Sequence[Entry], unread: Sequence[Unread], place: str, written: datetime, *, served: bool = False
+) -> str:
     """The page over many runs, the newest first; of the encoders the one with the most runs first.
 
     Args:
@@ -135,6 +142,7 @@ def render_index(entries: Sequence[Entry], unread: Sequence[Unread], place: str,
         unread: all others that were seen.
         place: the folder that was searched, as the page names it.
         written: the time in UTC.
+        served: by a server that compares two runs; the page asks for itself every few seconds.
 
     Returns:
         A complete HTML5 document.
@@ -154,4 +162,5 @@ def render_index(entries: Sequence[Entry], unread: Sequence[Unread], place: str,
         families=[(number, family, len(of_family[family])) for family, number in families.items()],
         filters=FILTERS,
         mark=MARK,
+        served=served,
     )

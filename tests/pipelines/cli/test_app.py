@@ -220,7 +220,7 @@ def test_ctrl_c_and_sigterm_save_the_training_and_leave_no_ray(config: Path, tmp
             assert ray_processes(process.pid) == []
         assert saved_epoch(folder) >= int(reached)
         before = saved_epoch(folder)
-        assert "state  stopped" in status(str(folder))
+        assert "state  stopped" in str(status(str(folder)))
 
 
 @pytest.mark.parametrize("flag", [["--log", "json"], ["--log=json"]])

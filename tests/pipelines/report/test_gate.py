@@ -197,6 +197,10 @@ def test_junit_is_read_back_as_github_and_gitlab_do(write: Write) -> None:
     counts = {name: suite.get(name) for name in ("tests", "failures", "errors", "skipped")}
     assert counts == {"tests": "3", "failures": "1", "errors": "1", "skipped": "0"}
     assert {name: root.get(name) for name in counts} == counts
+    about, *suite = suite  # type: ignore[assignment]
+    told = {one.get("name"): one.get("value") for one in about}
+    assert told["report"] == f"{run}/report.json" and told["verdict"] == "undecided"
+    assert told["auc"].startswith("0.9000 [") and told["name"]
     assert [case.tag for case in suite] == ["testcase"] * 3
     assert [case.get("name") for case in suite] == [each.name for each in conditions]
     assert len({(case.get("classname"), case.get("name")) for case in suite}) == 3  # GitLab tells cases apart by these

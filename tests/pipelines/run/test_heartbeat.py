@@ -11,8 +11,10 @@ import time
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from pipelines import console
+from pipelines.cli.app import app
 from pipelines.errors import UserError
 from pipelines.run import heartbeat
 from pipelines.run.folder import RunFolder
@@ -29,7 +31,7 @@ def run_folder(tmp_path: Path) -> RunFolder:
 
 def wait_for(text: str, folder: RunFolder) -> str:
     end = time.monotonic() + 30
-    while text not in (told := status(folder.path)):
+    while text not in (told := str(status(folder.path))):
         assert time.monotonic() < end, told
         time.sleep(0.02)
     return told
@@ -59,8 +61,8 @@ def test_a_silent_step_is_told_of_by_the_clock(
         assert "epochs/s, about" in told
         assert "waiting" not in told
         assert second in [task.id for task in bars.tasks]
-    assert "state  done up to report" in status(folder.path)
-    assert "spent  data 1 min 15 s" in status(folder.path)
+    assert "state  done up to report" in str(status(folder.path))
+    assert "spent  data 1 min 15 s" in str(status(folder.path))
     assert "drawing the roles: under way" in shown
     assert "encoders  target: 200 of 400 epochs" in shown, "a stage that may only load encoders is not called training"
 
@@ -70,12 +72,12 @@ def test_an_end_by_a_fault_or_an_interrupt_is_kept(tmp_path: Path) -> None:
     with pytest.raises(UserError), heartbeat.heartbeat(folder, STAGES) as pulse:
         pulse.enter("pretrain")
         raise UserError("no such weights")
-    assert "failed (no such weights)" in status(folder.path)
-    assert "stage  2 of 3: pretrain" in status(folder.path)
+    assert "failed (no such weights)" in str(status(folder.path))
+    assert "stage  2 of 3: pretrain" in str(status(folder.path))
     with pytest.raises(KeyboardInterrupt), heartbeat.heartbeat(folder, STAGES):
         raise KeyboardInterrupt
-    assert "state  stopped" in status(folder.path)
-    assert "the same command continues" in status(folder.path)
+    assert "state  stopped" in str(status(folder.path))
+    assert "the same command continues" in str(status(folder.path))
 
 
 def test_a_run_that_was_killed_or_is_out_of_sight_is_told_from_one_that_lives(tmp_path: Path) -> None:
@@ -90,17 +92,24 @@ def test_a_run_that_was_killed_or_is_out_of_sight_is_told_from_one_that_lives(tm
     finally:
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
-    assert "state  killed" in status(folder.path)
+    assert "state  killed" in str(status(folder.path))
     path = Path(folder.path) / PROGRESS
     content = json.loads(path.read_text())
     path.write_text(json.dumps(content | {"machine": "another", "beat": time.time() - 300}))
-    assert "no sign of life for 5 min" in status(folder.path)
+    assert "no sign of life for 5 min" in str(status(folder.path))
+    for age, code, state in ((300, 4, "silent"), (0, 0, "running")):
+        path.write_text(json.dumps(content | {"machine": "another", "beat": time.time() - age}))
+        done = CliRunner().invoke(app, ["status", folder.path, "--json"])
+        told = json.loads(done.output)
+        assert (done.exit_code, told["state"], told["stage"], told["name"]) == (code, state, "data", "small")
+    path.write_text(json.dumps(content | {"state": "failed", "why": "no such weights"}))
+    assert CliRunner().invoke(app, ["status", folder.path]).exit_code == 3
 
 
 def test_a_folder_without_a_run_and_one_of_before(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="holds no run"):
         status(str(tmp_path))
-    assert "no progress was written yet" in status(run_folder(tmp_path).path)
+    assert "no progress was written yet" in str(status(run_folder(tmp_path).path))
 
 
 def test_a_full_disk_or_a_store_that_refuses_does_not_end_a_run(tmp_path: Path) -> None:
