@@ -14,25 +14,30 @@ from typing import Any
 from urllib.parse import unquote
 
 from mi_core.adoption.model_folder import CONTENTS, Repository, folder_kind, packed, repository
-from mi_core.checks import ConfigError
+from mi_core.checks import ConfigError, import_extra
 
 _ADDRESS = re.compile(r"hf://(?P<repo>[^/@]+/[^/@]+)(@(?P<revision>[^/@]+))?/(?P<file>[^@]+)")
 
 
 @dataclass(frozen=True)
-class HubFile:
-    """A file, or a model's files in one.
+class WeightSource:
+    """Weights as `foreign.adopt` takes them: a file, or a model's files in one.
 
     Args:
-        content: its bytes; of a model as `model_folder.packed` has them.
-        commit: 40 hex digits, that its revision stood for.
+        content: its bytes; of a model as `model_folder.packed` has them; None: there are none.
+        commit: 40 hex digits, that its revision stood for; empty: it is not of the Hub, as ``sha256`` then is.
         sha256: in hex, of the file; of a model, of its weights file, or of the digests of its parts in order; empty
             without weights.
     """
 
-    content: bytes
-    commit: str
-    sha256: str
+    content: bytes | None
+    commit: str = ""
+    sha256: str = ""
+
+    @property
+    def pinned(self) -> dict[str, str]:
+        """What it is on the Hub: ``commit`` and ``sha256`` by these words."""
+        return {name: value for name in ("commit", "sha256") if (value := getattr(self, name))}
 
 
 def is_hub(path: str) -> bool:
@@ -40,7 +45,7 @@ def is_hub(path: str) -> bool:
     return path.startswith("hf://")
 
 
-def read(address: str, *, commit: str | None = None) -> HubFile:
+def read(address: str, *, commit: str | None = None) -> WeightSource:
     """Download a file, or take it from the local cache.
 
     Args:
@@ -60,7 +65,7 @@ def read(address: str, *, commit: str | None = None) -> HubFile:
     return found
 
 
-def read_model(load: str, *, commit: str | None = None, weights: bool = True) -> HubFile:
+def read_model(load: str, *, commit: str | None = None, weights: bool = True) -> WeightSource:
     """Download a model that is published as a folder, or take it from the local cache.
 
     Args:
@@ -94,7 +99,7 @@ def read_model(load: str, *, commit: str | None = None, weights: bool = True) ->
     except ConfigError as error:
         raise ConfigError(f"{load}: {error}") from error
     of_parts = hashlib.sha256("".join(digests).encode()).hexdigest()
-    return HubFile(data, first.commit, of_parts if len(digests) > 1 else "".join(digests))
+    return WeightSource(data, first.commit, of_parts if len(digests) > 1 else "".join(digests))
 
 
 def commit_of(address: str) -> str:
@@ -111,7 +116,7 @@ def commit_of(address: str) -> str:
     return told or read(address).commit
 
 
-def _file(asked: str, place: Repository, name: str) -> HubFile | None:
+def _file(asked: str, place: Repository, name: str) -> WeightSource | None:
     """A file of a repository; None: the repository has no such file."""
     hub = _package(asked)
     errors, offline = hub.errors, hub.constants.HF_HUB_OFFLINE
@@ -132,17 +137,12 @@ def _file(asked: str, place: Repository, name: str) -> HubFile | None:
     content = path.read_bytes()
     # The cache lays files out as snapshots/<commit>/<path in the repository>.
     commit = path.parts[-len(Path(name).parts) - 1]
-    return HubFile(content, commit, hashlib.sha256(content).hexdigest())
+    return WeightSource(content, commit, hashlib.sha256(content).hexdigest())
 
 
 def _package(asked: str) -> Any:
     """The package huggingface_hub. Raises ConfigError naming the extra when it is missing."""
-    try:
-        import huggingface_hub
-        from huggingface_hub import constants, errors  # noqa: F401
-    except ImportError as error:
-        raise ConfigError(f"{asked} needs huggingface_hub: pip install 'encoder-audit[hub]'") from error
-    return huggingface_hub
+    return import_extra("huggingface_hub", asked, "hub", "constants", "errors")
 
 
 def _cached(place: Repository) -> bool:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mi_core.adoption.model_folder import folder_kind
-from mi_core.checks import ConfigError
+from mi_core.checks import ConfigError, import_extra
 from mi_core.encoders.clip import import_open_clip, open_clip_config
 
 SHORTEST, SQUASH = "shortest", "squash"
@@ -168,11 +168,7 @@ def _differs(first: Any, second: Any) -> bool:
 
 def import_timm() -> Any:
     """The timm package. Raises ConfigError naming the extra when it is missing."""
-    try:
-        import timm
-    except ImportError as error:
-        raise ConfigError("load = 'timm:...' needs timm: pip install 'encoder-audit[timm]'") from error
-    return timm
+    return import_extra("timm", "load = 'timm:...'", "timm")
 
 
 def _timm(name: str, tag: str) -> Published:

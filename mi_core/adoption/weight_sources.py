@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from mi_core.adoption import hub
+from mi_core.adoption.hub import WeightSource
 from mi_core.adoption.model_folder import Definition, Read, definition, folder_kind, packed
 from mi_core.checks import ConfigError
-
-
-@dataclass(frozen=True)
-class WeightSource:
-    """Weights as `foreign.adopt` takes them; from the Hub, their commit and SHA-256 by these words."""
-
-    content: bytes | None
-    pinned: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_weights_of(
@@ -37,7 +28,7 @@ def read_weights_of(
     """
     kind = folder_kind(load)
     if kind is not None and weights is None:
-        return _of_hub(hub.read_model(load, commit=commit, weights=not bare))
+        return hub.read_model(load, commit=commit, weights=not bare)
     if weights is None:
         return WeightSource(None)
     if kind is not None:
@@ -47,7 +38,7 @@ def read_weights_of(
         except ConfigError as error:
             raise ConfigError(f"{weights} is no folder of {kind}: {error}") from error
     if hub.is_hub(weights):
-        return _of_hub(hub.read(weights, commit=commit))
+        return hub.read(weights, commit=commit)
     content = read(weights)
     if content is None:
         raise ConfigError(f"{weights} is {_folder_of(weights.rstrip('/'), read)}")
@@ -84,7 +75,3 @@ def read_local(path: str) -> bytes | None:
     """The content of a file on this machine."""
     place = Path(path)
     return place.read_bytes() if place.is_file() else None
-
-
-def _of_hub(file: hub.HubFile) -> WeightSource:
-    return WeightSource(file.content, {"commit": file.commit} | ({"sha256": file.sha256} if file.sha256 else {}))

@@ -195,14 +195,10 @@ def plain(state: State) -> tuple[State, dict[str, str]]:
 
 def _without_chunks(state: State) -> State:
     """Weights whose blocks are numbered through; those of a transformer with other numbers stay as they are."""
-    starts = {key.partition("blocks.")[0] for key in state if _CHUNK.search(key)}
-    whole = tuple(f"{start}blocks." for start in starts if all(map(_CHUNK.search, _blocks(state, start))))
+    starts = {f"{key.partition('blocks.')[0]}blocks." for key in state if _CHUNK.search(key)}
+    whole = tuple(start for start in starts if all(_CHUNK.search(key) for key in state if key.startswith(start)))
     new = {key: _CHUNK.sub(r"\1", key) if key.startswith(whole) else key for key in state}
     return {new[key]: tensor for key, tensor in state.items()} if len(set(new.values())) == len(state) else state
-
-
-def _blocks(state: State, start: str) -> list[str]:
-    return [key for key in state if key.startswith(f"{start}blocks.")]
 
 
 def attention(known: Known, backbone: nn.Module, name: str, positions: torch.Tensor | None) -> str | None:
