@@ -99,7 +99,7 @@ class SimCLRAugmentation:
 
     Args:
         crop_scale: range of the crop's share of the area, in (0, 1].
-        crop_ratio: range of the crop's width / height; see `crop_boxes.crop_boxes`.
+        crop_ratio: range of the crop's width / height; see `crop_boxes`.
         flip: probability of a left-right flip.
         rotation: largest angle in degrees; outside is black.
         jitter_probability: probability of colour jitter.

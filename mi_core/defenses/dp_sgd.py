@@ -14,14 +14,13 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from mi_core.checks import ConfigError, NumericError, check_range
+from mi_core.checks import ConfigError, NumericError, check_fields, check_range, import_extra
 from mi_core.defenses.base import ProviderData, State
 from mi_core.defenses.head import HEAD, HeadDefense, head_inputs, head_labels, head_state, trained_head
 from mi_core.encoders.checkpoint import Encoder, seeded
@@ -57,12 +56,10 @@ class DpSgdParameters:
     learning_rate: float = 0.5
 
     def __post_init__(self) -> None:
-        check_range("noise_multiplier", self.noise_multiplier, 0)
-        check_range("max_grad_norm", self.max_grad_norm, 0, open_low=True)
-        check_range("delta", self.delta, 0, 1, open_low=True)
-        check_range("epochs", self.epochs, 1)
-        check_range("batch_size", self.batch_size, 1)
-        check_range("learning_rate", self.learning_rate, 0, open_low=True)
+        check_fields(self, "noise_multiplier", low=0)
+        check_fields(self, "max_grad_norm", "learning_rate", low=0, open_low=True)
+        check_fields(self, "delta", low=0, high=1, open_low=True)
+        check_fields(self, "epochs", "batch_size", low=1)
 
 
 class DpSgd(HeadDefense):
@@ -89,7 +86,7 @@ class DpSgd(HeadDefense):
         Raises ConfigError: something is missing, the head is not linear, a label is no class of it, or delta or the
         batch size does not fit the number of images; NumericError: the weights diverged.
         """
-        opacus = _opacus()
+        opacus = import_extra("opacus", self.name, "dp", "accountants", "optimizers")
         self._check_needs(encoder, members, outside)
         old = trained_head(encoder)
         if not isinstance(old, nn.Linear):
@@ -139,14 +136,3 @@ class DpSgd(HeadDefense):
 
     def _generator(self, purpose: str) -> torch.Generator:
         return torch.Generator().manual_seed(digest64(self.seed, self.name, purpose) % 2**63)
-
-
-def _opacus() -> Any:
-    """Raises ConfigError: it is not installed."""
-    try:
-        import opacus
-        import opacus.accountants
-        import opacus.optimizers
-    except ImportError as error:
-        raise ConfigError("dp-sgd needs opacus: pip install 'encoder-audit[dp]'") from error
-    return opacus

@@ -163,13 +163,6 @@ class Work:
     checks: list[tuple[str, torch.Tensor, list[str]]] = field(default_factory=list)
     arrived: Any = None  # an event of CUDA; None: nothing to wait for
 
-    def wait(self) -> None:
-        """Wait until the features have come, and check the embeddings that they were computed from."""
-        if self.arrived is not None:
-            self.arrived.synchronize()
-        while self.checks:
-            check_finite(*self.checks.pop(0))
-
 
 @dataclass
 class Answers:
@@ -179,9 +172,12 @@ class Answers:
     seconds: Seconds
 
     def wait(self) -> None:
-        """Wait until they are there. Raises NumericError as `Extractor` does."""
+        """Wait until they have come; raises NumericError, as `Extractor` does, for the embeddings they were made of."""
         for one in self.work:
-            one.wait()
+            if one.arrived is not None:
+                one.arrived.synchronize()
+            while one.checks:
+                check_finite(*one.checks.pop(0))
 
     def fetched(self) -> dict[str, dict[str, np.ndarray]]:
         """Features as `Extractor` returns them, once; raises NumericError as it does."""
