@@ -129,22 +129,15 @@ def packed(kind: str, read: Read, *, weights: bool = True) -> bytes:
     files = {name: content for name in (names.config, *names.beside) if (content := read(name)) is not None}
     if names.config not in files:
         raise ConfigError(f"there is no {names.config}, which defines a model of {kind}")
-    tower = _tower(kind, files)
+    whole = json_of(files, names.config) if kind == "transformers" else {}
+    tower = TOWERS.get(str(whole.get("model_type")))  # None: it is a model that does not answer in words
     if tower is not None:
-        whole = json_of(files, names.config)
         files = {name: content for name, content in files.items() if name not in _TOKENIZER}
         files[names.config] = tower.config(whole)
     tensors = _tensors(names.weights, read, tower) if weights else {}
     if weights and tower is not None and not tensors:
         raise ConfigError(f"there are no weights of its image tower, whose names begin with {tower.prefix}.")
     return _one_file(tensors, files)
-
-
-def _tower(kind: str, files: Definition) -> Tower | None:
-    """The image tower of a model that answers in words; None: it is another model."""
-    if kind != "transformers":
-        return None
-    return TOWERS.get(str(json_of(files, CONTENTS[kind].config).get("model_type")))
 
 
 def with_definition(weights: bytes, files: Definition) -> bytes:
