@@ -128,7 +128,7 @@ class _Network(_EncoderMI, NetworkAttack):
 
     Parameters = NetworkParameters
 
-    def _similarities(self, features: Features) -> npt.NDArray[np.float32]:
+    def _inputs(self, features: Features) -> npt.NDArray[np.float32]:
         """(N, V (V - 1) / 2), in the order of the pairs."""
         return np.asarray(features[self.needs[0]], dtype=np.float32)
 
@@ -143,7 +143,7 @@ class EncoderMIVector(_Network):
     name = "encodermi-v"
 
     def _inputs(self, features: Features) -> npt.NDArray[np.float32]:
-        return -np.sort(-self._similarities(features), axis=1)
+        return -np.sort(-super()._inputs(features), axis=1)
 
     def _network(self, width: int) -> nn.Module:
         if self.parameters.released:
@@ -226,7 +226,7 @@ class EncoderMISet(_Network):
     batch_size = 2048
 
     def _inputs(self, features: Features) -> npt.NDArray[np.float32]:
-        similarities = self._similarities(features)
+        similarities = super()._inputs(features)
         return clouds(similarities) if self.parameters.released else similarities
 
     def _network(self, width: int) -> nn.Module:

@@ -92,7 +92,6 @@ class AttriGuard(Defense):
     hides = "attributes"
     source = "AttriGuard (Jia and Gong, USENIX Security 2018); ContrastiveLeaks (CCS 2021), section 5.2"
     needs = frozenset({"attributes"})
-    of_answers = True
     Parameters = AttriGuardParameters
 
     def fit(self, encoder: Encoder, members: ProviderData, outside: ProviderData | None = None) -> State:

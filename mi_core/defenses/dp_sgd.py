@@ -23,6 +23,7 @@ from torch import nn
 from mi_core.checks import ConfigError, NumericError, check_fields, check_range, import_extra
 from mi_core.defenses.base import ProviderData, State
 from mi_core.defenses.head import HEAD, HeadDefense, head_inputs, head_labels, head_state, trained_head
+from mi_core.defenses.sensitivity import LEAVE
 from mi_core.encoders.checkpoint import Encoder, seeded
 from mi_core.hashing import digest64
 
@@ -73,12 +74,8 @@ class DpSgd(HeadDefense):
     source = "Abadi et al., Deep learning with differential privacy (CCS 2016), algorithm 1"
     needs = frozenset({HEAD, "labels"})
     mechanism = "sampled-gaussian"
+    adjacencies = (LEAVE,)  # an image is there or not
     Parameters = DpSgdParameters
-
-    @property
-    def adjacencies(self) -> tuple[str, ...]:
-        """The pairs of the guarantee: an image is there or not."""
-        return ("leave-one-out",)
 
     def fit(self, encoder: Encoder, members: ProviderData, outside: ProviderData | None = None) -> State:
         """Train the head.

@@ -104,7 +104,11 @@ class CLIP(Objective):
             width = parameters.text_width
             self.text: nn.Module = TextTransformer(width, out, layers=layers, heads=heads, length=length)
         else:
-            self.text = nn.Linear(frozen_text_width(parameters.architecture), out, bias=False)
+            known = import_open_clip().get_model_config(parameters.architecture)
+            if known is None:
+                told = f"open_clip has no model {parameters.architecture!r}; see open_clip.list_models()"
+                raise ConfigError(f"text_tower: {told}")
+            self.text = nn.Linear(int(known["embed_dim"]), out, bias=False)
         self.scale = nn.Parameter(torch.tensor(math.log(1 / parameters.temperature)))
 
     @classmethod
@@ -274,17 +278,6 @@ class CaptionEncoder(TextTower):
         """The output of `tokens` to embeddings (B, E)."""
         embeddings: torch.Tensor = self.tower(tokens)
         return embeddings
-
-
-def frozen_text_width(architecture: str) -> int:
-    """Width E of the text embeddings of an open_clip model.
-
-    Raises ConfigError: open_clip is not installed, or has no such model.
-    """
-    config = import_open_clip().get_model_config(architecture)
-    if config is None:
-        raise ConfigError(f"text_tower: open_clip has no model {architecture!r}; see open_clip.list_models()")
-    return int(config["embed_dim"])
 
 
 @torch.no_grad()
