@@ -80,7 +80,7 @@ BUDGET = {  # allowed, and how far below it a count may lie before the budget is
     "product lines": (61_832, 300),
     "lines of code": (39_284, 300),
     "files": (369, 5),
-    "test lines": (46_737, 500),
+    "test lines": (46_740, 500),
     "words": (36_476, 500),
 }
 PAGES = ("docs", "configs", "cluster", "pipelines")
