@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Iterable, Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -97,6 +99,13 @@ def check_range(
     return value
 
 
+def check_fields(record: object, *names: str, low: float, high: float = math.inf, open_low: bool = False) -> None:
+    """Raise `ConfigError`, as `check_range` does, if a field of a record is out of range; None stands for no number."""
+    for name in names:
+        if (value := getattr(record, name)) is not None:
+            check_range(name, value, low, high, open_low=open_low)
+
+
 def check_finite(name: str, array: np.ndarray | torch.Tensor, ids: Sequence[str] | np.ndarray | None = None) -> None:
     """Raise `NumericError` naming the first samples (rows) of ``array`` (N, ...) that hold NaN or infinity."""
     shape = len(array), math.prod(array.shape[1:])  # -1 cannot stand for the second where there is no row
@@ -108,6 +117,16 @@ def check_finite(name: str, array: np.ndarray | torch.Tensor, ids: Sequence[str]
         rows = np.flatnonzero(~finite)
         named = [str(ids[row]) if ids is not None else f"row {row}" for row in rows[:5]]
         raise NumericError(f"{name} is not finite for {len(rows)} of {len(finite)} samples: {', '.join(named)}")
+
+
+def import_extra(package: str, asked: str, extra: str, *parts: str) -> Any:
+    """An optional package, and some modules of it, for what asks. Raises ConfigError, with its extra: it is missing."""
+    try:
+        for name in (package, *(f"{package}.{part}" for part in parts)):
+            import_module(name)
+    except ImportError as error:
+        raise ConfigError(f"{asked} needs {package}: pip install 'encoder-audit[{extra}]'") from error
+    return sys.modules[package]
 
 
 _LOOKS = {

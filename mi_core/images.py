@@ -316,7 +316,9 @@ def eight_bits(
     """
     told = [] if remarks is None else remarks
     if image.mode.startswith("I"):
-        return _scaled_to_8_bits(image, depth or 16, told)
+        values, bits, high = grey_values(image, depth or 16)
+        told.append(_depth_in_words(high, scalable=True) if bits == 16 else f"read with 8 of {bits} bits")
+        return Image.fromarray((values // (((1 << bits) - 1) // 255)).astype(np.uint8))
     if image.mode == "F":
         raise ImageError("floating-point pixels have no agreed range; save it with 8 or 16 bits")
     if deep:
@@ -349,12 +351,6 @@ def grey_values(image: Image.Image, depth: int) -> tuple[npt.NDArray[np.int64], 
             f"grey values from {low:,} to {high:,}, outside of the {depth} bits from 0 to {2**depth - 1:,}"
         )
     return values if samples.photometric else (1 << depth) - 1 - values, depth, high
-
-
-def _scaled_to_8_bits(image: Image.Image, depth: int, remarks: list[str]) -> Image.Image:
-    values, depth, high = grey_values(image, depth)
-    remarks.append(_depth_in_words(high, scalable=True) if depth == 16 else f"read with 8 of {depth} bits")
-    return Image.fromarray((values // (((1 << depth) - 1) // 255)).astype(np.uint8))
 
 
 def _depth_in_words(highest: int, *, scalable: bool) -> str:

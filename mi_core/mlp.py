@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from mi_core.checks import NumericError, check_choice, check_range
+from mi_core.checks import NumericError, check_choice, check_fields
 from mi_core.runtime import denormals_flushed
 from mi_core.streams import seeded_generators
 
@@ -61,13 +61,10 @@ class Training:
     patience: int | None = None
 
     def __post_init__(self) -> None:
-        check_range("learning_rate", self.learning_rate, 0, open_low=True)
-        check_range("epochs", self.epochs, 1)
-        check_range("batch_size", self.batch_size, 0)
+        check_fields(self, "learning_rate", low=0, open_low=True)
+        check_fields(self, "epochs", "patience", low=1)
+        check_fields(self, "batch_size", "weight_decay", low=0)
         check_choice("optimizer", self.optimizer, OPTIMIZERS)
-        check_range("weight_decay", self.weight_decay, 0)
-        if self.patience is not None:
-            check_range("patience", self.patience, 1)
 
 
 def layers(*widths: int, activation: type[nn.Module] = nn.ReLU) -> nn.Sequential:

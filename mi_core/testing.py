@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from mi_core.attacks.base import Attack
-from mi_core.attacks.shadows import shadow_row
+from mi_core.attacks.shadows import join_shadows
 from mi_core.checks import ConfigError, NumericError, ShapeError
 from mi_core.encoders.checkpoint import OUTPUTS
 from mi_core.features import MEASURES, Measure
@@ -149,24 +149,18 @@ def reference_and_target(
     sizes = {"pool": counts[1], "others": counts[0]}
     hardness = {part: generator.normal(0, 3, size) for part, size in sizes.items()}  # told only by other encoders
 
-    def seen(part: str, member: np.ndarray | bool, shadow: str | None = None) -> Features:
+    def seen(part: str, member: np.ndarray | bool) -> Features:
         level = hardness[part] + leak * member + generator.normal(0, 1, sizes[part])
-        ids = [f"{part}/{row}" if shadow is None else shadow_row(f"{part}/{row}", shadow) for row in range(sizes[part])]
-        return Features(np.array(ids), values_at(level, needs, generator))
+        ids = np.array([f"{part}/{row}" for row in range(sizes[part])])
+        return Features(ids, values_at(level, needs, generator))
 
     halves = [generator.permutation(counts[1]) % 2 == 0 for _ in range(SHADOWS // 2)]
     inside = [side for half in halves for side in (half, ~half)]
-    shadows = joined([seen("pool", side, f"s-{number}") for number, side in enumerate(inside)])
-    beside = joined([seen("others", False, f"s-{number}") for number in range(SHADOWS)])
+    shadows = join_shadows({f"s-{number}": seen("pool", side) for number, side in enumerate(inside)})
+    beside = join_shadows({f"s-{number}": seen("others", False) for number in range(SHADOWS)})
     member = generator.permutation(counts[1]) % 2 == 0
     reference = LabelledFeatures(replace(shadows, population=beside), np.concatenate(inside))
     return reference, replace(seen("pool", member), population=seen("others", False)), member
-
-
-def joined(parts: list[Features]) -> Features:
-    """The rows of several features."""
-    values = {need: np.concatenate([part.values[need] for part in parts]) for need in parts[0].values}
-    return Features(np.concatenate([part.ids for part in parts]), values)
 
 
 def _it_says_what_it_is(method: type[Attack]) -> None:

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 import torch
 
-from mi_core.adoption import hub
 from mi_core.adoption.foreign import adopt
+from mi_core.adoption.weight_sources import read_hub_file
 from mi_core.validity.power import PUBLISHED, detectable_auc, verdict_power
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.encoders import LoadedConfig
@@ -131,7 +131,7 @@ def test_a_checkpoint_of_open_clip_s_training_is_read_by_its_address(
     address = getattr(config().encoders["target"], "weights", "")
     with hub_at({MODELS: home / "models"}) as endpoint:
         ask_there(endpoint, monkeypatch)
-        file = hub.read(address)
+        file = read_hub_file(address)
     assert file.commit == COMMIT
     found = adopt(f"open_clip:{SMALL}", file.content, channels=3, image_size=224).encoder
     image = torch.rand(1, 3, 224, 224)

@@ -3,8 +3,8 @@
 It imports `mi_core.encoders`, which does not import it.
 
     foreign          adopts an encoder: builds, fills and checks it; builders: fresh networks of every kind
-    architectures    names, looked up without building; published: the publishers' own preprocessing
-    weight_sources   files, folders (model_folder) and the Hub (hub); layouts: which keys of a file are what
-    clip_weights     weights of open_clip and OpenAI; transformers_models: models of transformers; vision_towers
-    code             TorchScript and Python callables; soundness: checks of any encoder before it is used
+    published        names, looked up without building, and the publishers' own preprocessing
+    weight_sources   files, folders (model_folder) and the Hub; layouts: which keys of a file are what
+    code             TorchScript and Python callables; transformers_models: models of the package transformers
+    soundness        checks of any encoder before it is used
 """

@@ -13,7 +13,7 @@ from typing import Any
 from torch import nn
 
 from mi_core.adoption.layouts.names import State
-from mi_core.adoption.model_folder import Definition, Read, folder_kind, json_of, unpacked
+from mi_core.adoption.model_folder import CONTENTS, Definition, Read, folder_kind, json_of, unpacked
 from mi_core.adoption.published import (
     PUBLISHED,
     Preprocessing,
@@ -65,7 +65,10 @@ def _torchvision(name: str, channels: int, image_size: int) -> Built:
     architecture, tag = split_name(name)
     torchvision_weights(architecture, tag)
     preprocessing, notes = _published("torchvision", name)
-    network = models.get_model(architecture, weights=None, **_arguments(architecture, preprocessing))
+    own: dict[str, Any] = {"image_size": preprocessing.size} if architecture.startswith("vit_") else {}
+    if architecture in ("googlenet", "inception_v3"):
+        own = {"aux_logits": False, "init_weights": True}
+    network = models.get_model(architecture, weights=None, **own)
     if hasattr(network, "transform_input"):
         network.transform_input = True  # as torchvision does with its weights of these two networks
     linear = [entry for entry in network.named_modules() if isinstance(entry[1], nn.Linear)]
@@ -80,13 +83,6 @@ def _torchvision(name: str, channels: int, image_size: int) -> Built:
 
 
 _AUXILIARY = ("aux1.", "aux2.", "AuxLogits.")  # classifiers that torchvision's Inception networks have in training
-
-
-def _arguments(architecture: str, preprocessing: Preprocessing) -> dict[str, Any]:
-    """Arguments of torchvision's builder, where its own weights need other ones than the default."""
-    if architecture.startswith("vit_"):
-        return {"image_size": preprocessing.size}
-    return {"aux_logits": False, "init_weights": True} if architecture in ("googlenet", "inception_v3") else {}
 
 
 def _renaming(logits: str, dropped: tuple[str, ...]) -> Callable[[State], State]:
@@ -182,15 +178,8 @@ def _transformers(name: str, channels: int, image_size: int) -> Built:
 
 
 def _transformers_folder(files: Definition) -> Built:
-    parts, (preprocessing, notes) = split_model(files), preprocessing_of(files)
-    return Built(
-        parts.backbone,
-        parts.heads,
-        preprocessing,
-        lambda state: weights_of(files, state),
-        parts.text,
-        (*notes, *parts.notes),
-    )
+    (backbone, heads, text, more), (preprocessing, notes) = split_model(files), preprocessing_of(files)
+    return Built(backbone, heads, preprocessing, lambda state: weights_of(files, state), text, (*notes, *more))
 
 
 def _open_clip_folder(files: Definition) -> Built:
@@ -206,20 +195,6 @@ def _timm_folder(files: Definition) -> Built:
     return _of_timm(str(config["architecture"]), settings, found.preprocessing, _noted(found))
 
 
-def folder_preprocessing(kind: str, files: Definition) -> Preprocessing:
-    """How images reach a model that is published as a folder. Raises ConfigError: its images are not square."""
-    if kind == "transformers":
-        return preprocessing_of(files)[0]
-    if kind == "open_clip":
-        return open_clip_preprocessing(json_of(files, "open_clip_config.json")).preprocessing
-    return timm_preprocessing(json_of(files, "config.json")).preprocessing
-
-
-def of_captions(load: str, files: Definition) -> bool:
-    """True if a named encoder was trained on images and their captions, as CLIP and SigLIP are."""
-    return load.startswith("open_clip:") or (load.startswith("transformers:") and is_of_captions(files))
-
-
 def usual_settings(load: str, weights: str | None, size: int | None, read: Read) -> tuple[bool, dict[str, Any]]:
     """Training by captions (bool), and the way of images to an encoder, as the data section of a config has it.
 
@@ -232,14 +207,17 @@ def usual_settings(load: str, weights: str | None, size: int | None, read: Read)
         Whether it learned from captions; and fields of the data section, none where a config takes them from the name.
 
     Raises:
-        ConfigError: there is no such folder or model.
+        ConfigError: there is no such folder or model, or its images are not square.
     """
     files, folder = definition_of(load, weights, read), folder_kind(load)
-    captioned = of_captions(load, files)
+    captioned = load.startswith("open_clip:") or (load.startswith("transformers:") and is_of_captions(files))
     if size is not None:
         return captioned, {"image_size": size}
+    if folder == "transformers":
+        return captioned, preprocessing_of(files)[0].decoding()
     if folder is not None:
-        return captioned, folder_preprocessing(folder, files).decoding()
+        rules = {"open_clip": open_clip_preprocessing, "timm": timm_preprocessing}[folder]
+        return captioned, rules(json_of(files, CONTENTS[folder].config)).preprocessing.decoding()
     return captioned, {} if load.partition(":")[0] in PUBLISHED else {"image_size": USUAL_SIDE}
 
 

@@ -299,8 +299,11 @@ def _encoder(
 
 
 def _fill(encoder: Encoder, tensors: State, load: str, state: State) -> None:
+    """Load weights, with the normalisation and the counters of batches that older files lack."""
+    own = encoder.state_dict()
+    counters = {key: value for key, value in own.items() if key.endswith("num_batches_tracked")}
     try:
-        load_tensors(encoder, _complete(encoder, tensors))
+        load_tensors(encoder, {**counters, **tensors, "mean": own["mean"], "std": own["std"]})
     except ConfigError as error:
         look = look_at(state)
         look = replace(look, load=_of_timm_for(load, look.side) or look.load)
@@ -312,13 +315,6 @@ def _of_timm_for(load: str, side: int | None) -> str | None:
     bare = load.partition(".")[0]
     known = re.sub(r"_\d+$", f"_{side}", bare)
     return known if known != bare and bare[:5] == "timm:" and import_timm().is_model(known[5:]) else None
-
-
-def _complete(encoder: Encoder, tensors: State) -> State:
-    """Weights with the normalisation, and the counters of batches that older files lack."""
-    own = encoder.state_dict()
-    counters = {key: value for key, value in own.items() if key.endswith("num_batches_tracked")}
-    return {**counters, **tensors, "mean": own["mean"], "std": own["std"]}
 
 
 def _adopt_code(load: str, data: bytes | None, preprocessing: Mapping[str, Any]) -> Adopted:

@@ -3,10 +3,9 @@
 A folder holds weights, a config, and rules for images and texts. `packed` makes one safetensors file of it, whose
 metadata holds the small files. That file alone rebuilds the model.
 
-Image towers of models that answer in words (LLaVA, PaliGemma, Qwen-VL): of their folder, what the tower needs.
-
-Such a folder is read as if it held the tower alone: a config of the tower, and its weights without their prefix. The
-language model and the layer between the two are left out.
+The folder of a model that answers in words (LLaVA, PaliGemma, Qwen-VL) is read as if it held its image tower alone: a
+config of the tower, and its weights without their prefix. The language model and the layer between the two are left
+out.
 """
 
 from __future__ import annotations
@@ -116,7 +115,7 @@ def repository(load: str) -> Repository:
 
 
 def packed(kind: str, read: Read, *, weights: bool = True) -> bytes:
-    """A folder in one safetensors file; of a model that answers in words its image tower alone (`vision_towers`).
+    """A folder in one safetensors file; of a model that answers in words its image tower alone (`TOWERS`).
 
     Args:
         kind: of the model, a key of `CONTENTS`.
@@ -130,19 +129,15 @@ def packed(kind: str, read: Read, *, weights: bool = True) -> bytes:
     files = {name: content for name in (names.config, *names.beside) if (content := read(name)) is not None}
     if names.config not in files:
         raise ConfigError(f"there is no {names.config}, which defines a model of {kind}")
-    tower = _tower(kind, files)
+    whole = json_of(files, names.config) if kind == "transformers" else {}
+    tower = TOWERS.get(str(whole.get("model_type")))  # None: it is a model that does not answer in words
     if tower is not None:
-        whole = json_of(files, names.config)
         files = {name: content for name, content in files.items() if name not in _TOKENIZER}
         files[names.config] = tower.config(whole)
-    return _one_file(_tensors(names.weights, read, tower) if weights else {}, files)
-
-
-def _tower(kind: str, files: Definition) -> Tower | None:
-    """The image tower of a model that answers in words; None: it is another model."""
-    if kind != "transformers":
-        return None
-    return TOWERS.get(str(json_of(files, CONTENTS[kind].config).get("model_type")))
+    tensors = _tensors(names.weights, read, tower) if weights else {}
+    if weights and tower is not None and not tensors:
+        raise ConfigError(f"there are no weights of its image tower, whose names begin with {tower.prefix}.")
+    return _one_file(tensors, files)
 
 
 def with_definition(weights: bytes, files: Definition) -> bytes:
@@ -206,36 +201,26 @@ def _tensors(names: tuple[str, ...], read: Read, tower: Tower | None = None) -> 
     for name in names:
         content = read(name)
         if content is not None:
-            return _of_tower(dict(read_weights(content).state), tower)
+            return _weights_in(content, tower)
         index = read(f"{name}.index.json")
         if index is not None:
             places = json_of({name: index}, name).get("weight_map", {})
             parts = sorted({part for key, part in places.items() if tower is None or tower.name(key) is not None})
-            found = {key: tensor for part in parts for key, tensor in _part(part, read, tower).items()}
-            return found if tower is None else _some(found, tower)
+            found: dict[str, torch.Tensor] = {}
+            for part in parts:
+                if (content := read(part)) is None:
+                    raise ConfigError(f"there is no {part}, which the index of the weights lists")
+                found |= _weights_in(content, tower)
+            return found
     raise ConfigError(f"there are no weights: none of {', '.join(names)}")
 
 
-def _part(name: str, read: Read, tower: Tower | None) -> dict[str, torch.Tensor]:
-    content = read(name)
-    if content is None:
-        raise ConfigError(f"there is no {name}, which the index of the weights lists")
-    return _of_tower(dict(read_weights(content).state), tower)
-
-
-def _of_tower(state: dict[str, torch.Tensor], tower: Tower | None) -> dict[str, torch.Tensor]:
-    """Weights as a tower names them, copied, so that what they were read from can go; without a tower all."""
+def _weights_in(content: bytes, tower: Tower | None) -> dict[str, torch.Tensor]:
+    """Weights of a file; those of a tower as it names them, copied, so that what they were read from can go."""
+    state = read_weights(content).state
     if tower is None:
         return state
-    own = {name: tensor.clone() for key, tensor in state.items() if (name := tower.name(key)) is not None}
-    return _some(own, tower)
-
-
-def _some(state: dict[str, torch.Tensor], tower: Tower) -> dict[str, torch.Tensor]:
-    """The same; raises ConfigError if there are none."""
-    if not state:
-        raise ConfigError(f"there are no weights of its image tower, whose names begin with {tower.prefix}.")
-    return state
+    return {name: tensor.clone() for key, tensor in state.items() if (name := tower.name(key)) is not None}
 
 
 @dataclass(frozen=True)

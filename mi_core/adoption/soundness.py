@@ -46,19 +46,15 @@ class Answers:
         return "; ".join((*self.notes, *((f"it {noise_in_words(self.noise)}",) if self.noisy else ())))
 
 
-def check_weights(module: nn.Module, whose: str = "") -> None:
-    """Raise ConfigError naming the first weight that holds NaN or infinity (of buffers: NaN) and how many there are.
-
-    The name stands after ``whose``.
-    """
+def check_weights(module: nn.Module) -> None:
+    """Raise ConfigError naming the first weight that holds NaN or infinity (of buffers: NaN) and how many there are."""
     parameters = {name for name, _ in module.named_parameters()}
     for name, tensor in module.state_dict().items():
         if not tensor.is_floating_point():
             continue
         bad = ~tensor.isfinite() if name in parameters else tensor.isnan()
         if bool(bad.any()):
-            count = f"{int(bad.sum())} values that are NaN or infinite, of {tensor.numel()}"
-            raise ConfigError(f"{whose}{name} holds {count}")
+            raise ConfigError(f"{name} holds {int(bad.sum())} values that are NaN or infinite, of {tensor.numel()}")
 
 
 @torch.no_grad()

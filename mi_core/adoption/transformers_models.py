@@ -1,7 +1,7 @@
 """Image encoders of the package transformers (the ``hub`` extra): CLIP, SigLIP, ViT and DINOv2, in parts.
 
 The package itself reads the weights, since it renames them from version to version. Image towers of models that answer
-in words come here as folders of their own, see `vision_towers`.
+in words come here as folders of their own, see `model_folder.TOWERS`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import nn
 from mi_core.adoption.layouts.names import State
 from mi_core.adoption.model_folder import TOWERS, Definition, PackedTower, json_of, unpacked
 from mi_core.adoption.published import SHORTEST, SQUASH, Preprocessing
-from mi_core.checks import ConfigError
+from mi_core.checks import ConfigError, import_extra
 from mi_core.encoders.clip import TextTower
 
 _INTERPOLATIONS = {2: "bilinear", 3: "bicubic"}  # Pillow's numbers
@@ -132,36 +132,12 @@ class TransformersText(TextTower):
         return embeddings
 
 
-@dataclass(frozen=True)
-class Parts:
-    """A model in parts, with fresh weights.
-
-    Args:
-        backbone: the image tower before its projection.
-        heads: projection or classifier, by the output's name.
-        text: texts to embeddings; None: it has none, or no tokenizer that loads.
-        notes: remarks for readers of its outputs.
-    """
-
-    backbone: TransformersBackbone
-    heads: Mapping[str, nn.Module]
-    text: TransformersText | None
-    notes: tuple[str, ...]
-
-    def weights(self) -> State:
-        """Its weights under the names that an `Encoder` has."""
-        parts: dict[str, nn.Module] = {"backbone": self.backbone, **self.heads}
-        parts |= {} if self.text is None else {"text": self.text}
-        return {f"{part}.{name}": value for part, own in parts.items() for name, value in own.state_dict().items()}
+_Parts = tuple[TransformersBackbone, dict[str, nn.Module], TransformersText | None, tuple[str, ...]]
 
 
 def import_transformers() -> Any:
     """The package transformers. Raises ConfigError naming the extra when it is missing."""
-    try:
-        import transformers
-    except ImportError as error:
-        raise ConfigError("load = 'transformers:...' needs transformers: pip install 'encoder-audit[hub]'") from error
-    return transformers
+    return import_extra("transformers", "load = 'transformers:...'", "hub")
 
 
 def is_of_captions(files: Definition) -> bool:
@@ -169,8 +145,12 @@ def is_of_captions(files: Definition) -> bool:
     return _family(files)[0].captions
 
 
-def split_model(files: Definition) -> Parts:
+def split_model(files: Definition) -> _Parts:
     """The parts of a model with fresh weights.
+
+    Returns:
+        the image tower before its projection; projection or classifier, by the output's name; texts to embeddings, None
+        where it has none or no tokenizer that loads; and remarks for readers of its outputs.
 
     Raises:
         ConfigError: transformers is not installed, or the model is of another kind than those known here.
@@ -206,7 +186,9 @@ def weights_of(files: Definition, state: State) -> State:
             f"weights do not fit {kind.__name__}: missing {missing[:3]}, wrong shape {wrong[:3]}, "
             f"left over {sorted(told['unexpected_keys'])[:3]}"
         )
-    return _split(model, family, files).weights()
+    backbone, heads, text, _ = _split(model, family, files)
+    parts = {"backbone": backbone, **heads} | ({} if text is None else {"text": text})
+    return {f"{part}.{name}": value for part, own in parts.items() for name, value in own.state_dict().items()}
 
 
 def preprocessing_of(files: Definition) -> tuple[Preprocessing, tuple[str, ...]]:
@@ -325,7 +307,7 @@ def _class_arguments(family: _Family) -> dict[str, Any]:
     return {"add_pooling_layer": False} if family.model == "ViTModel" else {}
 
 
-def _split(model: Any, family: _Family, files: Definition) -> Parts:
+def _split(model: Any, family: _Family, files: Definition) -> _Parts:
     tower = getattr(model, family.tower, model) if family.tower else model
     tower = PackedTower(tower) if family.packed else tower
     heads: dict[str, nn.Module] = {}
@@ -344,7 +326,7 @@ def _split(model: Any, family: _Family, files: Definition) -> Parts:
     text = _text(model, family, files)
     if family.text is not None and text is None:
         notes.append("its text side is left out, for its folder has no tokenizer that loads")
-    return Parts(TransformersBackbone(tower, family), heads, text, tuple(notes))
+    return TransformersBackbone(tower, family), heads, text, tuple(notes)
 
 
 def _text(model: Any, family: _Family, files: Definition) -> TransformersText | None:

@@ -1,22 +1,52 @@
-"""Where the weights of a named encoder come from: a file, a folder, or the Hugging Face Hub."""
+"""Where the weights of a named encoder come from: a file, a folder, or the Hugging Face Hub.
+
+A file of the Hub is ``hf://org/name/file`` or ``hf://org/name@revision/file``. The package huggingface_hub downloads
+it; its variables HF_ENDPOINT, HF_HUB_OFFLINE, HF_HOME and HF_TOKEN hold.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import hashlib
+import re
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
 
-from mi_core.adoption import hub
-from mi_core.adoption.model_folder import Definition, Read, definition, folder_kind, packed
-from mi_core.checks import ConfigError
+from mi_core.adoption.model_folder import (
+    CONTENTS,
+    Definition,
+    Read,
+    Repository,
+    definition,
+    folder_kind,
+    packed,
+    repository,
+)
+from mi_core.checks import ConfigError, import_extra
+
+_ADDRESS = re.compile(r"hf://(?P<repo>[^/@]+/[^/@]+)(@(?P<revision>[^/@]+))?/(?P<file>[^@]+)")
 
 
 @dataclass(frozen=True)
 class WeightSource:
-    """Weights as `foreign.adopt` takes them; from the Hub, their commit and SHA-256 by these words."""
+    """Weights as `foreign.adopt` takes them: a file, or a model's files in one.
+
+    Args:
+        content: its bytes; of a model as `model_folder.packed` has them; None: there are none.
+        commit: 40 hex digits, that its revision stood for; empty: it is not of the Hub, as ``sha256`` then is.
+        sha256: in hex, of the file; of a model, of its weights file, or of the digests of its parts in order; empty
+            without weights.
+    """
 
     content: bytes | None
-    pinned: Mapping[str, str] = field(default_factory=dict)
+    commit: str = ""
+    sha256: str = ""
+
+    @property
+    def pinned(self) -> dict[str, str]:
+        """What it is on the Hub: ``commit`` and ``sha256`` by these words."""
+        return {name: value for name in ("commit", "sha256") if (value := getattr(self, name))}
 
 
 def read_weights_of(
@@ -37,7 +67,7 @@ def read_weights_of(
     """
     kind = folder_kind(load)
     if kind is not None and weights is None:
-        return _of_hub(hub.read_model(load, commit=commit, weights=not bare))
+        return read_hub_model(load, commit=commit, weights=not bare)
     if weights is None:
         return WeightSource(None)
     if kind is not None:
@@ -46,8 +76,8 @@ def read_weights_of(
             return WeightSource(packed(kind, lambda name: read(f"{folder}/{name}"), weights=not bare))
         except ConfigError as error:
             raise ConfigError(f"{weights} is no folder of {kind}: {error}") from error
-    if hub.is_hub(weights):
-        return _of_hub(hub.read(weights, commit=commit))
+    if is_hub(weights):
+        return read_hub_file(weights, commit=commit)
     content = read(weights)
     if content is None:
         raise ConfigError(f"{weights} is {_folder_of(weights.rstrip('/'), read)}")
@@ -67,9 +97,9 @@ def _folder_of(folder: str, read: Read) -> str:
 
 
 def on_hub(load: str, weights: str | None) -> str | None:
-    """The address of an encoder on the Hub, for `hub.commit_of`; None: it is elsewhere."""
+    """The address of an encoder on the Hub, for `commit_of`; None: it is elsewhere."""
     if weights is not None:
-        return weights if hub.is_hub(weights) else None
+        return weights if is_hub(weights) else None
     return load if folder_kind(load) else None
 
 
@@ -86,5 +116,108 @@ def read_local(path: str) -> bytes | None:
     return place.read_bytes() if place.is_file() else None
 
 
-def _of_hub(file: hub.HubFile) -> WeightSource:
-    return WeightSource(file.content, {"commit": file.commit} | ({"sha256": file.sha256} if file.sha256 else {}))
+def is_hub(path: str) -> bool:
+    """True if a path names a file of the Hub."""
+    return path.startswith("hf://")
+
+
+def read_hub_file(address: str, *, commit: str | None = None) -> WeightSource:
+    """Download a file, or take it from the local cache.
+
+    Args:
+        address: a slash in a revision is written ``%2F``; without a revision it is ``main``.
+        commit: that is taken instead of the revision, which stood for it before.
+
+    Raises:
+        ConfigError: the address is malformed, huggingface_hub is missing, or the Hub does not give the file.
+    """
+    parts = _ADDRESS.fullmatch(address)
+    if parts is None:
+        raise ConfigError(f"{address} is no file of the Hub; write hf://org/name/file or hf://org/name@revision/file")
+    revision = None if parts["revision"] is None else unquote(parts["revision"])
+    found = _file(address, Repository(parts["repo"], commit or revision), parts["file"])
+    if found is None:
+        raise ConfigError(f"{address}: the Hub has no such file")
+    return found
+
+
+def read_hub_model(load: str, *, commit: str | None = None, weights: bool = True) -> WeightSource:
+    """Download a model that is published as a folder, or take it from the local cache.
+
+    Args:
+        load: of `repository`, such as ``transformers:org/name``.
+        commit: that is taken instead of the revision, which stood for it before.
+        weights: whether those are wanted too.
+
+    Returns:
+        Its files, all of one commit.
+
+    Raises:
+        ConfigError: ``load`` names no repository, huggingface_hub is missing, or the Hub has no such model.
+    """
+    asked, kind = repository(load), folder_kind(load)
+    assert kind is not None
+    first = _file(load, Repository(asked.name, commit or asked.revision), CONTENTS[kind].config)
+    if first is None:
+        raise ConfigError(f"{load}: it has no {CONTENTS[kind].config}, which defines a model of {kind}")
+    here = Repository(asked.name, first.commit)
+
+    digests: list[str] = []
+
+    def content(name: str) -> bytes | None:
+        file = _file(load, here, name)
+        if file is not None and name.endswith((".safetensors", ".bin")):
+            digests.append(file.sha256)
+        return None if file is None else file.content
+
+    try:
+        data = packed(kind, content, weights=weights)
+    except ConfigError as error:
+        raise ConfigError(f"{load}: {error}") from error
+    of_parts = hashlib.sha256("".join(digests).encode()).hexdigest()
+    return WeightSource(data, first.commit, of_parts if len(digests) > 1 else "".join(digests))
+
+
+def commit_of(address: str) -> str:
+    """The commit that the revision of a file or model on the Hub stands for now. Raises ConfigError as reading it."""
+    parts = _ADDRESS.fullmatch(address)
+    if parts is None:
+        return read_hub_model(address, weights=False).commit
+    hub = _package(address)
+    revision = None if parts["revision"] is None else unquote(parts["revision"])
+    try:
+        told = hub.get_hf_file_metadata(hub.hf_hub_url(parts["repo"], parts["file"], revision=revision)).commit_hash
+    except (ValueError, OSError):
+        told = None  # the cache may have it
+    return told or read_hub_file(address).commit
+
+
+def _file(asked: str, place: Repository, name: str) -> WeightSource | None:
+    """A file of a repository; None: the repository has no such file."""
+    hub = _package(asked)
+    errors, offline = hub.errors, hub.constants.HF_HUB_OFFLINE
+    try:
+        path = Path(hub.hf_hub_download(place.name, name, revision=place.revision))
+    except errors.LocalEntryNotFoundError as error:
+        configs = {one.config for one in CONTENTS.values()}
+        kept = (hub.try_to_load_from_cache(place.name, one, revision=place.revision) for one in configs)
+        if offline and any(isinstance(one, str) for one in kept):
+            return None  # the repository is here, without this file
+        raise ConfigError(
+            f"{asked}: {name} is not in the local cache, and the Hub "
+            f"{'is not asked, for HF_HUB_OFFLINE is set' if offline else 'does not answer'}; "
+            "download the model elsewhere and give its path as weights"
+        ) from error
+    except errors.EntryNotFoundError:
+        return None
+    except (errors.HfHubHTTPError, ValueError, OSError) as error:
+        raise ConfigError(f"{asked}: {' '.join(str(error).split())[:300]}") from error
+    content = path.read_bytes()
+    # The cache lays files out as snapshots/<commit>/<path in the repository>.
+    commit = path.parts[-len(Path(name).parts) - 1]
+    return WeightSource(content, commit, hashlib.sha256(content).hexdigest())
+
+
+def _package(asked: str) -> Any:
+    """The package huggingface_hub. Raises ConfigError naming the extra when it is missing."""
+    return import_extra("huggingface_hub", asked, "hub", "constants", "errors")

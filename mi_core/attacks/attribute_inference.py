@@ -71,26 +71,13 @@ class AttributeInferenceParameters(HiddenParameters):
 
 @dataclass(frozen=True)
 class Inferred:
-    """The N samples of an inference, and the ones told right."""
+    """Shares of samples whose value is told right, each with its Clopper-Pearson interval."""
 
-    right: npt.NDArray[np.bool_]  # (N,) bool
-    guessed: npt.NDArray[np.bool_]  # (N,) bool, of guessing the value that is most frequent in the auxiliary data
-    known_right: npt.NDArray[np.bool_]  # (M,) bool, of the auxiliary data, which the attacker learned from
-
-    @property
-    def accuracy(self) -> Estimate:
-        """Share told right, with its Clopper-Pearson interval."""
-        return rate(int(self.right.sum()), len(self.right))
-
-    @property
-    def auxiliary_accuracy(self) -> Estimate:
-        """Share of the auxiliary data told right: far above `accuracy`, the attacker learned it by heart."""
-        return rate(int(self.known_right.sum()), len(self.known_right))
-
-    @property
-    def majority(self) -> Estimate:
-        """Share told right by guessing the most frequent value."""
-        return rate(int(self.guessed.sum()), len(self.guessed))
+    right: npt.NDArray[np.bool_]  # (N,) bool, which of the samples attacked
+    accuracy: Estimate  # of the N samples attacked
+    # of the M auxiliary data, which the attacker learned from: far above `accuracy`, the attacker learned it by heart
+    auxiliary_accuracy: Estimate
+    majority: Estimate  # of the N by guessing the value that is most frequent in the auxiliary data
 
 
 def infer(
@@ -138,7 +125,8 @@ def infer(
         network = mlp.fit(made, auxiliary, targets, training, seed=seed, loss=F.cross_entropy)
         told = [mlp.predict(network, part).argmax(axis=1) for part in (attacked, auxiliary)]
     majority = np.bincount(known_values, minlength=classes).argmax()
-    return Inferred(told[0] == values, majority == values, told[1] == known_values)
+    right = told[0] == values, told[1] == known_values, majority == values
+    return Inferred(right[0], *(rate(int(one.sum()), len(one)) for one in right))
 
 
 def _linear(known: FloatArray, known_values: _Values, asked: Sequence[FloatArray], seed: int) -> list[_Values]:

@@ -15,6 +15,7 @@ from mi_core.features.sequential import StoppingRule
 from mi_core.records import Features, LabelledFeatures
 
 _BELOW_ONE = 1 - 1e-7  # cosines of identical views round to 1, whose atanh is infinite
+_IN_NO_SHADOW = "in no shadow's data; shadows must be drawn from the audited samples"
 
 Scores = npt.NDArray[np.float64]
 State = dict[str, npt.NDArray[Any]]
@@ -150,6 +151,16 @@ class Attack(ABC):
     @abstractmethod
     def _score(self, features: Features, state: State) -> npt.NDArray[Any]: ...
 
+    def _places(
+        self, names: npt.NDArray[np.str_], ids: npt.NDArray[np.str_], fault: str = _IN_NO_SHADOW
+    ) -> npt.NDArray[np.intp]:
+        """Where samples stand among ascending names. Raises ConfigError: one is not there, which is the fault."""
+        place = np.searchsorted(names, ids).clip(max=len(names) - 1)
+        unknown = ids[names[place] != ids]
+        if len(unknown):
+            raise ConfigError(f"{self.name}: {unknown[0]} is {fault}")
+        return np.asarray(place)
+
     def _check_width(self, features: Features, state: State) -> None:
         """Raise NotApplicable if embeddings are wider or narrower than those of the fit, whose mean is in the state."""
         width, fitted = features[Embedding()].shape[1], len(state["mean"])
@@ -180,18 +191,6 @@ class Attack(ABC):
 def fisher_z(cosines: npt.NDArray[np.float64]) -> Scores:
     """Fisher's z of cosines, atanh; those that round to 1 or -1 stay finite."""
     return np.asarray(np.arctanh(cosines.clip(-_BELOW_ONE, _BELOW_ONE)))
-
-
-def places_among(names: npt.NDArray[np.str_], ids: npt.NDArray[np.str_], fault: str) -> npt.NDArray[np.intp]:
-    """Where samples stand among ascending names.
-
-    Raises ConfigError: one is not among them: ``fault`` with its id in the braces.
-    """
-    place = np.searchsorted(names, ids).clip(max=len(names) - 1)
-    unknown = ids[names[place] != ids]
-    if len(unknown):
-        raise ConfigError(fault.format(unknown[0]))
-    return np.asarray(place)
 
 
 def directions(embeddings: npt.NDArray[Any]) -> npt.NDArray[np.float32]:

@@ -34,7 +34,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import expit
 
-from mi_core.attacks.base import Attack, NotApplicable, Scores, State, fisher_z, places_among
+from mi_core.attacks.base import Attack, NotApplicable, Scores, State, fisher_z
 from mi_core.attacks.patch_similarity import patches_of
 from mi_core.checks import ConfigError, check_range
 from mi_core.features import Measure
@@ -159,9 +159,7 @@ class Combined(Attack):
     def _score(self, features: Features, state: State) -> Scores:
         if "names" in state:
             fault = "none of the audited samples that it was fitted on"
-            return np.asarray(
-                state["scores"][places_among(state["names"], features.ids, f"{self.name}: {{}} is {fault}")]
-            )
+            return np.asarray(state["scores"][self._places(state["names"], features.ids, fault)])
         numbers, fitted = self._numbers(features), len(state["weight"])
         if numbers.shape[1] != fitted:
             raise NotApplicable(f"{self.name} was fitted on {fitted} numbers of a sample, here are {numbers.shape[1]}")

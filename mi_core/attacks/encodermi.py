@@ -18,8 +18,6 @@ deviation, so that one learning rate suits encoders whose similarities differ in
 the similarities relative to their mean and drops the rest; in training the cloud is turned by up to 0.1 pi about its
 third axis and stretched along each by 0.8 to 1.25; the network is the max-equivariant one of DeepSets with dropout,
 trained by Adam at 1e-3.
-
-The mean similarity of an image's views: the statistic that several attacks share (EncoderMI, CCS 2021).
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ from mi_core import mlp
 from mi_core.attacks.base import Attack, Scores
 from mi_core.attacks.network import NetworkAttack
 from mi_core.attacks.threshold import ThresholdAttack
-from mi_core.checks import VARIANTS, check_choice, check_range
+from mi_core.checks import VARIANTS, check_choice, check_fields
 from mi_core.features import Measure
 from mi_core.features.pairwise_similarity import METRICS, PairwiseSimilarity
 from mi_core.records import Features
@@ -92,8 +90,7 @@ class NetworkParameters(PairwiseParameters):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_choice("variant", self.variant, VARIANTS)
-        check_range("hidden", self.hidden, 1)
-        check_range("batch_size", self.batch_size, 1)
+        check_fields(self, "hidden", "batch_size", low=1)
         self.training()
 
     @property
@@ -131,7 +128,7 @@ class _Network(_EncoderMI, NetworkAttack):
 
     Parameters = NetworkParameters
 
-    def _similarities(self, features: Features) -> npt.NDArray[np.float32]:
+    def _inputs(self, features: Features) -> npt.NDArray[np.float32]:
         """(N, V (V - 1) / 2), in the order of the pairs."""
         return np.asarray(features[self.needs[0]], dtype=np.float32)
 
@@ -146,7 +143,7 @@ class EncoderMIVector(_Network):
     name = "encodermi-v"
 
     def _inputs(self, features: Features) -> npt.NDArray[np.float32]:
-        return -np.sort(-self._similarities(features), axis=1)
+        return -np.sort(-super()._inputs(features), axis=1)
 
     def _network(self, width: int) -> nn.Module:
         if self.parameters.released:
@@ -229,7 +226,7 @@ class EncoderMISet(_Network):
     batch_size = 2048
 
     def _inputs(self, features: Features) -> npt.NDArray[np.float32]:
-        similarities = self._similarities(features)
+        similarities = super()._inputs(features)
         return clouds(similarities) if self.parameters.released else similarities
 
     def _network(self, width: int) -> nn.Module:

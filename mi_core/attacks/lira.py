@@ -25,7 +25,7 @@ import numpy.typing as npt
 from scipy.special import stdtrit
 
 from mi_core.attacks.base import Scores, State
-from mi_core.attacks.shadows import Rows, ShadowsAttack, ShadowsParameters, places_in_shadows
+from mi_core.attacks.shadows import Rows, ShadowsAttack, ShadowsParameters
 from mi_core.checks import NumericError, check_choice, check_range
 from mi_core.records import ALL_CALLED, Features
 
@@ -126,7 +126,7 @@ class LiRA(ShadowsAttack):
         return _Side(locations, np.maximum(deviations, _LEAST), count, float(max(pooled, _LEAST)), degrees)
 
     def _score(self, features: Features, state: State) -> Scores:
-        place = places_in_shadows(self.name, state["names"], features.ids)
+        place = self._places(state["names"], features.ids)
         value = self.statistic(features)
         outside = (value - state["out_location"][place]) / state["out_deviation"][place]
         if self.parameters.mode == "offline":  # a new value also misses the mean of so few shadows

@@ -20,6 +20,7 @@ from mi_core.features.embedding import LpNorm
 from mi_core.records import Features
 
 _LEAST_SPREAD = 1e-6  # relative; rounding of a unit vector's norm is of this size
+_NORMALISED = "the embeddings seem to be normalised, and their length tells nothing; leave lpla out"
 _UNIT = 1e-3  # how far from 1 the 2-norm of a vector that was normalised and then rounded to few digits may lie
 
 
@@ -63,8 +64,7 @@ class LpLA(Attack):
         norms = self.statistic(features)
         if self.parameters.p == 2 and (np.abs(norms - 1) <= _UNIT).all():
             raise NotApplicable(
-                f"the {self.needs[0]} of all {len(norms)} known samples is 1 within {_UNIT:g}: the embeddings seem "
-                "to be normalised, and their length tells nothing; leave lpla out"
+                f"the {self.needs[0]} of all {len(norms)} known samples is 1 within {_UNIT:g}: {_NORMALISED}"
             )
         state: State = {"threshold": np.array(0.0)}
         for group, chosen in (("member", member), ("nonmember", ~member)):
@@ -72,10 +72,8 @@ class LpLA(Attack):
                 raise NumericError(f"lpla needs 2 known {group}s to estimate a variance, got {chosen.sum()}")
             mean, deviation = norms[chosen].mean(), norms[chosen].std(ddof=1)
             if deviation <= _LEAST_SPREAD * abs(mean):
-                raise NotApplicable(
-                    f"the {self.needs[0]} of {chosen.sum()} {group}s is {mean:.6g} for all of them: the embeddings "
-                    "seem to be normalised, and their length tells nothing; leave lpla out"
-                )
+                told = f"the {self.needs[0]} of {chosen.sum()} {group}s is {mean:.6g} for all of them"
+                raise NotApplicable(f"{told}: {_NORMALISED}")
             state |= {f"{group}_mean": np.array(mean), f"{group}_deviation": np.array(deviation)}
         return state
 

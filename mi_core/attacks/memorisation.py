@@ -33,7 +33,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mi_core.attacks.base import Attack, Scores, State, directions
-from mi_core.attacks.shadows import Rows, places_in_shadows
+from mi_core.attacks.shadows import Rows
 from mi_core.checks import ConfigError, NumericError
 from mi_core.features import Measure
 from mi_core.features.caption_similarity import CaptionEmbedding
@@ -125,7 +125,7 @@ class MemorisationAttack(Attack):
         return found
 
     def _score(self, features: Features, state: State) -> Scores:
-        place = places_in_shadows(self.name, state["names"], features.ids)
+        place = self._places(state["names"], features.ids)
         return np.asarray(self.statistic(features) - state["outside"][place])
 
 

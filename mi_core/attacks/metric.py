@@ -21,9 +21,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import softmax
 
 from mi_core.attacks.base import Attack, Scores, State
-from mi_core.checks import ConfigError, check_range
+from mi_core.checks import ConfigError, check_fields
 from mi_core.features import Measure
 from mi_core.features.embedding import Embedding
 from mi_core.records import Features, FloatArray
@@ -57,9 +58,7 @@ def posteriors(logits: FloatArray) -> Posteriors:
         >>> posteriors(np.array([[0.0, 0.0]])).tolist()
         [[0.5, 0.5]]
     """
-    shifted = np.asarray(logits, dtype=np.float64)
-    shifted = np.exp(shifted - shifted.max(axis=-1, keepdims=True))
-    return np.asarray(shifted / shifted.sum(axis=-1, keepdims=True))
+    return np.asarray(softmax(np.asarray(logits, dtype=np.float64), axis=-1))
 
 
 def revealed(probabilities: Posteriors, top: int | None) -> Posteriors:
@@ -100,8 +99,7 @@ class MetricParameters:
     per_class: bool = True
 
     def __post_init__(self) -> None:
-        if self.top is not None:
-            check_range("top", self.top, 1)
+        check_fields(self, "top", low=1)
 
 
 class _Metric(ClassifierAttack):

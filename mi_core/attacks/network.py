@@ -18,40 +18,28 @@ from mi_core.records import Features
 
 
 @dataclass(frozen=True)
-class TrainingParameters:
-    """How the network of an attack is fitted; subclasses give the values of their papers.
+class HiddenParameters:
+    """How a network with hidden layers of one width is built and fitted; subclasses give the values of their papers.
 
     Args:
         learning_rate: of Adam.
         epochs: passes over the reference.
         batch_size: samples of the reference per step.
+        hidden: width of the hidden layers.
     """
 
     learning_rate: float = 1e-3
     epochs: int = 100
     batch_size: int = 100
+    hidden: int = 256
 
     def __post_init__(self) -> None:
+        check_range("hidden", self.hidden, 1)
         self.training()
 
     def training(self) -> mlp.Training:
         """Optimizer and schedule."""
         return mlp.Training(self.learning_rate, self.epochs, self.batch_size)
-
-
-@dataclass(frozen=True)
-class HiddenParameters(TrainingParameters):
-    """How a network with hidden layers of one width is built and fitted.
-
-    Args:
-        hidden: width of the hidden layers.
-    """
-
-    hidden: int = 256
-
-    def __post_init__(self) -> None:
-        check_range("hidden", self.hidden, 1)
-        super().__post_init__()
 
 
 class NetworkAttack(Attack):

@@ -23,7 +23,7 @@ from torch import nn
 from mi_core import mlp
 from mi_core.attacks.metric import ClassifierAttack, posteriors
 from mi_core.attacks.network import HiddenParameters, NetworkAttack
-from mi_core.checks import VARIANTS, check_choice, check_range
+from mi_core.checks import VARIANTS, check_choice, check_fields
 from mi_core.features import Measure
 from mi_core.features.embedding import Embedding, ViewEmbeddings
 from mi_core.records import Features
@@ -54,8 +54,7 @@ class PosteriorNNParameters:
     def __post_init__(self) -> None:
         check_choice("variant", self.variant, VARIANTS)
         check_choice("aggregate", self.aggregate, ("none", "mean", "concatenation"))
-        check_range("top", self.top, 1)
-        check_range("hidden", self.hidden, 1)
+        check_fields(self, "top", "hidden", low=1)
         self.training()
 
     def training(self) -> mlp.Training:

@@ -51,9 +51,9 @@ import numpy.typing as npt
 from scipy.special import expit, log_expit
 
 from mi_core.attacks.base import Scores, State
-from mi_core.attacks.shadows import Places, Rows, ShadowsAttack, ShadowsParameters, places_in_shadows
+from mi_core.attacks.shadows import Places, Rows, ShadowsAttack, ShadowsParameters
 from mi_core.attacks.threshold import least_nonmembers
-from mi_core.checks import ConfigError, NumericError, check_range
+from mi_core.checks import ConfigError, NumericError, check_fields
 from mi_core.metrics.delong import auc
 from mi_core.records import Features
 
@@ -81,10 +81,9 @@ class RMIAParameters(ShadowsParameters):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_range("gamma", self.gamma, 0, open_low=True)
-        if self.a is not None:
-            check_range("a", self.a, 0, 1)
-        check_range("fpr", self.fpr, 0, 1, open_low=True)
+        check_fields(self, "gamma", low=0, open_low=True)
+        check_fields(self, "a", low=0, high=1)
+        check_fields(self, "fpr", low=0, high=1, open_low=True)
 
 
 class RMIA(ShadowsAttack):
@@ -158,8 +157,8 @@ class RMIA(ShadowsAttack):
         population = cast(Features, features.population)
         levels = self.statistic(population)
         scale, shift = _scale(levels), float(state["shift"])
-        z = state["population_marginal"][places_in_shadows(self.name, state["population_names"], population.ids)]
-        x = state["marginal"][places_in_shadows(self.name, state["names"], features.ids)]
+        z = state["population_marginal"][self._places(state["population_names"], population.ids)]
+        x = state["marginal"][self._places(state["names"], features.ids)]
         ratios = np.sort(_log_ratio(_standard(levels, scale), z, shift))
         ratio = _log_ratio(_standard(self.statistic(features), scale), x, shift)
         beaten = np.searchsorted(ratios, ratio - math.log(self.parameters.gamma))

@@ -20,7 +20,7 @@ from torch import nn
 
 from mi_core import mlp
 from mi_core.attacks.base import Attack, Scores, State
-from mi_core.checks import VARIANTS, ConfigError, check_choice, check_range
+from mi_core.checks import VARIANTS, ConfigError, check_choice, check_fields
 from mi_core.features.embedding import Embedding
 from mi_core.records import Features
 
@@ -50,8 +50,7 @@ class SDMIParameters:
 
     def __post_init__(self) -> None:
         check_choice("variant", self.variant, VARIANTS)
-        if self.anchors is not None:
-            check_range("anchors", self.anchors, 1)
+        check_fields(self, "anchors", low=1)
         self.training()
 
     def training(self) -> mlp.Training:

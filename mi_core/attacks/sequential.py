@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from mi_core.attacks.base import Attack, Scores, State
 from mi_core.attacks.threshold import conformal_threshold, least_nonmembers
-from mi_core.checks import check_range
+from mi_core.checks import check_fields
 from mi_core.features.pairwise_similarity import PairwiseSimilarity
 from mi_core.features.sequential import FIRST, SequentialSimilarity, StoppingRule, by_views, stopped
 from mi_core.records import Features
@@ -48,11 +48,9 @@ class SequentialParameters:
     fpr: float | None = None
 
     def __post_init__(self) -> None:
-        check_range("tolerance", self.tolerance, 0, 0.5)
-        if self.queries is not None:
-            check_range("queries", self.queries, FIRST)
-        if self.fpr is not None:
-            check_range("fpr", self.fpr, 0, 1, open_low=True)
+        check_fields(self, "tolerance", low=0, high=0.5)
+        check_fields(self, "queries", low=FIRST)
+        check_fields(self, "fpr", low=0, high=1, open_low=True)
 
 
 class EncoderMISequential(Attack):

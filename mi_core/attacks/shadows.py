@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from mi_core.attacks.base import Attack, Scores, fisher_z, places_among
+from mi_core.attacks.base import Attack, Scores, fisher_z
 from mi_core.checks import NumericError, check_choice
 from mi_core.features import Measure
 from mi_core.features.embedding import LpNorm
@@ -61,15 +61,6 @@ class Rows:
     def by_shadow(self) -> list[Places]:
         """The rows of each shadow."""
         return np.split(np.argsort(self.shadow, kind="stable"), np.cumsum(np.bincount(self.shadow))[:-1])
-
-
-def places_in_shadows(attack: str, names: npt.NDArray[np.str_], ids: npt.NDArray[np.str_]) -> Places:
-    """Where samples stand among those of an attack's fit.
-
-    Raises ConfigError: one is not among them.
-    """
-    fault = "in no shadow's data; shadows must be drawn from the audited samples"
-    return places_among(names, ids, f"{attack}: {{}} is {fault}")
 
 
 @dataclass(frozen=True)

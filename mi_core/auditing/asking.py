@@ -33,7 +33,7 @@ from mi_core.images import Decoder
 from mi_core.querying.extractor import Extractor
 from mi_core.querying.plan import QueryPlan
 from mi_core.querying.precision import precision_on
-from mi_core.querying.precision_trial import Tried, tried_precision
+from mi_core.querying.precision_trial import tried_precision
 from mi_core.querying.sanity import PROBED, view_consistency
 from mi_core.records import BoolArray, Features
 from mi_core.report.model.as_json import part_from_json
@@ -125,7 +125,7 @@ class Setup:
     def _precision(self, encoders: Mapping[str, Encoder], decoder: Decoder) -> str:
         """Of encoders that are asked together."""
         if self.device.type == "cpu":
-            return tried_precision(Tried(one, decoder.channels, decoder.image_size) for one in encoders.values())
+            return tried_precision(encoders.values(), decoder.channels, decoder.image_size)
         return precision_on(self.device.type, "auto")
 
     @torch.inference_mode()

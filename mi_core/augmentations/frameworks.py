@@ -1,24 +1,15 @@
 """The views of each pre-training framework but SimCLR's.
 
-The views of MoCo: v1 (He et al., CVPR 2020, section 3.3), v2 (Chen et al., 2020) and v3 (ICCV 2021, appendix A).
-
-The operations and their order are those of the authors' code: v1 takes the colour out before the jitter, v2 and v3 blur
-with Pillow's filter. v3 treats its two views differently; the views of an attack take the two recipes in turn.
-
-The views of BYOL (Grill et al., 2020, appendix B), which Barlow Twins and VICReg took over.
-
-The views of CLIP (Radford et al., ICML 2021, section 2.3): a random square crop, and nothing else.
-
-The range of the crop and its bicubic interpolation are those of the open reproduction (open_clip); the paper does not
-give them.
-
-The views of DINO (Caron et al., ICCV 2021, section A) as its released code draws them without small crops.
-
-The views of I-JEPA (Assran et al., CVPR 2023, and its released settings): crops alone.
-
-The views of MAE (He et al., CVPR 2022, section A.1): crops and flips alone.
-
-The views of supervised training in ContrastiveLeaks (He and Zhang, CCS 2021): the image, or its mirror image.
+- MoCo: v1 (He et al., CVPR 2020, section 3.3), v2 (Chen et al., 2020) and v3 (ICCV 2021, appendix A). The operations
+  and their order are those of the authors' code: v1 takes the colour out before the jitter, v2 and v3 blur with
+  Pillow's filter. v3 treats its two views differently; the views of an attack take the two recipes in turn.
+- BYOL (Grill et al., 2020, appendix B), which Barlow Twins and VICReg took over.
+- CLIP (Radford et al., ICML 2021, section 2.3): a random square crop, and nothing else. The range of the crop and its
+  bicubic interpolation are those of the open reproduction (open_clip); the paper does not give them.
+- DINO (Caron et al., ICCV 2021, section A) as its released code draws them without small crops.
+- I-JEPA (Assran et al., CVPR 2023, and its released settings): crops alone.
+- MAE (He et al., CVPR 2022, section A.1): crops and flips alone.
+- Supervised training in ContrastiveLeaks (He and Zhang, CCS 2021): the image, or its mirror image.
 """
 
 from __future__ import annotations

@@ -3,10 +3,6 @@
 Random resized crop, flip, colour jitter, grayscale, blur; with rotation and solarisation for other recipes of the
 kind. The defaults are those for CIFAR-10: colour strength 0.5, no blur. Every quantity has a random number of its own,
 at a fixed place of the stream, so switching one operation on does not change the others.
-
-Boxes of random resized crops, drawn as torchvision's ``RandomResizedCrop.get_params`` draws them, in batches.
-
-SimCLR's ports to PyTorch, MoCo (He et al., CVPR 2020) and open_clip all crop by it. Letters: B images, T tries.
 """
 
 from __future__ import annotations
@@ -24,50 +20,6 @@ from mi_core.streams import uniforms
 
 TRIES = 10
 """Boxes that are tried before the crop is the centre of the image (torchvision's number)."""
-
-
-def crop_boxes(
-    areas: torch.Tensor,
-    ratios: torch.Tensor,
-    top: torch.Tensor,
-    left: torch.Tensor,
-    *,
-    height: int,
-    width: int,
-    scale: tuple[float, float],
-    ratio: tuple[float, float],
-) -> torch.Tensor:
-    """Turn uniform numbers into boxes of whole pixels.
-
-    A try draws a share of the area and the logarithm of the ratio of width to height, each uniformly, and rounds both
-    sides. The first try that fits into the image is the box. If none fits, the box is the largest one in the centre
-    whose ratio is allowed. Sides are computed in float64, so that no device or batch rounds one differently.
-
-    Args:
-        areas, ratios: (B, T) uniform numbers in [0, 1), one of each per try.
-        top, left: (B,) uniform numbers in [0, 1) for the position.
-        height, width: of the images, in pixels.
-        scale: range of the share of the area.
-        ratio: range of width / height.
-
-    Returns:
-        (B, 4) float32: top, left, height and width in whole pixels, inside the image.
-
-    Example:
-        >>> first, second = torch.tensor([[0.5]]), torch.tensor([[0.5]])
-        >>> crop_boxes(first, second, torch.zeros(1), torch.zeros(1), height=8, width=8, scale=(.2, 1), ratio=(.5, 2))
-        tensor([[0., 0., 6., 6.]])
-    """
-    area = (scale[0] + (scale[1] - scale[0]) * areas.double()) * height * width
-    low, high = math.log(ratio[0]), math.log(ratio[1])
-    shape = torch.exp(low + (high - low) * ratios.double())
-    wide, tall = (area * shape).sqrt().round(), (area / shape).sqrt().round()
-    fits = (wide > 0) & (wide <= width) & (tall > 0) & (tall <= height)
-    first = fits.int().argmax(dim=1, keepdim=True)
-    wide, tall = wide.gather(1, first)[:, 0], tall.gather(1, first)[:, 0]
-    down, across = _offset(top, height - tall), _offset(left, width - wide)
-    drawn = torch.stack([down, across, tall, wide], dim=1).float()
-    return torch.where(fits.any(dim=1, keepdim=True), drawn, drawn.new_tensor(_centre(height, width, ratio)))
 
 
 def _offset(number: torch.Tensor, most: torch.Tensor) -> torch.Tensor:
@@ -99,7 +51,7 @@ class SimCLRAugmentation:
 
     Args:
         crop_scale: range of the crop's share of the area, in (0, 1].
-        crop_ratio: range of the crop's width / height; see `crop_boxes.crop_boxes`.
+        crop_ratio: range of the crop's width / height; see `boxes`.
         flip: probability of a left-right flip.
         rotation: largest angle in degrees; outside is black.
         jitter_probability: probability of colour jitter.
@@ -219,14 +171,35 @@ class SimCLRAugmentation:
         return operations.gaussian_blur(images, sigma, kernel=max(3, 2 * (images.shape[3] // 20) + 1))
 
     def boxes(self, drawn: torch.Tensor, height: int, width: int) -> torch.Tensor:
-        """Top, left, height and width (B, 4) of the crops in pixels, from all random numbers of the views."""
-        areas, ratios = (
-            torch.cat([drawn[:, [column]], drawn[:, len(_COLUMNS) + column :: 2]], dim=1) for column in (0, 1)
+        """Boxes of the crops, drawn as torchvision's ``RandomResizedCrop.get_params`` draws them, in batches.
+
+        SimCLR's ports to PyTorch, MoCo (He et al., CVPR 2020) and open_clip all crop by it. A try draws a share of the
+        area and the logarithm of the ratio of width to height, each uniformly, and rounds both sides. The first try
+        that fits into the image is the box. If none fits, the box is the largest one in the centre whose ratio is
+        allowed. Sides are computed in float64, so that no device or batch rounds one differently.
+
+        Args:
+            drawn: (B, 34) all random numbers of the views, in [0, 1).
+            height, width: of the images, in pixels.
+
+        Returns:
+            (B, 4) float32: top, left, height and width in whole pixels, inside the image.
+        """
+        areas, ratios = (  # (B, TRIES) each
+            torch.cat([drawn[:, [column]], drawn[:, len(_COLUMNS) + column :: 2]], dim=1).double() for column in (0, 1)
         )
+        smallest, largest = self.crop_scale
+        area = (smallest + (largest - smallest) * areas) * height * width
+        low, high = map(math.log, self.crop_ratio)
+        shape = torch.exp(low + (high - low) * ratios)
+        wide, tall = (area * shape).sqrt().round(), (area / shape).sqrt().round()
+        fits = (wide > 0) & (wide <= width) & (tall > 0) & (tall <= height)
+        first = fits.int().argmax(dim=1, keepdim=True)
+        wide, tall = wide.gather(1, first)[:, 0], tall.gather(1, first)[:, 0]
         top, left = (drawn[:, _COLUMNS.index(name)] for name in ("top", "left"))
-        return crop_boxes(
-            areas, ratios, top, left, height=height, width=width, scale=self.crop_scale, ratio=self.crop_ratio
-        )
+        box = torch.stack([_offset(top, height - tall), _offset(left, width - wide), tall, wide], dim=1).float()
+        centre = box.new_tensor(_centre(height, width, self.crop_ratio))
+        return torch.where(fits.any(dim=1, keepdim=True), box, centre)
 
     def _factors(self, number: dict[str, torch.Tensor], channels: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Factors (B, 4) of the colour jitter in the order of `operations.JITTERS`, and the order of each image."""

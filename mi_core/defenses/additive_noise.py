@@ -13,7 +13,7 @@ and the position alone. Two scales never share their noise, as two such releases
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
@@ -24,7 +24,7 @@ import torch
 from scipy.special import logit, ndtri
 from torch import nn
 
-from mi_core.checks import ConfigError, NumericError, check_choice, check_range
+from mi_core.checks import ConfigError, NumericError, check_choice, check_fields, check_range
 from mi_core.defenses.base import PreparedDefense, ProviderData, Spread, State
 from mi_core.defenses.convex_head import UnitLinear, sensitivity_bound, solve_head
 from mi_core.defenses.head import HeadDefense, head_inputs, head_state, trained_head
@@ -48,6 +48,12 @@ Noise = npt.NDArray[np.float64]
 CONVEX = "convex"
 HEADS = ("gradient", CONVEX)
 _NORMS = ("one", "two")
+QUANTILES: dict[str, Callable[[Noise], Noise]] = {
+    "logistic": logit,  # ln(p / (1 - p))
+    "laplace": lambda p: np.sign(p - 0.5) * -np.log(2 * np.minimum(p, 1 - p)),
+    "gaussian": ndtri,
+}
+"""Inverse distribution functions at scale 1, of probabilities in (0, 1), by mechanism."""
 
 
 @dataclass(frozen=True)
@@ -92,11 +98,9 @@ class NoiseParameters:
     penalty: float = 0.01
 
     def __post_init__(self) -> None:
-        check_range("scale", self.scale, 0)
-        check_range("epsilon", self.epsilon, 0)
+        check_fields(self, "scale", "epsilon", "pairs", low=0)
         check_range("delta", self.delta, 0, 1, open_low=True, open_high=True)
         check_choice("rule", self.rule, RULES)
-        check_range("pairs", self.pairs, 0)
         check_choice("adjacency", self.adjacency, ADJACENCIES)
         check_choice("head", self.head, HEADS)
         check_range("penalty", self.penalty, 0, open_low=True)
@@ -115,7 +119,7 @@ class NoiseParameters:
 
 
 class AdditiveNoise(HeadDefense, PreparedDefense):
-    """Noise on all weights and biases of the head; a subclass names the distribution."""
+    """Noise on all weights and biases of the head; a subclass names the mechanism."""
 
     Parameters = NoiseParameters
     late = frozenset({"scale", "epsilon", "delta", "rule"})
@@ -146,18 +150,13 @@ class AdditiveNoise(HeadDefense, PreparedDefense):
         unit = UnitLinear(head.in_features, head.out_features, bias=False, device=head.weight.device)
         return unit.train(head.training)
 
-    @staticmethod
-    @abstractmethod
-    def quantile(probabilities: Noise) -> Noise:
-        """The inverse distribution function at scale 1, of probabilities in (0, 1)."""
-
     def noise(self, identity: str, count: int, scale: float | None = None) -> Noise:
         """The noise (count,) float64 on a head with this fingerprint: position by position, whatever the count."""
         size = float(self.parameters.scale if scale is None else scale)
         stream = stream_keys(self.seed, "defense", f"{self.name} {size!r}", [identity])
         drawn = uniforms(stream, epoch=0, view=0, count=2 * count).double().reshape(count, 2)
         centred = drawn[:, 0] + (drawn[:, 1] + 2.0**-25) * 2.0**-24  # (2 k + 1) / 2^49, exact: neither 0 nor 1
-        return np.asarray(size * self.quantile(centred.numpy()), dtype=np.float64)
+        return np.asarray(size * QUANTILES[self.mechanism](centred.numpy()), dtype=np.float64)
 
     def prepare(
         self, encoder: Encoder, members: ProviderData, outside: ProviderData | None = None, *, spread: Spread = map
@@ -277,11 +276,6 @@ class AdditiveLogistic(AdditiveNoise):
     mechanism = "logistic"
     source = "Yang, Gohari, Topcu, Additive logistic mechanism (2022), algorithm 1"
 
-    @staticmethod
-    def quantile(probabilities: Noise) -> Noise:
-        """ln(p / (1 - p))."""
-        return np.asarray(logit(probabilities))
-
 
 class AdditiveLaplace(AdditiveNoise):
     """Laplace(0, b): epsilon = sensitivity / b in the 1-norm, with the smaller variance.
@@ -292,11 +286,6 @@ class AdditiveLaplace(AdditiveNoise):
     name = "additive-laplace"
     mechanism = "laplace"
     source = "Dwork, McSherry, Nissim, Smith, Calibrating noise to sensitivity (TCC 2006), section 3"
-
-    @staticmethod
-    def quantile(probabilities: Noise) -> Noise:
-        """ln(2 p) below the median, -ln(2 (1 - p)) above."""
-        return np.asarray(np.sign(probabilities - 0.5) * -np.log(2 * np.minimum(probabilities, 1 - probabilities)))
 
 
 class AdditiveGaussian(AdditiveNoise):
@@ -309,8 +298,3 @@ class AdditiveGaussian(AdditiveNoise):
     name = "additive-gaussian"
     mechanism = "gaussian"
     source = "Dwork, Roth, The algorithmic foundations of differential privacy (2014), appendix A"
-
-    @staticmethod
-    def quantile(probabilities: Noise) -> Noise:
-        """The quantile of the standard normal."""
-        return np.asarray(ndtri(probabilities))

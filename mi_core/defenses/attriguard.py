@@ -30,7 +30,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from mi_core import mlp
-from mi_core.checks import check_finite, check_range
+from mi_core.checks import check_fields, check_finite
 from mi_core.defenses.base import Defended, Defense, ProviderData, State, answers, query_streams, searching
 from mi_core.encoders.checkpoint import Encoder, seeded
 from mi_core.objectives.gradient_reversal import Adversary, attribute_shares
@@ -69,11 +69,9 @@ class AttriGuardParameters:
     batch_size: int = 256
 
     def __post_init__(self) -> None:
-        check_range("budget", self.budget, 0)
-        check_range("confidence", self.confidence, 0)
-        check_range("rounds", self.rounds, 1)
-        check_range("steps", self.steps, 1)
-        check_range("step", self.step, 0, open_low=True)
+        check_fields(self, "budget", "confidence", low=0)
+        check_fields(self, "rounds", "steps", low=1)
+        check_fields(self, "step", low=0, open_low=True)
         self.training()
 
     def training(self) -> mlp.Training:
@@ -94,7 +92,6 @@ class AttriGuard(Defense):
     hides = "attributes"
     source = "AttriGuard (Jia and Gong, USENIX Security 2018); ContrastiveLeaks (CCS 2021), section 5.2"
     needs = frozenset({"attributes"})
-    of_answers = True
     Parameters = AttriGuardParameters
 
     def fit(self, encoder: Encoder, members: ProviderData, outside: ProviderData | None = None) -> State:

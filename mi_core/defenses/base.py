@@ -74,8 +74,6 @@ class Defense(ABC):
     needs: ClassVar[frozenset[str]] = frozenset()
     """What it cannot do without: ``logits`` (the encoder is a classifier), ``labels``, ``attributes``, ``outside``
     (images that the encoder was not trained on), ``epoch`` (a checkpoint is chosen)."""
-    of_answers: ClassVar[bool] = False
-    """Whether it changes what the encoder answers and not its weights: whoever holds these is past it."""
     mechanism: ClassVar[str] = ""
     """The noise that its promise of differential privacy rests on; empty: it promises nothing, or is not told."""
     Parameters: ClassVar[type[Any]]

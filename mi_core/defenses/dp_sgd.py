@@ -14,16 +14,16 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from mi_core.checks import ConfigError, NumericError, check_range
+from mi_core.checks import ConfigError, NumericError, check_fields, check_range, import_extra
 from mi_core.defenses.base import ProviderData, State
 from mi_core.defenses.head import HEAD, HeadDefense, head_inputs, head_labels, head_state, trained_head
+from mi_core.defenses.sensitivity import LEAVE
 from mi_core.encoders.checkpoint import Encoder, seeded
 from mi_core.hashing import digest64
 
@@ -57,12 +57,10 @@ class DpSgdParameters:
     learning_rate: float = 0.5
 
     def __post_init__(self) -> None:
-        check_range("noise_multiplier", self.noise_multiplier, 0)
-        check_range("max_grad_norm", self.max_grad_norm, 0, open_low=True)
-        check_range("delta", self.delta, 0, 1, open_low=True)
-        check_range("epochs", self.epochs, 1)
-        check_range("batch_size", self.batch_size, 1)
-        check_range("learning_rate", self.learning_rate, 0, open_low=True)
+        check_fields(self, "noise_multiplier", low=0)
+        check_fields(self, "max_grad_norm", "learning_rate", low=0, open_low=True)
+        check_fields(self, "delta", low=0, high=1, open_low=True)
+        check_fields(self, "epochs", "batch_size", low=1)
 
 
 class DpSgd(HeadDefense):
@@ -76,12 +74,8 @@ class DpSgd(HeadDefense):
     source = "Abadi et al., Deep learning with differential privacy (CCS 2016), algorithm 1"
     needs = frozenset({HEAD, "labels"})
     mechanism = "sampled-gaussian"
+    adjacencies = (LEAVE,)  # an image is there or not
     Parameters = DpSgdParameters
-
-    @property
-    def adjacencies(self) -> tuple[str, ...]:
-        """The pairs of the guarantee: an image is there or not."""
-        return ("leave-one-out",)
 
     def fit(self, encoder: Encoder, members: ProviderData, outside: ProviderData | None = None) -> State:
         """Train the head.
@@ -89,7 +83,7 @@ class DpSgd(HeadDefense):
         Raises ConfigError: something is missing, the head is not linear, a label is no class of it, or delta or the
         batch size does not fit the number of images; NumericError: the weights diverged.
         """
-        opacus = _opacus()
+        opacus = import_extra("opacus", self.name, "dp", "accountants", "optimizers")
         self._check_needs(encoder, members, outside)
         old = trained_head(encoder)
         if not isinstance(old, nn.Linear):
@@ -139,14 +133,3 @@ class DpSgd(HeadDefense):
 
     def _generator(self, purpose: str) -> torch.Generator:
         return torch.Generator().manual_seed(digest64(self.seed, self.name, purpose) % 2**63)
-
-
-def _opacus() -> Any:
-    """Raises ConfigError: it is not installed."""
-    try:
-        import opacus
-        import opacus.accountants
-        import opacus.optimizers
-    except ImportError as error:
-        raise ConfigError("dp-sgd needs opacus: pip install 'encoder-audit[dp]'") from error
-    return opacus

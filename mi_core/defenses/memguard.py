@@ -81,7 +81,6 @@ class MemGuard(Defense):
     hides = "membership"
     source = "MemGuard (Jia et al., CCS 2019); ContrastiveLeaks (CCS 2021), section 5.2"
     needs = frozenset({"logits", "outside"})
-    of_answers = True
     Parameters = MemGuardParameters
 
     def fit(self, encoder: Encoder, members: ProviderData, outside: ProviderData | None = None) -> State:
@@ -149,45 +148,34 @@ def carried_over(network: nn.Module, logits: torch.Tensor) -> torch.Tensor:
     """
     with searching(logits.device):
         given = logits.detach().clone()
-        own = F.one_hot(given.argmax(dim=1), given.shape[1]).bool()
-        queries = _Queries(given, given.softmax(dim=1), own, _membership(network, given))
-        result = given.clone()
-        rows = torch.nonzero((queries.side.sigmoid() - 0.5).abs() > _UNDECIDED).flatten()
+        classes = F.one_hot(given.argmax(dim=1), given.shape[1]).bool()
+        posterior, side, result = given.softmax(dim=1), _membership(network, given), given.clone()
+
+        def search(rows: torch.Tensor, noise_weight: float) -> torch.Tensor:
+            """Search with one c3 for some rows, put what is found into the result, and return those that succeeded."""
+            succeeded, waiting, moved = [rows[:0]], rows, given[rows]
+            for step in range(STEPS + 1):
+                moved = moved.detach().requires_grad_(True)
+                own, level = classes[waiting], _membership(network, moved)
+                done = (level * side[waiting] <= 0) & own.gather(1, moved.argmax(dim=1, keepdim=True))[:, 0]
+                result[waiting[done]] = moved.detach()[done]
+                succeeded.append(waiting[done])
+                left = torch.nonzero(~done).flatten()
+                if not len(left) or step == STEPS:
+                    break
+                other = moved.masked_fill(own, -torch.inf).amax(dim=1)
+                noise = (moved.softmax(dim=1) - posterior[waiting]).abs().sum(dim=1)
+                loss = SIDE_WEIGHT * level.abs() + LABEL_WEIGHT * F.relu(other - moved[own]) + noise_weight * noise
+                (gradient,) = torch.autograd.grad(loss[left].sum(), moved)
+                length = torch.linalg.vector_norm(gradient, dim=1, keepdim=True)
+                moved = (moved - STEP * gradient / length.clamp_min(torch.finfo(gradient.dtype).tiny))[left]
+                waiting = waiting[left]
+            return torch.cat(succeeded)
+
+        rows = torch.nonzero((side.sigmoid() - 0.5).abs() > _UNDECIDED).flatten()
         for noise_weight in NOISE_WEIGHTS:
-            rows = _search(network, queries, rows, noise_weight, result)
+            rows = search(rows, noise_weight)
         return result
-
-
-@dataclass(frozen=True)
-class _Queries:
-    given: torch.Tensor  # (B, L) logits
-    posterior: torch.Tensor  # (B, L)
-    own: torch.Tensor  # (B, L) bool, the predicted class
-    side: torch.Tensor  # (B,) the network's logit
-
-
-def _search(
-    network: nn.Module, queries: _Queries, rows: torch.Tensor, noise_weight: float, result: torch.Tensor
-) -> torch.Tensor:
-    """Search with one c3 for some rows, put what is found into ``result``, and return the rows that succeeded."""
-    succeeded, waiting, moved = [rows[:0]], rows, queries.given[rows]
-    for step in range(STEPS + 1):
-        moved = moved.detach().requires_grad_(True)
-        own, level = queries.own[waiting], _membership(network, moved)
-        done = (level * queries.side[waiting] <= 0) & own.gather(1, moved.argmax(dim=1, keepdim=True))[:, 0]
-        result[waiting[done]] = moved.detach()[done]
-        succeeded.append(waiting[done])
-        left = torch.nonzero(~done).flatten()
-        if not len(left) or step == STEPS:
-            break
-        other = moved.masked_fill(own, -torch.inf).amax(dim=1)
-        noise = (moved.softmax(dim=1) - queries.posterior[waiting]).abs().sum(dim=1)
-        loss = SIDE_WEIGHT * level.abs() + LABEL_WEIGHT * F.relu(other - moved[own]) + noise_weight * noise
-        (gradient,) = torch.autograd.grad(loss[left].sum(), moved)
-        length = torch.linalg.vector_norm(gradient, dim=1, keepdim=True)
-        moved = (moved - STEP * gradient / length.clamp_min(torch.finfo(gradient.dtype).tiny))[left]
-        waiting = waiting[left]
-    return torch.cat(succeeded)
 
 
 def noise_chance(network: nn.Module, logits: torch.Tensor, changed: torch.Tensor, budget: float) -> torch.Tensor:

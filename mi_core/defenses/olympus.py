@@ -17,7 +17,7 @@ figure 13): .631 against the .513 of Talos on Places100 with ResNet-50. Audit bo
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +26,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from mi_core.checks import NumericError, check_range
+from mi_core.checks import NumericError, check_fields
 from mi_core.defenses.base import Defense, ProviderData, State, answers, check_plain
 from mi_core.defenses.head import head_labels
 from mi_core.encoders.checkpoint import Encoder, load_tensors, seeded, surroundings
@@ -55,11 +55,9 @@ class OlympusParameters:
     batch_size: int = 256
 
     def __post_init__(self) -> None:
-        check_range("factor", self.factor, 0)
-        check_range("learning_rate", self.learning_rate, 0, open_low=True)
-        check_range("weight_decay", self.weight_decay, 0)
-        check_range("epochs", self.epochs, 0)
-        check_range("batch_size", self.batch_size, 2)
+        check_fields(self, "factor", "weight_decay", "epochs", low=0)
+        check_fields(self, "learning_rate", low=0, open_low=True)
+        check_fields(self, "batch_size", low=2)
 
 
 class Olympus(Defense):
@@ -91,7 +89,10 @@ class Olympus(Defense):
             return copy.deepcopy(encoder).eval()
         width = state["weights.backbone.autoencoder.0.weight"].shape[1]
         model: Encoder = seeded(0, lambda: _with_autoencoder(encoder, width))
-        _load(model, state)
+        changed = _changed(model)
+        kept = {name: tensor for name, tensor in model.state_dict().items() if f"weights.{name}" not in changed}
+        fitted = {key.removeprefix("weights."): torch.tensor(state[key]) for key in state if key.startswith("weights.")}
+        load_tensors(model, {**kept, **fitted})
         return model.to(encoder.mean.device).eval()
 
     def _fine_tuned(self, encoder: Encoder, members: ProviderData, values: int) -> State:
@@ -158,13 +159,6 @@ def _changed(model: Encoder) -> dict[str, npt.NDArray[Any]]:
     return {
         f"weights.{name}": tensor.cpu().numpy() for name, tensor in model.state_dict().items() if name.startswith(parts)
     }
-
-
-def _load(model: Encoder, state: Mapping[str, npt.NDArray[Any]]) -> None:
-    changed = _changed(model)
-    kept = {name: tensor for name, tensor in model.state_dict().items() if f"weights.{name}" not in changed}
-    fitted = {key.removeprefix("weights."): torch.tensor(state[key]) for key in state if key.startswith("weights.")}
-    load_tensors(model, {**kept, **fitted})
 
 
 def _batches(

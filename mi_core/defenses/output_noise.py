@@ -63,7 +63,6 @@ class OutputNoise(Defense):
     name = "output-noise"
     hides = "membership and attributes"
     source = "none; the baseline of noise on answers"
-    of_answers = True
     Parameters = OutputNoiseParameters
 
     def fit(self, encoder: Encoder, members: ProviderData, outside: ProviderData | None = None) -> State:

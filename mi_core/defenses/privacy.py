@@ -147,13 +147,32 @@ def rescaled_epsilon(scales: tuple[float, float], distance: float, weights: int,
         check_range("scale", scale, 0, _LARGEST, open_low=True)
     _check("gaussian", distance, delta, "analytic")
     check_range("weights", weights, 1)
-    across = _chi_squared(weights - 1)
-    pairs = (scales, scales[::-1])
+    squares, shares = _chi_squared(weights - 1)
 
-    def holds(epsilon: float) -> bool:
-        return all(_rescaled_delta(*pair, distance, weights, epsilon, across) <= delta for pair in pairs)
+    def needed_delta(scale: float, other: float, epsilon: float) -> float:
+        """P[L > epsilon] - e^epsilon Q[L > epsilon]."""
+        ratio = scale / other
+        bent = (ratio - 1) * (ratio + 1) / 2
+        slope = -ratio * distance / other
 
-    return _smallest(holds)
+        def more(lengths: npt.NDArray[np.float64], move: float, stretch: float) -> float:
+            """The chance that L is above epsilon where the part along is move + stretch times a standard normal."""
+            level = (distance / other) ** 2 / 2 - weights * math.log(ratio) + lengths * bent - epsilon
+            root = slope**2 - 4 * bent * level
+            far = (np.sqrt(np.maximum(root, 0)) - slope) / 2
+            near = (level / far - move) / stretch
+            if not bent:
+                return float(shares @ ndtr(near))
+            away = (far / bent - move) / stretch
+            if bent < 0:  # between the roots
+                chances = np.where(root > 0, ndtr(near) - ndtr(away), 0.0)
+            else:
+                chances = np.where(root > 0, ndtr(near) + ndtr(-away), 1.0)
+            return float(shares @ chances)
+
+        return more(squares, 0.0, 1.0) - math.exp(epsilon) * more(squares / ratio**2, distance / scale, 1 / ratio)
+
+    return _smallest(lambda epsilon: all(needed_delta(*pair, epsilon) <= delta for pair in (scales, scales[::-1])))
 
 
 def _chi_squared(degrees: int) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
@@ -163,38 +182,6 @@ def _chi_squared(degrees: int) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.
     nodes, weights = np.polynomial.legendre.leggauss(400)
     normal = 9 * nodes
     return chdtri(degrees, ndtr(-normal)), 9 * weights * np.exp(-(normal**2) / 2) / math.sqrt(2 * math.pi)
-
-
-def _rescaled_delta(
-    scale: float,
-    other: float,
-    distance: float,
-    weights: int,
-    epsilon: float,
-    across: tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]],
-) -> float:
-    """P[L > epsilon] - e^epsilon Q[L > epsilon] of `rescaled_epsilon`."""
-    squares, shares = across
-    ratio = scale / other
-    bent = (ratio - 1) * (ratio + 1) / 2
-    slope = -ratio * distance / other
-
-    def more(lengths: npt.NDArray[np.float64], move: float, stretch: float) -> float:
-        """The chance that L is above epsilon where the part along is move + stretch times a standard normal."""
-        level = (distance / other) ** 2 / 2 - weights * math.log(ratio) + lengths * bent - epsilon
-        root = slope**2 - 4 * bent * level
-        far = (np.sqrt(np.maximum(root, 0)) - slope) / 2
-        near = (level / far - move) / stretch
-        if not bent:
-            return float(shares @ ndtr(near))
-        away = (far / bent - move) / stretch
-        if bent < 0:  # between the roots
-            chances = np.where(root > 0, ndtr(near) - ndtr(away), 0.0)
-        else:
-            chances = np.where(root > 0, ndtr(near) + ndtr(-away), 1.0)
-        return float(shares @ chances)
-
-    return more(squares, 0.0, 1.0) - math.exp(epsilon) * more(squares / ratio**2, distance / scale, 1 / ratio)
 
 
 def promised(numbers: Mapping[str, float]) -> tuple[float, float] | None:

@@ -1,20 +1,15 @@
-"""The backbones that are built here: small convolutional networks, those of torchvision, vision transformers.
-
-Convolutional backbones: torchvision's networks without their classifiers, and small ones for CPUs.
+"""The backbones that are built here: small convolutional networks for CPUs, and torchvision's without a classifier.
 
 Residual networks (He et al., CVPR 2016), VGG with batch norm (Simonyan and Zisserman, ICLR 2015) and MobileNetV2
 (Sandler et al., CVPR 2018). The CIFAR stem keeps the resolution: stride 1 and no max-pooling, as in the MoCo CIFAR
 recipe that EncoderMI uses. The ImageNet stem is torchvision's own. B images, C channels, H height, W width, D width of
 the embedding.
 
-torchvision's vision transformer without its class token, as that of I-JEPA (Assran et al., CVPR 2023).
-
-Vision transformers (Dosovitskiy et al., ICLR 2021; the small one of Touvron et al., ICML 2021): torchvision's.
-
-The embedding is the class token after the last norm; of a network without one, as I-JEPA's (Assran et al., CVPR 2023),
-it is the mean of the patches. Patch and image size are free. Two networks are called ViT-S: that of MoCo v3 (Chen et
-al., ICCV 2021) has 12 attention heads, that of DeiT, timm, DINO and DINOv2 has 6. Registers (Darcet et al., ICLR 2024)
-are further class tokens, whose positions stay 0.
+Vision transformers (Dosovitskiy et al., ICLR 2021; the small one of Touvron et al., ICML 2021): the embedding is the
+class token after the last norm; of a network without one, as I-JEPA's (Assran et al., CVPR 2023), it is the mean of the
+patches. Patch and image size are free. Two networks are called ViT-S: that of MoCo v3 (Chen et al., ICCV 2021) has 12
+attention heads, that of DeiT, timm, DINO and DINOv2 has 6. Registers (Darcet et al., ICLR 2024) are further class
+tokens, whose positions stay 0.
 """
 
 from __future__ import annotations
@@ -25,7 +20,8 @@ from typing import Any
 
 import torch
 from torch import nn
-from torchvision.models import VisionTransformer
+from torchvision import models
+from torchvision.models.resnet import BasicBlock
 
 from mi_core.checks import ConfigError
 
@@ -37,9 +33,6 @@ class ImageShape:
     channels: int
     size: int
     patch: int = 0
-
-
-# torchvision's models are imported where they are built: they take a second that other encoders need not wait for
 
 
 class Conv4(nn.Module):
@@ -118,8 +111,6 @@ class ResNet8(nn.Module):
 
 def _block(before: int, after: int) -> nn.Module:
     """A basic block; one that changes the width halves the resolution."""
-    from torchvision.models.resnet import BasicBlock
-
     shortcut: nn.Module | None = None
     if after != before:
         shortcut = nn.Sequential(nn.Conv2d(before, after, 1, stride=2, bias=False), nn.BatchNorm2d(after))
@@ -142,8 +133,6 @@ class _PooledFeatures(nn.Module):
 
 def vgg11_bn(images: ImageShape) -> nn.Module:
     """VGG-11 with batch norm, the unknown architecture of EncoderMI's experiments, D = 512."""
-    from torchvision import models
-
     features = models.vgg11_bn(weights=None).features
     if images.channels != 3:
         features[0] = nn.Conv2d(images.channels, 64, 3, padding=1)
@@ -157,8 +146,6 @@ def mobilenetv2(images: ImageShape, *, cifar_stem: bool) -> nn.Module:
 
     The CIFAR stem has stride 1 in the first and the second stage.
     """
-    from torchvision import models
-
     features = models.mobilenet_v2(weights=None).features
     if images.channels != 3:
         features[0][0] = nn.Conv2d(images.channels, 32, 3, stride=2, padding=1, bias=False)
@@ -171,8 +158,6 @@ def mobilenetv2(images: ImageShape, *, cifar_stem: bool) -> nn.Module:
 
 def resnet(images: ImageShape, name: str, *, cifar_stem: bool) -> nn.Module:
     """A residual network by torchvision's name, such as ``resnet18`` (D = 512) or ``resnet50`` (D = 2048)."""
-    from torchvision import models
-
     network: nn.Module = getattr(models, name)(weights=None)
     network.width = network.fc.in_features  # type: ignore[union-attr]
     network.fc = nn.Identity()
@@ -184,7 +169,7 @@ def resnet(images: ImageShape, name: str, *, cifar_stem: bool) -> nn.Module:
     return network
 
 
-class PatchMean(VisionTransformer):  # type: ignore[misc]
+class PatchMean(models.VisionTransformer):  # type: ignore[misc]
     """Images (B, C, S, S) to the mean (B, D) of their patches after the last norm. Arguments as torchvision's."""
 
     def __init__(self, **settings: Any) -> None:
@@ -203,11 +188,7 @@ def vision_transformer(
     images: ImageShape, *, width: int, layers: int, heads: int, registers: int = 0, class_token: bool = True
 ) -> nn.Module:
     """A ViT without its classifier: (B, C, S, S) to (B, width); the hidden layers are four times as wide."""
-    from torchvision.models import VisionTransformer
-
-    from mi_core.encoders.backbones import PatchMean
-
-    network: nn.Module = (VisionTransformer if class_token else PatchMean)(
+    network: nn.Module = (models.VisionTransformer if class_token else PatchMean)(
         image_size=images.size,
         patch_size=images.patch,
         num_layers=layers,

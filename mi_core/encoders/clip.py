@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from mi_core.checks import ConfigError
+from mi_core.checks import ConfigError, import_extra
 from mi_core.encoders.backbones import ImageShape
 
 
@@ -203,11 +203,7 @@ def take_projection(visual: Any) -> tuple[nn.Module, str]:
 
 def import_open_clip() -> Any:
     """The open_clip package. Raises ConfigError naming the extra when it is missing."""
-    try:
-        import open_clip
-    except ImportError as error:
-        raise ConfigError("this needs open_clip: pip install 'encoder-audit[clip]'") from error
-    return open_clip
+    return import_extra("open_clip", "this", "clip")
 
 
 def open_clip_config(architecture: str) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""Answers of a classifier to images crafted on another: one per class, by targeted projected gradient descent.
+"""Answers of a classifier to images crafted on another, one per class.
 
-Targeted projected gradient descent (Madry et al., ICLR 2018) within a ball of the largest change of a pixel.
+By targeted projected gradient descent (Madry et al., ICLR 2018) within a ball of the largest change of a pixel.
 """
 
 from __future__ import annotations

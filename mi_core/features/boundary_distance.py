@@ -1,6 +1,5 @@
-"""How far an image is from what a classifier takes for another class; see `mi_core.features.boundary_distance`.
-
-HopSkipJump (Chen, Jordan, Wainwright, S&P 2020): the way to another class, by predictions alone.
+"""How far an image is from what a classifier takes for another class, by predictions alone: HopSkipJump (Chen, Jordan,
+Wainwright, S&P 2020).
 
 From an image of another class the search walks along the decision boundary towards the given image: it bisects the line
 between both down to the boundary, estimates the boundary's normal there from the predictions of points around it

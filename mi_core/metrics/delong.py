@@ -10,7 +10,7 @@ and stays honest near 1 and for few samples.
 
 Samples that come in groups (persons, albums, bursts): Obuchowski, "Nonparametric analysis of clustered ROC curve data"
 (Biometrics, 1997) sums the placements by group before squaring (here with the correction for few and unequal groups in
-`mi_core.metrics.intervals.GroupSizes.covariance`). Intervals then take Student's quantile with degrees of freedom from
+`mi_core.metrics.intervals.Groups.covariance`). Intervals then take Student's quantile with degrees of freedom from
 the number of groups instead of the normal one.
 
 Letters: N samples = M members + K non-members; V10 (M,) and V01 (K,) are the placements of DeLong's equation 2.
@@ -27,7 +27,7 @@ import numpy.typing as npt
 from scipy.special import expit, logit, ndtri
 
 from mi_core.checks import ConfigError, ShapeError, check_finite, check_shape
-from mi_core.metrics.intervals import Groups, GroupSizes, student_quantile
+from mi_core.metrics.intervals import Groups, student_quantile
 from mi_core.records import BoolArray, Estimate, FloatArray
 
 _Float64 = npt.NDArray[np.float64]
@@ -128,7 +128,7 @@ def auc(scores: FloatArray, member: BoolArray, groups: _Integers | None = None, 
     if groups is None:
         return _auc(*placed, tail)
     grouped = Groups.from_codes(groups, member)
-    return _clustered_auc(float(placed[0].mean()), _influence(*placed, grouped), grouped.sizes, tail)
+    return _clustered_auc(float(placed[0].mean()), _influence(*placed, grouped), grouped, tail)
 
 
 def design_effect(scores: FloatArray, member: BoolArray, groups: _Integers) -> float:
@@ -151,7 +151,7 @@ def design_effect(scores: FloatArray, member: BoolArray, groups: _Integers) -> f
     if alone <= 1e-28:
         return 1.0
     inside, outside = _influence(*placed, grouped)
-    return float(grouped.sizes.covariance(inside[None], outside[None], careful=False)[0, 0]) / alone
+    return float(grouped.covariance(inside[None], outside[None], careful=False)[0, 0]) / alone
 
 
 def auc_difference(
@@ -203,9 +203,9 @@ def auc_contrasts(
         grouped = Groups.from_codes(groups, member)
         influences = [_influence(*one, grouped) for one in placed]
         values = [float(inside.mean()) for inside, _ in placed]
-        aucs = [_clustered_auc(value, own, grouped.sizes) for value, own in zip(values, influences, strict=True)]
+        aucs = [_clustered_auc(value, own, grouped) for value, own in zip(values, influences, strict=True)]
         inside, outside = (np.stack([own[row] for own in influences]) for row in (0, 1))
-        covariance = grouped.sizes.covariance(inside, outside)
+        covariance = grouped.covariance(inside, outside)
     covariance = np.atleast_2d(covariance)
     deviations = np.sqrt(np.diag(covariance))
     scale = np.outer(deviations, deviations)  # those of a statistic that does not vary are 0
@@ -244,14 +244,14 @@ def _auc(v10: _Float64, v01: _Float64, tail: float = TAIL) -> Estimate:
     return _interval_on_logits(value, error, float(ndtri(1 - tail)), min(len(v10), len(v01)), n, tail)
 
 
-def _clustered_auc(value: float, influence: _Float64, sizes: GroupSizes, tail: float = TAIL) -> Estimate:
+def _clustered_auc(value: float, influence: _Float64, groups: Groups, tail: float = TAIL) -> Estimate:
     """An AUC with its interval by groups, from their `_influence` (2, G)."""
-    variance = sizes.covariance(influence[:1], influence[1:])[0, 0]
+    variance = groups.covariance(influence[:1], influence[1:])[0, 0]
     error = math.sqrt(variance) if variance > 1e-28 else 0.0  # the sums of a group may cancel but for rounding
-    pairs = min(*sizes.with_class, sizes.number // 2)
-    shares = (sizes.counts / sizes.totals[:, None]).sum(axis=0)
-    quantile = student_quantile(sizes.degrees(shares, influence.sum(axis=0)), tail) if error > 0 else 0.0
-    return _interval_on_logits(value, error, quantile, pairs, round(float(sizes.totals.sum())), tail)
+    pairs = min(*groups.with_class, groups.number // 2)
+    shares = (groups.counts / groups.totals[:, None]).sum(axis=0)
+    quantile = student_quantile(groups.degrees(shares, influence.sum(axis=0)), tail) if error > 0 else 0.0
+    return _interval_on_logits(value, error, quantile, pairs, round(float(groups.totals.sum())), tail)
 
 
 def _influence(v10: _Float64, v01: _Float64, groups: Groups) -> _Float64:

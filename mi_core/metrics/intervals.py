@@ -5,11 +5,10 @@ when the samples do not share one rate (members and non-members, several runs), 
 Bernoulli variables varies less than a binomial of the same mean (Hoeffding, 1956).
 
 Samples of one group (a person, an album, a burst) depend on each other. Then groups, not samples, are what varies
-independently: `GroupSizes` takes the influence of the samples on a statistic, summed by group, as Obuchowski,
-"Nonparametric analysis of clustered ROC curve data" (Biometrics, 1997) does for AUCs, and `rate_of_groups` is the
+independently: `Groups` takes the influence of the samples on a statistic, summed by group, as Obuchowski,
+"Nonparametric analysis of clustered ROC curve data" (Biometrics, 1997) does for AUCs, and `clustered_rate` is the
 interval of Korn and Graubard, "Confidence intervals for proportions with small expected number of positive counts
-estimated from survey data" (Survey Methodology, 1998). Both need sums over each group alone; `Groups` has them of
-single samples.
+estimated from survey data" (Survey Methodology, 1998).
 """
 
 from __future__ import annotations
@@ -65,16 +64,27 @@ def rate(successes: int, n: int) -> Estimate:
 
 
 @dataclass(frozen=True)
-class GroupSizes:
-    """G groups of dependent samples, by how many members and non-members each holds.
+class Groups:
+    """G groups of N dependent samples, each with members, non-members or both.
 
-    Raises ShapeError: counts are not (2, G), or a class has fewer than 2 groups.
+    Raises ShapeError: a class has fewer than 2 groups.
     """
 
+    codes: npt.NDArray[np.intp]  # (N,) position of each sample's group, 0 to G - 1
+    member: BoolArray  # (N,) bool
     counts: npt.NDArray[np.float64]  # (2, G) members and non-members of each group
 
+    @classmethod
+    def from_codes(cls, groups: npt.NDArray[np.integer[Any]], member: BoolArray) -> Groups:
+        """The groups under any integers (N,), equal for samples of one group.
+
+        Raises ShapeError: groups are not (N,), or as the class; ConfigError: groups are no integers.
+        """
+        names, codes = np.unique(checked_groups(groups, len(member)), return_inverse=True)
+        counts = np.stack([np.bincount(codes[own], minlength=len(names)) for own in (member, ~member)])
+        return cls(codes, member, counts.astype(np.float64))
+
     def __post_init__(self) -> None:
-        check_shape("counts", self.counts, "C G", C=2)
         for name, count in zip(("members", "non-members"), self.with_class, strict=True):
             if count < 2:
                 raise ShapeError(f"an interval by groups needs 2 groups of each class, the {name} are of {count}")
@@ -94,6 +104,10 @@ class GroupSizes:
         """The number of groups with members, and with non-members."""
         inside, outside = (int(np.count_nonzero(row)) for row in self.counts)
         return inside, outside
+
+    def sums(self, values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+        """The sums (2, G) of ``values`` (N,) over the members and over the non-members of each group."""
+        return np.stack([np.bincount(self.codes, values * own, self.number) for own in (self.member, ~self.member)])
 
     def covariance(
         self, inside: npt.NDArray[np.floating[Any]], outside: npt.NDArray[np.floating[Any]], *, careful: bool = True
@@ -141,31 +155,6 @@ class GroupSizes:
         return max(1.0, groups - 2)
 
 
-@dataclass(frozen=True)
-class Groups:
-    """The groups of N samples, each with members, non-members or both."""
-
-    codes: npt.NDArray[np.intp]  # (N,) position of each sample's group, 0 to G - 1
-    member: BoolArray  # (N,) bool
-    sizes: GroupSizes  # members and non-members of each group
-
-    @classmethod
-    def from_codes(cls, groups: npt.NDArray[np.integer[Any]], member: BoolArray) -> Groups:
-        """The groups under any integers (N,), equal for samples of one group.
-
-        Raises ShapeError: groups are not (N,), or as `GroupSizes`; ConfigError: groups are no integers.
-        """
-        names, codes = np.unique(checked_groups(groups, len(member)), return_inverse=True)
-        counts = np.stack([np.bincount(codes[own], minlength=len(names)) for own in (member, ~member)])
-        return cls(codes, member, GroupSizes(counts.astype(np.float64)))
-
-    def sums(self, values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-        """The sums (2, G) of ``values`` (N,) over the members and over the non-members of each group."""
-        return np.stack(
-            [np.bincount(self.codes, values * own, self.sizes.number) for own in (self.member, ~self.member)]
-        )
-
-
 def checked_groups(groups: npt.NDArray[np.integer[Any]], count: int) -> npt.NDArray[np.integer[Any]]:
     """The groups (N,) of ``count`` = N samples.
 
@@ -199,7 +188,7 @@ def student_quantile(degrees: float, tail: float = 0.025) -> float:
 
 
 def clustered_rate(hits: BoolArray, counted: BoolArray, groups: Groups) -> Estimate:
-    """`rate_of_groups` of single samples.
+    """The share of ``hits`` among the samples ``counted``, by Clopper-Pearson with Korn and Graubard's sample size.
 
     Args:
         hits: (N,) bool, only where ``counted``.
@@ -208,27 +197,14 @@ def clustered_rate(hits: BoolArray, counted: BoolArray, groups: Groups) -> Estim
 
     Raises ConfigError: nothing is counted, or more hits than that.
     """
-    return rate_of_groups(groups.sums(hits), groups.sums(counted), groups.sizes)
-
-
-def rate_of_groups(hits: npt.NDArray[np.float64], counted: npt.NDArray[np.float64], sizes: GroupSizes) -> Estimate:
-    """The share of ``hits`` among the samples ``counted``, by Clopper-Pearson with Korn and Graubard's sample size.
-
-    Args:
-        hits: (2, G) members and non-members of each group, of those ``counted``.
-        counted: (2, G), at least one in all.
-        sizes: of the G groups.
-
-    Raises ConfigError: nothing is counted, or more hits than that.
-    """
-    successes, n = round(float(hits.sum())), round(float(counted.sum()))
+    successes, n = int(hits.sum()), int(counted.sum())
     clopper_pearson(successes, n)
-    value, effective = successes / n, worth_of_counted(hits, counted, sizes)
+    value, effective = successes / n, _worth_of_counted(groups.sums(hits), groups.sums(counted), groups)
     low, high = clopper_pearson(value * effective, effective)
     return Estimate(value, low, high, n)
 
 
-def worth_of_counted(hits: npt.NDArray[np.float64], counted: npt.NDArray[np.float64], sizes: GroupSizes) -> float:
+def _worth_of_counted(hits: npt.NDArray[np.float64], counted: npt.NDArray[np.float64], groups: Groups) -> float:
     """How many independent samples the samples ``counted`` are worth for the share of ``hits``: Korn and Graubard's.
 
     That is n / design effect, times the squared ratio of the t quantiles for n - 1 and for the degrees of freedom of
@@ -237,24 +213,20 @@ def worth_of_counted(hits: npt.NDArray[np.float64], counted: npt.NDArray[np.floa
     approximating the variance of a complicated estimate", JASA 1971), each class about its own mean, as the number of
     members and of non-members is given. Where no sample adds to them, samples of one group count as one.
 
-    Args:
-        hits, counted, sizes: as in `rate_of_groups`.
-
-    Returns:
-        1 to n.
+    Takes both (2, G) by class and group, ``hits`` among the ``counted``; returns 1 to n.
     """
     n = float(counted.sum())
     value = float(hits.sum()) / n
-    means = (hits - value * counted).sum(axis=1) / n / sizes.totals
-    influence = (hits - value * counted) / n - means[:, None] * sizes.counts
-    kinds = np.stack([hits.sum(axis=1), (counted - hits).sum(axis=1), (sizes.counts - counted).sum(axis=1)])
+    means = (hits - value * counted).sum(axis=1) / n / groups.totals
+    influence = (hits - value * counted) / n - means[:, None] * groups.counts
+    kinds = np.stack([hits.sum(axis=1), (counted - hits).sum(axis=1), (groups.counts - counted).sum(axis=1)])
     levels = np.array([1 - value, -value, 0.0])[:, None] / n - means
-    by_sample = float((kinds * levels**2).sum(axis=0) @ (sizes.totals / (sizes.totals - 1)))
+    by_sample = float((kinds * levels**2).sum(axis=0) @ (groups.totals / (groups.totals - 1)))
     weights = counted.sum(axis=0)
     if by_sample > 1e-20 / n:
-        by_group = float(sizes.covariance(influence[:1], influence[1:])[0, 0])
+        by_group = float(groups.covariance(influence[:1], influence[1:])[0, 0])
         effective = n / max(1.0, by_group / by_sample)
     else:
         effective = worth_of(weights)
-    ratio = student_quantile(max(n - 1, 1)) / student_quantile(sizes.degrees(weights))
+    ratio = student_quantile(max(n - 1, 1)) / student_quantile(groups.degrees(weights))
     return max(1.0, effective * min(1.0, ratio) ** 2)

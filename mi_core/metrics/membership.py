@@ -6,7 +6,7 @@ a false-positive rate (Carlini et al., "Membership inference attacks from first 
 takes its threshold from the very non-members it is measured on, so its interval also carries where that threshold lies.
 
 Where samples come in groups that depend on each other (``groups``: (N,) integers), rates carry Korn and Graubard's
-intervals (`mi_core.metrics.intervals.rate_of_groups`), and the last one is a bootstrap of whole groups.
+intervals (`mi_core.metrics.intervals.clustered_rate`), and the last one is a bootstrap of whole groups.
 
 An attack's success class by class: who is hit hardest is hidden by the mean over all.
 
@@ -133,7 +133,7 @@ def tpr_at_fpr(
     check_range("resamples", resamples, 1)
     grouped = None if groups is None else Groups.from_codes(groups, member)
     n_member, n_nonmember = len(members), len(nonmembers)
-    carrying = n_nonmember if grouped is None else int(worth_of(grouped.sizes.counts[1]))
+    carrying = n_nonmember if grouped is None else int(worth_of(grouped.counts[1]))
     allowed = allowed_alarms(fpr, n_nonmember)
     if allowed >= n_nonmember:
         whole = _share(member, member, member, groups)
@@ -245,7 +245,7 @@ def _drawn_by_group(
     """
     orders = [np.flatnonzero(own)[np.argsort(-scores[own], kind="stable")] for own in (groups.member, ~groups.member)]
     inside, outside = (groups.codes[order] for order in orders)
-    counts = groups.sizes.counts
+    counts = groups.counts
     kind = (counts > 0).T @ np.array([1, 2])
     kinds = [kind == value for value in np.unique(kind)]
     top = min(len(outside), 2 * math.floor(fpr * len(outside)) + 8 * int(counts[1].max()) + 16)

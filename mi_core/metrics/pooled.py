@@ -74,7 +74,8 @@ def pooled_count(counts: Sequence[int], overlap: float = 0.0) -> int:
 def difference(first: Estimate, second: Estimate) -> Estimate:
     """``second`` minus ``first``, measured on samples that have nothing to do with each other.
 
-    By the same method (Zou and Donner, equation 3 without correlation): how far an interval reaches to one side stands
+    By the same method (Zou and Donner, equation 3 without correlation; of two rates it is Newcombe's, 1998, method 10,
+    here on Clopper-Pearson intervals): how far an interval reaches to one side stands
     for the standard error there, and the difference reaches as far as the root of the summed squares of both. Where the
     same samples are in both, errors that they share are counted twice, and the interval is too wide; errors that go
     opposite ways make it too narrow. A paired interval (`mi_core.metrics.delong.auc_difference`) takes the scores.

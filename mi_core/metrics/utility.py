@@ -117,22 +117,6 @@ def classifier_accuracy(logits: FloatArray, labels: _Labels) -> Estimate:
     return _right(np.asarray(logits).argmax(axis=1), labels)
 
 
-def overfitting_level(train: Estimate, test: Estimate) -> Estimate:
-    """Training minus test accuracy (ContrastiveLeaks, CCS 2021, section 3.4), with Newcombe's hybrid interval.
-
-    The interval combines those of the two independent rates (Newcombe, 1998, method 10, here on Clopper-Pearson ones).
-
-    Example:
-        >>> level = overfitting_level(Estimate(0.9, 0.8, 0.95, 100), Estimate(0.6, 0.5, 0.7, 100))
-        >>> round(level.value, 2), round(level.low, 3), round(level.high, 3)
-        (0.3, 0.159, 0.412)
-    """
-    difference = train.value - test.value
-    low = difference - float(np.hypot(train.value - train.low, test.high - test.value))
-    high = difference + float(np.hypot(train.high - train.value, test.value - test.low))
-    return Estimate(difference, low, high, min(train.n, test.n))
-
-
 def _right(called: _Labels, labels: _Labels) -> Estimate:
     return rate(int((called == labels).sum()), len(labels))
 

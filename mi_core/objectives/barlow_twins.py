@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from mi_core.checks import check_range, check_shape
+from mi_core.checks import check_fields, check_range, check_shape
 from mi_core.encoders.heads import projection_head
 from mi_core.objectives.base import Objective, gather, similarities, width_of
 
@@ -59,9 +59,8 @@ class BarlowTwinsParameters:
     projection_width: int = 8192
 
     def __post_init__(self) -> None:
-        check_range("redundancy", self.redundancy, 0)
-        check_range("projection_hidden", self.projection_hidden, 1)
-        check_range("projection_width", self.projection_width, 1)
+        check_fields(self, "redundancy", low=0)
+        check_fields(self, "projection_hidden", "projection_width", low=1)
 
 
 class BarlowTwins(Objective):

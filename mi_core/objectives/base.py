@@ -172,6 +172,10 @@ class MomentumObjective(Objective):
             images = getattr(self, f"{prefix}{part}")(images)
         return images
 
+    def after_step(self, progress: float) -> None:
+        """Move the key encoder after the query encoder, ever more slowly."""
+        self.follow(rising(self.momentum, progress))
+
     def follow(self, momentum: float) -> None:
         """Move the key encoder towards the query encoder."""
         for part in ("backbone", *self.copied):

@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from mi_core.checks import check_range, check_shape
+from mi_core.checks import check_fields, check_shape
 from mi_core.encoders.heads import projection_head
-from mi_core.objectives.base import MomentumObjective, rising, width_of
+from mi_core.objectives.base import MomentumObjective, width_of
 
 
 def byol_loss(predictions: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -47,9 +47,8 @@ class BYOLParameters:
     projection_width: int = 256
 
     def __post_init__(self) -> None:
-        check_range("momentum", self.momentum, 0, 1)
-        check_range("projection_hidden", self.projection_hidden, 1)
-        check_range("projection_width", self.projection_width, 1)
+        check_fields(self, "momentum", low=0, high=1)
+        check_fields(self, "projection_hidden", "projection_width", low=1)
 
 
 class BYOL(MomentumObjective):
@@ -71,7 +70,3 @@ class BYOL(MomentumObjective):
         """The symmetric loss of views (B, 2, C, H, W); there are no targets."""
         (first, second), (key_first, key_second) = self.answer(views)
         return byol_loss(first, key_second) + byol_loss(second, key_first)
-
-    def after_step(self, progress: float) -> None:
-        """Move the target network after the online network, ever more slowly."""
-        self.follow(rising(self.momentum, progress))

@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from mi_core.checks import ConfigError, check_range, check_shape
+from mi_core.checks import ConfigError, check_fields, check_shape
 from mi_core.encoders.clip import TextTower, import_open_clip
 from mi_core.objectives.base import Objective, gather, own_rows, similarities, width_of
 
@@ -69,10 +69,9 @@ class CLIPParameters:
     text_length: int = 76
 
     def __post_init__(self) -> None:
-        check_range("temperature", self.temperature, 0.01)
-        for name in ("projection_width", "text_width", "text_layers", "text_heads"):
-            check_range(name, getattr(self, name), 1)
-        check_range("text_length", self.text_length, 2)
+        check_fields(self, "temperature", low=0.01)
+        check_fields(self, "projection_width", "text_width", "text_layers", "text_heads", low=1)
+        check_fields(self, "text_length", low=2)
         if self.text_width % self.text_heads:
             raise ConfigError(f"text_width = {self.text_width} is not divisible by text_heads = {self.text_heads}")
         frozen = self.text_tower.startswith("open_clip:")
@@ -105,7 +104,11 @@ class CLIP(Objective):
             width = parameters.text_width
             self.text: nn.Module = TextTransformer(width, out, layers=layers, heads=heads, length=length)
         else:
-            self.text = nn.Linear(frozen_text_width(parameters.architecture), out, bias=False)
+            known = import_open_clip().get_model_config(parameters.architecture)
+            if known is None:
+                told = f"open_clip has no model {parameters.architecture!r}; see open_clip.list_models()"
+                raise ConfigError(f"text_tower: {told}")
+            self.text = nn.Linear(int(known["embed_dim"]), out, bias=False)
         self.scale = nn.Parameter(torch.tensor(math.log(1 / parameters.temperature)))
 
     @classmethod
@@ -275,17 +278,6 @@ class CaptionEncoder(TextTower):
         """The output of `tokens` to embeddings (B, E)."""
         embeddings: torch.Tensor = self.tower(tokens)
         return embeddings
-
-
-def frozen_text_width(architecture: str) -> int:
-    """Width E of the text embeddings of an open_clip model.
-
-    Raises ConfigError: open_clip is not installed, or has no such model.
-    """
-    config = import_open_clip().get_model_config(architecture)
-    if config is None:
-        raise ConfigError(f"text_tower: open_clip has no model {architecture!r}; see open_clip.list_models()")
-    return int(config["embed_dim"])
 
 
 @torch.no_grad()

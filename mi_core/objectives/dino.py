@@ -13,9 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from mi_core.checks import check_range, check_shape
+from mi_core.checks import check_fields, check_shape
 from mi_core.encoders.heads import Prototypes
-from mi_core.objectives.base import MomentumObjective, gather, rising, width_of
+from mi_core.objectives.base import MomentumObjective, gather, width_of
 
 _CENTRE = 0.9  # momentum of the centre, section A
 
@@ -62,12 +62,10 @@ class DINOParameters:
     prototypes: int = 65536
 
     def __post_init__(self) -> None:
-        for name in ("temperature", "teacher_temperature"):
-            check_range(name, getattr(self, name), 0, open_low=True)
-        check_range("momentum", self.momentum, 0, 1)
-        for name in ("projection_hidden", "projection_width"):
-            check_range(name, getattr(self, name), 1)
-        check_range("prototypes", self.prototypes, 2)
+        check_fields(self, "temperature", "teacher_temperature", low=0, open_low=True)
+        check_fields(self, "momentum", low=0, high=1)
+        check_fields(self, "projection_hidden", "projection_width", low=1)
+        check_fields(self, "prototypes", low=2)
 
 
 class DINO(MomentumObjective):
@@ -101,7 +99,3 @@ class DINO(MomentumObjective):
                 mean = gather(torch.cat([key_first, key_second]).float().mean(dim=0)[None]).mean(dim=0)
                 self.centre.lerp_(mean, 1 - _CENTRE)
         return loss
-
-    def after_step(self, progress: float) -> None:
-        """Move the teacher after the student, ever more slowly."""
-        self.follow(rising(self.momentum, progress))

@@ -14,10 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from mi_core.checks import ConfigError, check_range, check_shape
+from mi_core.checks import ConfigError, check_fields, check_range, check_shape
 from mi_core.encoders.batch_norm import split_batch_norm
 from mi_core.encoders.heads import projection_head
-from mi_core.objectives.base import MomentumObjective, gather, own_rows, rising, similarities, width_of, world
+from mi_core.objectives.base import MomentumObjective, gather, own_rows, similarities, width_of, world
 from mi_core.runtime import upload
 
 
@@ -84,10 +84,9 @@ class MoCoV1Parameters:
     batch_norm_splits: int = 1
 
     def __post_init__(self) -> None:
-        check_range("temperature", self.temperature, 0, open_low=True)
-        check_range("momentum", self.momentum, 0, 1)
-        for name in ("queue", "projection_width", "batch_norm_splits"):
-            check_range(name, getattr(self, name), 1)
+        check_fields(self, "temperature", low=0, open_low=True)
+        check_fields(self, "momentum", low=0, high=1)
+        check_fields(self, "queue", "projection_width", "batch_norm_splits", low=1)
 
 
 @dataclass(frozen=True)
@@ -99,8 +98,7 @@ class MoCoV2Parameters(MoCoV1Parameters):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.projection_hidden is not None:
-            check_range("projection_hidden", self.projection_hidden, 1)
+        check_fields(self, "projection_hidden", low=1)
 
 
 class _QueueMoCo(MomentumObjective):
@@ -221,10 +219,9 @@ class MoCoV3Parameters:
     freeze_patches: bool = False
 
     def __post_init__(self) -> None:
-        check_range("temperature", self.temperature, 0, open_low=True)
-        check_range("momentum", self.momentum, 0, 1)
-        for name in ("projection_layers", "projection_hidden", "projection_width"):
-            check_range(name, getattr(self, name), 1)
+        check_fields(self, "temperature", low=0, open_low=True)
+        check_fields(self, "momentum", low=0, high=1)
+        check_fields(self, "projection_layers", "projection_hidden", "projection_width", low=1)
 
 
 class MoCoV3(MomentumObjective):
@@ -253,7 +250,3 @@ class MoCoV3(MomentumObjective):
         (first, second), (key_first, key_second) = self.answer(views)
         loss: torch.Tensor = in_batch_info_nce(first, key_second, self.temperature)
         return loss + in_batch_info_nce(second, key_first, self.temperature)
-
-    def after_step(self, progress: float) -> None:
-        """Move the key encoder after the query encoder: m = 1 - (1 - m0) (1 + cos(pi progress)) / 2."""
-        self.follow(rising(self.momentum, progress))

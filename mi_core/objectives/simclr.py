@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from mi_core.checks import check_range, check_shape
+from mi_core.checks import check_fields, check_range, check_shape
 from mi_core.encoders.heads import projection_head
 from mi_core.objectives.base import Objective, gather, own_rows, similarities, width_of
 
@@ -57,9 +57,8 @@ class SimCLRParameters:
     projection_batch_norm: bool = True
 
     def __post_init__(self) -> None:
-        check_range("temperature", self.temperature, 0, open_low=True)
-        check_range("projection_hidden", self.projection_hidden, 1)
-        check_range("projection_width", self.projection_width, 1)
+        check_fields(self, "temperature", low=0, open_low=True)
+        check_fields(self, "projection_hidden", "projection_width", low=1)
 
 
 class SimCLR(Objective):

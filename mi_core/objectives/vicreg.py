@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from mi_core.checks import ShapeError, check_range, check_shape
+from mi_core.checks import ShapeError, check_fields, check_shape
 from mi_core.encoders.heads import projection_head
 from mi_core.objectives.base import Objective, gather, similarities, width_of
 
@@ -67,10 +67,8 @@ class VICRegParameters:
     projection_width: int = 8192
 
     def __post_init__(self) -> None:
-        for name in ("invariance", "variance", "covariance"):
-            check_range(name, getattr(self, name), 0)
-        check_range("projection_hidden", self.projection_hidden, 1)
-        check_range("projection_width", self.projection_width, 1)
+        check_fields(self, "invariance", "variance", "covariance", low=0)
+        check_fields(self, "projection_hidden", "projection_width", low=1)
 
 
 class VICReg(Objective):

@@ -26,8 +26,7 @@ from mi_core.checks import ConfigError
 from mi_core.encoders.averaging import ask_anew
 from mi_core.encoders.checkpoint import Encoder
 from mi_core.features.measure import Batch, Views, by_query
-from mi_core.querying.forward import Answers, BankAnswers, Clock, Forward, Seconds, Work
-from mi_core.querying.oracle import EncoderOracle
+from mi_core.querying.forward import Answers, BankAnswers, Clock, EncoderOracle, Forward, Seconds, Work
 from mi_core.querying.plan import QueryPlan
 from mi_core.runtime import hand_over, tf32, upload
 

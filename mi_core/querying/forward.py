@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -15,6 +15,8 @@ import torch
 from mi_core.augmentations.views import clean
 from mi_core.checks import AnswerError, ConfigError, NumericError, ShapeError
 from mi_core.encoders.checkpoint import Encoder
+from mi_core.features.measure import Batch, Views
+from mi_core.querying.plan import QueryPlan
 from mi_core.runtime import tf32
 
 
@@ -27,13 +29,6 @@ class Forward:
     # that wait for the features of the batch at work, on CUDA
     checks: list[tuple[str, torch.Tensor, list[str]]] = field(default_factory=list)
     _widths: dict[tuple[str, str], int] = field(default_factory=dict)
-
-    @contextmanager
-    def in_precision(self) -> Iterator[None]:
-        """The precision of the encoder's forward pass."""
-        half = self.precision == "bfloat16"
-        with tf32(self.precision == "tf32"), torch.autocast(self.device.type, torch.bfloat16, enabled=half):
-            yield
 
     def check(self, name: str, embeddings: torch.Tensor, ids: list[str]) -> None:
         """Check that embeddings (B, ...) are finite: now, or on CUDA when the features of the batch are fetched."""
@@ -69,8 +64,9 @@ class Forward:
         """
         several = images.shape[1] if images.dim() == 5 else None
         inputs = (images if several is None else images.flatten(0, 1)).contiguous(memory_format=torch.channels_last)
+        half = self.precision == "bfloat16"
         try:
-            with self.in_precision():
+            with tf32(self.precision == "tf32"), torch.autocast(self.device.type, torch.bfloat16, enabled=half):
                 embeddings = encoder(inputs)
         except AnswerError as error:
             sample = ids[error.row * len(ids) // len(inputs)]  # as many inputs for each
@@ -118,6 +114,74 @@ class BankAnswers:
         return {output: rows[:count] for output, rows in self._known[name, outputs].items()}
 
 
+@dataclass(frozen=True)
+class EncoderOracle:
+    """One encoder and a batch of N images: `mi_core.features.measure.Oracle` for a network at hand or behind an API."""
+
+    name: str  # name, encoder: that is asked
+    encoder: Encoder
+    batch: Batch  # the images
+    plan: QueryPlan  # of the encoder
+    views: Views  # how views are drawn
+    beside: Encoder | None  # the classifier that adversarial images are crafted on; None: there is none
+    banked: BankAnswers  # what encoders answer for the bank, and how they are asked
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Outputs that are read."""
+        return self.plan.outputs
+
+    @property
+    def at_once(self) -> int:
+        """Queries that go to the encoder in one call, at most."""
+        return self.plan.batch_views
+
+    @cached_property
+    def texts(self) -> torch.Tensor | None:
+        """Embeddings (N, D) of the captions; None: no measure takes them. Raises as `Forward.texts`."""
+        if not self.plan.captioned:
+            return None
+        return self.banked.forward.texts(self.name, self.encoder, self.batch.ids, self.batch.captions)
+
+    def embed(
+        self, images: torch.Tensor, outputs: tuple[str, ...] | None = None, ids: list[str] | None = None
+    ) -> dict[str, torch.Tensor]:
+        """Embeddings of images by output. Raises as `Forward.embed`."""
+        of_images = self.batch.ids if ids is None else ids
+        return self.banked.forward.embed(self.name, self.encoder, images, of_images, outputs or self.outputs)
+
+    def bank(self, count: int) -> Mapping[str, torch.Tensor]:
+        """Embeddings (A, D) by output of the first images of the bank. Raises as `BankAnswers.images`."""
+        return self.banked.images(self.name, self.encoder, self.outputs, count)
+
+    def crafter(self) -> Callable[[torch.Tensor], torch.Tensor]:
+        """Images to the logits of the classifier that adversarial images are crafted on.
+
+        Raises ConfigError: there is none.
+        """
+        beside = self.beside
+        if beside is None or "logits" not in beside.heads:
+            raise ConfigError("adversarial images are crafted on a classifier; give a shadow with the output logits")
+        return lambda images: beside(images)["logits"]
+
+    def bounds(self) -> tuple[Sequence[float], Sequence[float]]:
+        """Between which statistics an image is asked for another view, after 2, 3, ..., V - 1 of them.
+
+        Raises ConfigError: there is no such rule, or several outputs are read.
+        """
+        rule, views = self.plan.rule, self.views.number
+        if rule is None or rule.views != views or len(self.outputs) != 1:
+            raise ConfigError(
+                f"sequential queries take one output and a rule of as many views, not {len(self.outputs)} and "
+                f"{'no rule' if rule is None else rule.views} for {views} views"
+            )
+        return rule.low, rule.high
+
+    def check(self, what: str, rows: torch.Tensor) -> None:
+        """Raise NumericError, now or when the batch is fetched, for rows (N, ...) that are not finite."""
+        self.banked.forward.check(f"encoder {self.name}, {what}", rows, self.batch.ids)
+
+
 @dataclass
 class Seconds:
     """Time of an extraction by its part: seconds of this process, on CUDA of the device.
@@ -163,13 +227,6 @@ class Work:
     checks: list[tuple[str, torch.Tensor, list[str]]] = field(default_factory=list)
     arrived: Any = None  # an event of CUDA; None: nothing to wait for
 
-    def wait(self) -> None:
-        """Wait until the features have come, and check the embeddings that they were computed from."""
-        if self.arrived is not None:
-            self.arrived.synchronize()
-        while self.checks:
-            check_finite(*self.checks.pop(0))
-
 
 @dataclass
 class Answers:
@@ -179,9 +236,12 @@ class Answers:
     seconds: Seconds
 
     def wait(self) -> None:
-        """Wait until they are there. Raises NumericError as `Extractor` does."""
+        """Wait until they have come; raises NumericError, as `Extractor` does, for the embeddings they were made of."""
         for one in self.work:
-            one.wait()
+            if one.arrived is not None:
+                one.arrived.synchronize()
+            while one.checks:
+                check_finite(*one.checks.pop(0))
 
     def fetched(self) -> dict[str, dict[str, np.ndarray]]:
         """Features as `Extractor` returns them, once; raises NumericError as it does."""

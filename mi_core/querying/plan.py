@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mi_core.checks import ConfigError, check_choice, check_range
+from mi_core.checks import ConfigError, check_choice, check_fields
 from mi_core.features import Measure, queries_per_image
 from mi_core.features.measure import by_query
 from mi_core.features.sequential import StoppingRule
@@ -32,8 +32,7 @@ class QueryPlan:
     rule: StoppingRule | None = None
 
     def __post_init__(self) -> None:
-        check_range("views", self.views, 1)
-        check_range("batch_views", self.batch_views, 1)
+        check_fields(self, "views", "batch_views", low=1)
         check_choice("precision", self.precision, PRECISIONS)
         for measure in self.needs:
             if measure.output not in (None, *self.outputs):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -15,14 +14,6 @@ from mi_core.encoders.checkpoint import Encoder
 _INSTRUCTIONS = frozenset({"avx512_bf16", "amx_bf16", "bf16", "svebf16"})  # for products, of x86 and of ARM
 _IMAGES = 16  # of a trial
 _ALIKE = 0.999  # least cosine of an answer in bfloat16 and in float32
-
-
-class Tried(NamedTuple):
-    """An encoder, and the channels and the side of the images that it is asked for."""
-
-    encoder: Encoder
-    channels: int
-    side: int
 
 
 def has_bfloat16() -> bool:
@@ -35,8 +26,8 @@ def has_bfloat16() -> bool:
     return found is not None and not _INSTRUCTIONS.isdisjoint(found[1].split())
 
 
-def tried_precision(encoders: Iterable[Tried]) -> str:
-    """The precision in which encoders are asked on this CPU: bfloat16, or float32 wherever there is a doubt.
+def tried_precision(encoders: Iterable[Encoder], channels: int, side: int) -> str:
+    """The precision in which encoders are asked for such images on this CPU: bfloat16, or float32 where in doubt.
 
     With instructions for it bfloat16 is always faster (1.1 to 2.4 times for fifteen networks, from four convolutions to
     ViT-B, on an EPYC with AVX512-BF16), so no clock decides: the same audit on the same machine has the same precision.
@@ -44,15 +35,15 @@ def tried_precision(encoders: Iterable[Tried]) -> str:
 
     They are in evaluation mode. One behind an API or a defense is not tried.
     """
-    plain = [one for one in encoders if type(one.encoder) is Encoder] if has_bfloat16() else []
-    return "bfloat16" if plain and all(map(_is_alike, plain)) else "float32"
+    plain = [one for one in encoders if type(one) is Encoder] if has_bfloat16() else []
+    return "bfloat16" if plain and all(_is_alike(one, channels, side) for one in plain) else "float32"
 
 
 @torch.inference_mode()
-def _is_alike(tried: Tried) -> bool:
-    noise = torch.rand(_IMAGES, tried.channels, tried.side, tried.side, generator=torch.Generator().manual_seed(0))
+def _is_alike(encoder: Encoder, channels: int, side: int) -> bool:
+    noise = torch.rand(_IMAGES, channels, side, side, generator=torch.Generator().manual_seed(0))
     images = noise.contiguous(memory_format=torch.channels_last)
-    plain, rounded = (_answers(tried.encoder, images, enabled) for enabled in (False, True))
+    plain, rounded = (_answers(encoder, images, enabled) for enabled in (False, True))
     return not any(bool((F.cosine_similarity(plain[name], rounded[name]) < _ALIKE).any()) for name in plain)
 
 

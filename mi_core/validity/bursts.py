@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from mi_core.checks import check_finite, check_shape
 from mi_core.records import BoolArray
+from mi_core.validity.near_duplicates import clusters
 from mi_core.validity.sets.share import effective_size
 
 _BEYOND = 0.99  # quantile of the nearest similarities across the sides that a pair of one scene exceeds
@@ -55,11 +54,10 @@ def find_bursts(embeddings: _Float32, side: BoolArray) -> npt.NDArray[np.int64] 
     pairs = pairs[:, pairs[0] != pairs[1]]
     if len(np.unique(pairs)) < _FEWEST * count:
         return None
-    graph = coo_array((np.ones(pairs.shape[1], dtype=bool), (pairs[0], pairs[1])), shape=(count, count))
-    _, numbers = connected_components(graph, directed=False)
+    numbers = clusters(count, pairs.T)
     if min(effective_size(numbers[one]) for one in (side, ~side)) < _SCENES:
         return None
-    return np.asarray(numbers, dtype=np.int64)
+    return numbers
 
 
 def _blocks(rows: npt.NDArray[np.intp]) -> list[npt.NDArray[np.intp]]:

@@ -1,7 +1,5 @@
 """The answer for every candidate by itself: p-value, q-value, posterior, and whether it is flagged.
 
-How probably each single candidate was trained on, given the share of the candidates that was.
-
 A share pi of the candidates was trained on; the others are distributed as the controls. Bayes: P(trained on | score) =
 1 - (1 - pi) f_control / f_candidate at that score (Efron, Tibshirani, Storey and Tusher, "Empirical Bayes analysis of a
 microarray experiment", Journal of the American Statistical Association, 2001). The density ratio comes from the

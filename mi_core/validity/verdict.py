@@ -28,11 +28,6 @@ The first of these that holds is the verdict:
 - ``undecided``: another planned attack finds something: p, corrected for all attacks on the target, is at most `LEVEL`.
   No leak follows, or two attacks would have the level of one;
 - ``no-evidence``.
-
-Several p-values at once: corrected for their number, or combined into one.
-
-Holm, "A simple sequentially rejective multiple test procedure" (Scandinavian Journal of Statistics, 1979); Liu and Xie,
-"Cauchy combination test" (Journal of the American Statistical Association, 2020).
 """
 
 from __future__ import annotations
@@ -297,7 +292,9 @@ _Float64 = npt.NDArray[np.float64]
 
 
 def holm(p_values: Sequence[float], *, family: int = 0) -> list[float]:
-    """Adjusted p-values, in the same order, that keep the chance of any false claim (Holm, 1979).
+    """Adjusted p-values, in the same order, that keep the chance of any false claim.
+
+    Holm, "A simple sequentially rejective multiple test procedure" (Scandinavian Journal of Statistics, 1979).
 
     Args:
         p_values: each in [0, 1], at least one, however dependent.

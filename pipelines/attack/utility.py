@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from mi_core.metrics.utility import classifier_accuracy, knn_accuracy, linear_probe, overfitting_level
+from mi_core.metrics.pooled import difference
+from mi_core.metrics.utility import classifier_accuracy, knn_accuracy, linear_probe
 from pipelines.attack.fit import names_of
 from pipelines.data.draw.splits import Splits
 from pipelines.extract.features import read
@@ -49,6 +50,6 @@ def measure(utility: Utility, folder: SeedFolder) -> None:
         result["classifier"] = {
             "train_accuracy": train.as_json(),
             "test_accuracy": unseen.as_json(),
-            "overfitting": overfitting_level(train, unseen).as_json(),
+            "overfitting": difference(unseen, train).as_json(),  # as ContrastiveLeaks (CCS 2021), section 3.4
         }
     storage.write_json(utility_path(folder, utility.encoder.name, utility.epoch), result)

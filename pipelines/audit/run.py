@@ -19,9 +19,10 @@ import yaml
 
 from mi_core.costs import Range
 from mi_core.encoders.batch_norm import for_queries
+from mi_core.encoders.checkpoint import Encoder
 from mi_core.provenance import now, versions
 from mi_core.querying.precision import PRECISIONS
-from mi_core.querying.precision_trial import Tried, has_bfloat16, tried_precision
+from mi_core.querying.precision_trial import has_bfloat16, tried_precision
 from mi_core.registration import GIVEN, LOOK, PLAN, ROLES, SEED, START, SYSTEM, new_nonce, planned_nonce
 from mi_core.report.words.numbers import plain
 from pipelines.attack import run as attack
@@ -260,10 +261,10 @@ def _all_nodes_have_bfloat16() -> bool:
 def _tried(config: RunConfig) -> str:
     """The precision for the encoders of a run, or for networks like them, as a worker would ask them."""
     torch.set_num_threads(1)
-    return tried_precision(_networks(config))
+    return tried_precision(_networks(config), config.data.channels, config.data.image_size)
 
 
-def _networks(config: RunConfig) -> Iterator[Tried]:
+def _networks(config: RunConfig) -> Iterator[Encoder]:
     """One network of each architecture that is queried."""
     data, known = config.data, set[str]()
     for encoder in {query.encoder.name: query.encoder for query in queries_in(config)}.values():
@@ -271,7 +272,7 @@ def _networks(config: RunConfig) -> Iterator[Tried]:
         kind = getattr(settings, "backbone", None) or getattr(settings, "load", None)
         if kind is not None and kind not in known:
             known.add(kind)
-            yield Tried(for_queries(stand_in(encoder, data), torch.device("cpu")), data.channels, data.image_size)
+            yield for_queries(stand_in(encoder, data), torch.device("cpu"))
 
 
 UNITS = {"cpu_hours": "CPU-hours", "gpu_hours": "GPU-hours", "money": "money"}

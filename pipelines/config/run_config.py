@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
 
-from mi_core.adoption.architectures import check_architecture
 from mi_core.adoption.model_folder import folder_kind
-from mi_core.adoption.published import PUBLISHED, published
+from mi_core.adoption.published import PUBLISHED, check_architecture, published
 from mi_core.checks import ConfigError
 from pipelines.config.paths import check_name, shortened
 from pipelines.config.sections.attacks import (

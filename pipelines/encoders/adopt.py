@@ -14,12 +14,11 @@ from typing import Any
 import safetensors.torch
 import torch
 
-from mi_core.adoption import hub
 from mi_core.adoption.builders import CODE
 from mi_core.adoption.foreign import Adopted, adopt
 from mi_core.adoption.model_folder import with_definition
 from mi_core.adoption.soundness import Answers, check_company, noise_in_words, noise_of
-from mi_core.adoption.weight_sources import on_hub, read_weights_of
+from mi_core.adoption.weight_sources import commit_of, on_hub, read_weights_of
 from mi_core.augmentations.views import clean
 from mi_core.checks import ConfigError, ShapeError
 from mi_core.encoders.checkpoint import weights_bytes
@@ -207,7 +206,7 @@ def commits_of(jobs: Sequence[Adoption]) -> dict[str, str]:
     for job in jobs:
         address = _address(job)
         try:
-            commits |= {address: hub.commit_of(address)} if address and address not in commits else {}
+            commits |= {address: commit_of(address)} if address and address not in commits else {}
         except ConfigError as error:
             raise UserError(f"encoders.{job.name}: {error}") from error
     return commits

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from mi_core.adoption.architectures import check_architecture
+from mi_core.adoption.published import check_architecture
 from mi_core.checks import ConfigError, check_choice
 from mi_core.defenses import DEFENSES
 from mi_core.defenses.additive_noise import CONVEX

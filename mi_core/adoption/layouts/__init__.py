@@ -76,7 +76,10 @@ def recognise(
     """
     whole, merged = plain(state)
     wanted = backbone.state_dict()
-    known, naming, names = _closest(whole, [*whole, *merged], wanted)
+    fitting = [known for known in LAYOUTS if known.fits([*whole, *merged])]
+    readings = [(known, naming, renamed(whole, known.prefix, naming)) for known in fitting for naming in NAMINGS]
+    # those that give most of the wanted names; ``names``: the key of the file of each new name
+    known, naming, names = max(readings, key=lambda reading: len(reading[2].keys() & wanted.keys()))
     if not _needed(wanted) <= names.keys():
         below, beside = inner(state, wanted, NAMINGS, ENDS)
         if below.keys() != state.keys():
@@ -92,13 +95,15 @@ def recognise(
     _check_widths(heads, backbone)
     chosen, assumed = _activations(known, heads, activations or {})
     heads_of_attention = attention(known, backbone, name, own.get(_POSITIONS))
+    counts = {"backbone": len(used) + len(merged), **{output: len(weights) for output, weights in heads.items()}}
+    counts |= {"normalisation": len(extras)} if extras else {}
     return Layout(
         known.name + (f" with {naming} names" if naming else ""),
         own,
         heads,
         chosen,
         extras,
-        _used(len(used) + len(merged), heads, extras),
+        ", ".join(f"{part} {count}" for part, count in counts.items()),
         tuple(listed({key: reason for key, reason in reasons.items() if reason})),
         tuple(words for words in (heads_of_attention, *assumed, _strides(backbone, name)) if words),
     )
@@ -163,13 +168,6 @@ def _label(keys: list[str]) -> str:
     telling = len(last) <= 3 and not {"weight", "bias"} & set(last)
     shown = first if len(first) <= 3 else last if telling else [*first[:3], "..."]
     return ", ".join(shown) + (f", {len(keys)} keys" if len(keys) > len(shown) or "..." in shown else "")
-
-
-def _closest(state: State, keys: Collection[str], wanted: Collection[str]) -> tuple[Known, str, dict[str, str]]:
-    """The layout and naming that give most of the wanted names, and the file's key of each new name."""
-    fitting = [known for known in LAYOUTS if known.fits(keys)]
-    readings = [(known, naming, renamed(state, known.prefix, naming)) for known in fitting for naming in NAMINGS]
-    return max(readings, key=lambda reading: len(reading[2].keys() & set(wanted)))
 
 
 def _heads(known: Known, state: State, used: Collection[str]) -> tuple[dict[str, State], set[str], dict[str, str]]:
@@ -260,10 +258,3 @@ def _strides(backbone: nn.Module, name: str) -> str | None:
     if small or name.startswith("mobilenet"):
         return f"strides and pooling of the first layers as {name or 'the backbone'} has them"
     return None
-
-
-def _used(backbone: int, heads: Mapping[str, State], extras: State) -> str:
-    parts = {"backbone": backbone, **{output: len(weights) for output, weights in heads.items()}}
-    if extras:
-        parts["normalisation"] = len(extras)
-    return ", ".join(f"{part} {count}" for part, count in parts.items())

@@ -29,6 +29,7 @@ _DEPTHS: dict[tuple[tuple[int, ...], bool], int] = {
 }
 _HERE = (18, 50)
 _MARKS = ("patch_embed.proj.weight", "conv_proj.weight", "conv1.weight", "features.0.0.weight")  # of a first layer
+_MOBILE = {"features.0.0.weight", "features.2.conv.1.0.weight", "features.18.1.weight"}  # MobileNetV2, by torchvision
 _TRANSFORMERS = {
     "plain": {(192, 12): "deit-tiny", (768, 12): "vit-b", (1024, 24): "vit-l", (1280, 32): "vit-h"},
     "layer scale": {(384, 12): "dinov2-s", (768, 12): "dinov2-b", (1024, 24): "dinov2-l"},
@@ -87,7 +88,8 @@ def _network(state: State) -> Look | None:
     for known in (known for known in LAYOUTS if known.fits([*state, *merged])):
         for naming in NAMINGS:
             shapes = {name: state[key].shape for name, key in renamed(state, known.prefix, naming).items()}
-            network = _residual(shapes) or _mobile(shapes) or _transformer(known, shapes, scaled=bool(merged))
+            mobile = Look("a MobileNetV2", "checkpoint:mobilenetv2-imagenet") if shapes.keys() >= _MOBILE else None
+            network = _residual(shapes) or mobile or _transformer(known, shapes, scaled=bool(merged))
             if network is not None:
                 return Look(f"a {known.name} of {network.words}", network.load, network.side)
     return None
@@ -108,13 +110,6 @@ def _residual(shapes: Mapping[str, torch.Size]) -> Look | None:
     if depth in _HERE and side in (3, 7):
         return Look(words, f"checkpoint:resnet{depth}" + ("" if cifar else "-imagenet"))
     return Look(words)
-
-
-def _mobile(shapes: Mapping[str, torch.Size]) -> Look | None:
-    """MobileNetV2 by torchvision's names."""
-    if not {"features.0.0.weight", "features.2.conv.1.0.weight", "features.18.1.weight"} <= shapes.keys():
-        return None
-    return Look("a MobileNetV2", "checkpoint:mobilenetv2-imagenet")
 
 
 def _transformer(known: Known, shapes: Mapping[str, torch.Size], *, scaled: bool) -> Look | None:
@@ -195,14 +190,10 @@ def plain(state: State) -> tuple[State, dict[str, str]]:
 
 def _without_chunks(state: State) -> State:
     """Weights whose blocks are numbered through; those of a transformer with other numbers stay as they are."""
-    starts = {key.partition("blocks.")[0] for key in state if _CHUNK.search(key)}
-    whole = tuple(f"{start}blocks." for start in starts if all(map(_CHUNK.search, _blocks(state, start))))
+    starts = {f"{key.partition('blocks.')[0]}blocks." for key in state if _CHUNK.search(key)}
+    whole = tuple(start for start in starts if all(_CHUNK.search(key) for key in state if key.startswith(start)))
     new = {key: _CHUNK.sub(r"\1", key) if key.startswith(whole) else key for key in state}
     return {new[key]: tensor for key, tensor in state.items()} if len(set(new.values())) == len(state) else state
-
-
-def _blocks(state: State, start: str) -> list[str]:
-    return [key for key in state if key.startswith(f"{start}blocks.")]
 
 
 def attention(known: Known, backbone: nn.Module, name: str, positions: torch.Tensor | None) -> str | None:

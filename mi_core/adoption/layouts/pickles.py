@@ -14,6 +14,7 @@ import warnings
 import zipfile
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -80,15 +81,6 @@ _REBUILT: dict[str, Callable[..., Any]] = {
 }
 
 
-def _builder(kind: str) -> Callable[..., Any]:
-    """A function of its own, for a pickle may set attributes of what it is given."""
-
-    def build(*parts: Any) -> Any:
-        return _REBUILT[kind](*parts)
-
-    return build
-
-
 class _Unpickler(pickle.Unpickler):
     """Puts empty objects in place of all classes and functions, but of dictionaries and of what builds a tensor."""
 
@@ -97,7 +89,9 @@ class _Unpickler(pickle.Unpickler):
         kind = f"{module}.{name}".replace("__builtin__", "builtins")
         if kind == "collections.OrderedDict":
             return OrderedDict
-        return _builder(kind) if kind in _REBUILT else type(name, (_Stand,), {"kind": kind})
+        if kind in _REBUILT:  # a function of its own, for a pickle may set attributes of what it is given
+            return partial(_REBUILT[kind])
+        return type(name, (_Stand,), {"kind": kind})
 
 
 class _Pickles:

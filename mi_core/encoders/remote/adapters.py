@@ -169,7 +169,13 @@ def embeddings(
     Raises ShapeError: it is no JSON, not of the adapter's shape, or lacks images or an output; AnswerError: a row is
     not numeric, not finite or of another width; it has the row's number.
     """
-    answered = adapter.rows(_json(body, images))
+    if body.count(b"[") + body.count(b"{") > _BRACKETS * (images + 10):
+        raise ShapeError("the answer has far more brackets than a list of embeddings")
+    try:
+        answer = json.loads(body)
+    except (ValueError, RecursionError):
+        raise ShapeError("the answer is no JSON") from None
+    answered = adapter.rows(answer)
     if "" in answered:
         answered = {outputs[0]: answered[""]}
     matrices = {}
@@ -180,15 +186,6 @@ def embeddings(
             raise ShapeError(f"the answer has {len(answered[output])} embeddings for {images} images ({output})")
         matrices[output] = _matrix(output, answered[output], widths.get(output))
     return matrices
-
-
-def _json(body: bytes, images: int) -> Any:
-    if body.count(b"[") + body.count(b"{") > _BRACKETS * (images + 10):
-        raise ShapeError("the answer has far more brackets than a list of embeddings")
-    try:
-        return json.loads(body)
-    except (ValueError, RecursionError):
-        raise ShapeError("the answer is no JSON") from None
 
 
 def _matrix(output: str, lists: Sequence[Any], width: int | None) -> npt.NDArray[np.float32]:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mi_core.checks import ConfigError, ShapeError
+from mi_core.checks import ShapeError, import_extra
 
 if TYPE_CHECKING:
     import httpx
@@ -57,10 +57,9 @@ class Exchange:
     """
 
     def __init__(self, headers: Mapping[str, str], query: Mapping[str, str], connections: int) -> None:
-        try:
-            import httpx
-        except ImportError as error:
-            raise ConfigError("an encoder behind an API needs httpx: pip install 'encoder-audit[api]'") from error
+        import_extra("httpx", "an encoder behind an API", "api")
+        import httpx
+
         for name in _TALKATIVE:
             logging.getLogger(name).setLevel(logging.WARNING)
         limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from mi_core.checks import ConfigError, check_range
+from mi_core.checks import ConfigError, check_fields
 
 BLOCK = 32  # requests saved ahead where saving is slow; of those already charged, at least a sixteenth
 _EXACT = 1e-9  # relative: sums of prices are not exact
@@ -37,14 +37,9 @@ class Limits:
     max_spend: float | None = None
 
     def __post_init__(self) -> None:
-        if self.requests_per_second is not None:
-            check_range("requests_per_second", self.requests_per_second, 0, open_low=True)
-        check_range("price_per_request", self.price_per_request, 0)
-        check_range("price_per_image", self.price_per_image, 0)
-        if self.max_spend is None:
-            return
-        check_range("max_spend", self.max_spend, 0)
-        if self.price_per_request == self.price_per_image == 0:
+        check_fields(self, "requests_per_second", low=0, open_low=True)
+        check_fields(self, "price_per_request", "price_per_image", "max_spend", low=0)
+        if self.max_spend is not None and self.price_per_request == self.price_per_image == 0:
             raise ConfigError(
                 f"max_spend = {self.max_spend} without a price; give price_per_request or price_per_image"
             )

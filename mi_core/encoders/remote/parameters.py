@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from mi_core.checks import ConfigError, check_choice, check_range, secret_in
+from mi_core.checks import ConfigError, check_choice, check_fields, secret_in
 from mi_core.encoders.checkpoint import OUTPUTS
 from mi_core.encoders.remote.adapters import ADAPTERS
 from mi_core.encoders.remote.meter import Limits
@@ -74,12 +74,9 @@ class EndpointParameters:
             raise ConfigError(f"outputs = {list(self.outputs)}, allowed: each of {', '.join(OUTPUTS)} once")
         for output in self.outputs:
             check_choice("outputs", output, OUTPUTS)
-        if self.size is not None:
-            check_range("size", self.size, 1)
-        check_range("batch", self.batch, 1)
-        check_range("concurrency", self.concurrency, 1)
-        check_range("retries", self.retries, 0)
-        check_range("timeout_s", self.timeout_s, 0, open_low=True)
+        check_fields(self, "size", "batch", "concurrency", low=1)
+        check_fields(self, "retries", low=0)
+        check_fields(self, "timeout_s", low=0, open_low=True)
         self.limits()
 
     def _check_secrets(self) -> None:

@@ -80,26 +80,28 @@ class Forgetting:
         ``mean``: the AUCs. ``percentile-95``, ``percentile-99``, ``weights``: `Tail.sign`, which found kept images.
         ``kept``: the bound of the share that is kept in full.
         """
+        return self._judgement[1:]
+
+    @property
+    def verdict(self) -> str:
+        """``forgotten``, ``not-forgotten`` or ``cannot-tell``, by the rule of this module."""
+        return self._judgement[0]
+
+    @property
+    def _judgement(self) -> tuple[str, str, str]:
+        """The verdict, the test that decided it, and its attack."""
         if self.left.low > 0 and self.left_blind.low > 0:
-            return "mean", self.chosen
+            return "not-forgotten", "mean", self.chosen
         found = [name for name, own in self.tails.items() if own.sign]
         beyond = [name for name in found if self.tails[name].excess_blind.low > 0]
         unsure = self.known.low <= 0 or self.left_at_most is None or self.left_at_most > self.tolerance
         if found and (beyond or not unsure):
             name = (beyond or found)[0]
-            return self.tails[name].sign, name
-        return "mean" if unsure else "kept", self.chosen
-
-    @property
-    def verdict(self) -> str:
-        """``forgotten``, ``not-forgotten`` or ``cannot-tell``, by the rule of this module."""
-        test, attack = self.decided
-        if test == "mean":
-            return "not-forgotten" if self.left.low > 0 and self.left_blind.low > 0 else "cannot-tell"
-        if test != "kept":
-            return "not-forgotten" if self.tails[attack].excess_blind.low > 0 else "cannot-tell"
-        most = self.tails[attack].kept_at_most
-        return "forgotten" if most is not None and most <= self.kept else "cannot-tell"
+            return "not-forgotten" if beyond else "cannot-tell", self.tails[name].sign, name
+        if unsure:
+            return "cannot-tell", "mean", self.chosen
+        most = self.tails[self.chosen].kept_at_most
+        return "forgotten" if most is not None and most <= self.kept else "cannot-tell", "kept", self.chosen
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> Forgetting:

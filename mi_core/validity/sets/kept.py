@@ -165,10 +165,10 @@ def weight_contrasts(
             degrees = math.inf
         else:
             inside, outside = grouped.sums(own)
-            variance = float(grouped.sizes.covariance(inside[None], outside[None])[0, 0])
-            shares = (grouped.sizes.counts / grouped.sizes.totals[:, None]).sum(axis=0)
+            variance = float(grouped.covariance(inside[None], outside[None])[0, 0])
+            shares = (grouped.counts / grouped.totals[:, None]).sum(axis=0)
             varies = (inside + outside).any()
-            degrees = grouped.sizes.degrees(shares, inside + outside) if varies else math.inf
+            degrees = grouped.degrees(shares, inside + outside) if varies else math.inf
         quantile = -float(ndtri(level)) if math.isinf(degrees) else float(stdtrit(degrees, 1 - level))
         value, reach = float(weights @ values), quantile * math.sqrt(variance)
         estimates.append(Estimate(value, value - reach, value + reach, len(member)))

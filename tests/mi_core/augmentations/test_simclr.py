@@ -18,7 +18,7 @@ from torchvision.transforms import RandomResizedCrop
 
 from mi_core.augmentations import AUGMENTATIONS, operations
 from mi_core.augmentations.frameworks import MoCoV1Augmentation
-from mi_core.augmentations.simclr import TRIES, SimCLRAugmentation, crop_boxes
+from mi_core.augmentations.simclr import TRIES, SimCLRAugmentation
 from mi_core.augmentations.views import clean, make_views
 from mi_core.checks import ConfigError, ShapeError
 from mi_core.objectives import OBJECTIVES
@@ -165,6 +165,13 @@ def test_wrong_shapes() -> None:
 RATIO = (3 / 4, 4 / 3)
 
 
+def placed(numbers: torch.Tensor) -> torch.Tensor:
+    """All numbers of views (B, 34) of areas, ratios (B, TRIES each), top and left, in this order in ``numbers``."""
+    tries = torch.stack([numbers[:, :TRIES], numbers[:, TRIES : 2 * TRIES]], dim=2)
+    unused = torch.zeros(len(numbers), NUMBERS - 2 * TRIES - 2)
+    return torch.cat([tries[:, 0], numbers[:, -2:], unused, tries[:, 1:].flatten(1)], dim=1)
+
+
 def looped(numbers: torch.Tensor, scale: tuple[float, float], height: int, width: int) -> list[int]:
     """One box from (22,) uniform numbers, as `RandomResizedCrop` has it: areas, ratios, top and left."""
     areas, ratios, (top, left) = numbers[:TRIES].tolist(), numbers[TRIES : 2 * TRIES].tolist(), numbers[-2:].tolist()
@@ -184,9 +191,7 @@ def looped(numbers: torch.Tensor, scale: tuple[float, float], height: int, width
 )
 def test_boxes_are_those_of_a_loop(scale: tuple[float, float], height: int, width: int) -> None:
     numbers = torch.rand(2000, 2 * TRIES + 2, generator=torch.Generator().manual_seed(1))
-    areas, ratios = numbers[:, :TRIES], numbers[:, TRIES : 2 * TRIES]
-    settings = {"height": height, "width": width, "scale": scale, "ratio": RATIO}
-    ours = crop_boxes(areas, ratios, numbers[:, -2], numbers[:, -1], **settings)  # type: ignore[arg-type]
+    ours = SimCLRAugmentation(crop_scale=scale, crop_ratio=RATIO).boxes(placed(numbers), height, width)
     assert ours.tolist() == [looped(row, scale, height, width) for row in numbers]
     down, across = ours[:, 0] + ours[:, 2], ours[:, 1] + ours[:, 3]
     assert float(ours[:, :2].min()) >= 0
@@ -197,10 +202,8 @@ def test_boxes_are_those_of_a_loop(scale: tuple[float, float], height: int, widt
 
 @pytest.mark.parametrize(("height", "width"), [(10, 40), (40, 10), (16, 16)])
 def test_where_nothing_fits_the_centre_is_cropped(height: int, width: int) -> None:
-    ours = crop_boxes(
-        torch.full((1, TRIES), 0.999), torch.zeros(1, TRIES), torch.zeros(1), torch.zeros(1),
-        height=height, width=width, scale=(0.999, 1.0), ratio=RATIO,
-    )  # fmt: skip
+    numbers = torch.tensor([[0.999] * TRIES + [0.0] * (TRIES + 2)])
+    ours = SimCLRAugmentation(crop_scale=(0.999, 1.0), crop_ratio=RATIO).boxes(placed(numbers), height, width)
     expected = RandomResizedCrop.get_params(torch.empty(1, height, width), [4.0, 4.0], list(RATIO))
     assert ours[0].tolist() == list(map(float, expected))
 
@@ -208,17 +211,8 @@ def test_where_nothing_fits_the_centre_is_cropped(height: int, width: int) -> No
 def test_positions_reach_both_borders() -> None:
     most = np.nextafter(np.float32(1), np.float32(0))
     for number, expected in ((0.0, [0, 0]), (float(most), [4, 4])):
-        place = torch.tensor([number])
-        box = crop_boxes(
-            torch.tensor([[0.0]]),
-            torch.tensor([[0.5]]),
-            place,
-            place,
-            height=8,
-            width=8,
-            scale=(0.25, 1.0),
-            ratio=(0.5, 2),
-        )
+        numbers = torch.tensor([[0.0] * TRIES + [0.5] * TRIES + [number, number]])
+        box = SimCLRAugmentation(crop_scale=(0.25, 1.0), crop_ratio=(0.5, 2)).boxes(placed(numbers), 8, 8)
         assert box[0].tolist() == [*expected, 4, 4]
 
 

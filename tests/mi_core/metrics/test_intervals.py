@@ -34,16 +34,16 @@ def pairs_of(count: int) -> Groups:
 
 def test_degrees_of_freedom_count_large_groups() -> None:
     groups = pairs_of(30)
-    sizes, weights = groups.sizes, np.full(30, 2.0)
-    assert sizes.degrees(weights) == pytest.approx(28)
-    assert worth_of(sizes.counts[0]) == pytest.approx(15)
+    weights = np.full(30, 2.0)
+    assert groups.degrees(weights) == pytest.approx(28)
+    assert worth_of(groups.counts[0]) == pytest.approx(15)
     outlier = np.where(np.arange(60) == 5, 10.0, np.resize([1.0, -1.0, 0.5, 0.5], 60))
     sums = outlier.reshape(30, 2).sum(axis=1)
     np.testing.assert_allclose(groups.sums(outlier).sum(axis=0), sums)
     expected = 3 * (sums**2).sum() ** 2 / (sums**4).sum() - 2
-    assert sizes.degrees(weights, sums) == pytest.approx(max(1, expected)) != sizes.degrees(weights)
-    assert sizes.degrees(weights, np.resize([2.0, -2.0], 30)) == sizes.degrees(weights)
-    one_large = Groups.from_codes(np.array([0] * 94 + [1, 2, 3] * 2), np.arange(100) % 2 == 0).sizes
+    assert groups.degrees(weights, sums) == pytest.approx(max(1, expected)) != groups.degrees(weights)
+    assert groups.degrees(weights, np.resize([2.0, -2.0], 30)) == groups.degrees(weights)
+    one_large = Groups.from_codes(np.array([0] * 94 + [1, 2, 3] * 2), np.arange(100) % 2 == 0)
     assert one_large.degrees(one_large.counts.sum(axis=0)) == 1
     assert worth_of(one_large.counts.sum(axis=0)) == pytest.approx(100**2 / (94**2 + 3 * 2**2))
 

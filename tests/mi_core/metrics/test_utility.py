@@ -11,7 +11,8 @@ from sklearn.preprocessing import StandardScaler
 
 from mi_core.checks import ConfigError, NumericError, ShapeError
 from mi_core.metrics.intervals import rate
-from mi_core.metrics.utility import classifier_accuracy, knn_accuracy, linear_probe, overfitting_level
+from mi_core.metrics.pooled import difference
+from mi_core.metrics.utility import classifier_accuracy, knn_accuracy, linear_probe
 from tests.raising import refused
 
 
@@ -58,7 +59,7 @@ def test_classifiers_and_how_much_they_overfit() -> None:
     logits = np.array([[3.0, 1.0], [0.0, 2.0], [1.0, 0.5], [0.1, 0.2]], dtype=np.float32)
     assert classifier_accuracy(logits, np.array([0, 1, 1, 1])).value == 0.75
     train, test = rate(95, 100), rate(60, 200)
-    level = overfitting_level(train, test)
+    level = difference(test, train)
     assert (level.value, level.n) == (pytest.approx(0.65), 100)
     assert level.low == pytest.approx(0.65 - np.hypot(0.95 - train.low, test.high - 0.3))
     assert level.high == pytest.approx(0.65 + np.hypot(train.high - 0.95, 0.3 - test.low))

@@ -11,7 +11,7 @@ from torch import nn
 
 from mi_core.encoders.checkpoint import Encoder
 from mi_core.querying import precision_trial
-from mi_core.querying.precision_trial import Tried, has_bfloat16, tried_precision
+from mi_core.querying.precision_trial import has_bfloat16, tried_precision
 
 
 class Flat(nn.Module):
@@ -62,18 +62,18 @@ def test_bfloat16_is_taken_if_the_answers_stay(
     turned: list[bool], precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(precision_trial, "has_bfloat16", lambda: True)
-    assert tried_precision(Tried(encoder(one), 3, 8) for one in turned) == precision
+    assert tried_precision((encoder(one) for one in turned), 3, 8) == precision
 
 
 def test_an_old_cpu_tries_nothing_and_what_is_no_network_here_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     plain = encoder()
     monkeypatch.setattr(precision_trial, "has_bfloat16", lambda: False)
-    assert tried_precision([Tried(plain, 3, 8)]) == "float32"
+    assert tried_precision([plain], 3, 8) == "float32"
     assert isinstance(plain.backbone, Flat)
     assert plain.backbone.calls == 0
     monkeypatch.setattr(precision_trial, "has_bfloat16", lambda: True)
     far = Wrapped(Flat(), {}, torch.zeros(1, 3, 1, 1), torch.ones(1, 3, 1, 1))
-    assert tried_precision([Tried(far, 3, 8)]) == "float32"
+    assert tried_precision([far], 3, 8) == "float32"
     assert isinstance(far.backbone, Flat)
     assert far.backbone.calls == 0
 
@@ -84,4 +84,4 @@ def test_networks_like_those_in_use_stay_alike() -> None:
 
     for name in ("resnet8", "vit-tiny/8"):
         network = Encoder(build_backbone(name, 3, 32), {}, torch.zeros(1, 3, 1, 1), torch.ones(1, 3, 1, 1)).eval()
-        assert precision_trial._is_alike(Tried(network, 3, 32))
+        assert precision_trial._is_alike(network, 3, 32)

@@ -17,9 +17,8 @@ import torch
 import yaml
 
 from mi_core import audit
-from mi_core.adoption import hub
 from mi_core.adoption.model_folder import definition
-from mi_core.adoption.weight_sources import read_local, read_weights_of
+from mi_core.adoption.weight_sources import commit_of, read_hub_file, read_hub_model, read_local, read_weights_of
 from mi_core.checks import ConfigError
 from mi_core.encoders import build_backbone
 from pipelines.cli.flags import Flags
@@ -102,17 +101,17 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str
     ("revision", "commit", "seed"), [("", NEW, 1), ("@v1", OLD, 0), (f"@{OLD}", OLD, 0), ("@refs%2Fpr%2F1", OLD, 0)]
 )
 def test_a_revision_decides_the_bytes(served: list[str], revision: str, commit: str, seed: int) -> None:
-    file = hub.read(f"hf://org/name{revision}/sub/model.safetensors")
+    file = read_hub_file(f"hf://org/name{revision}/sub/model.safetensors")
     assert file.content == weights(seed)
     assert (file.commit, file.sha256) == (commit, hashlib.sha256(weights(seed)).hexdigest())
 
 
 def test_offline_takes_the_cache_and_asks_nothing(served: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    hub.read("hf://org/name/sub/model.safetensors")
+    read_hub_file("hf://org/name/sub/model.safetensors")
     before = len(served)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    assert hub.read("hf://org/name/sub/model.safetensors").commit == NEW
-    refused(ConfigError, "hf://org/name@v1/sub", hub.read, "hf://org/name@v1/sub/model.safetensors")
+    assert read_hub_file("hf://org/name/sub/model.safetensors").commit == NEW
+    refused(ConfigError, "hf://org/name@v1/sub", read_hub_file, "hf://org/name@v1/sub/model.safetensors")
     assert len(served) == before
 
 
@@ -121,13 +120,13 @@ def test_offline_takes_the_cache_and_asks_nothing(served: list[str], monkeypatch
 )
 def test_no_such_file_is_one_line(served: list[str], address: str) -> None:
     with pytest.raises(ConfigError, match=address) as caught:
-        hub.read(address)
+        read_hub_file(address)
     assert "\n" not in str(caught.value)
 
 
 def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    refused(ConfigError, r"encoder-audit\[hub\]", hub.read, "hf://org/name/f")
+    refused(ConfigError, r"encoder-audit\[hub\]", read_hub_file, "hf://org/name/f")
 
 
 def test_the_record_says_the_commit_and_the_encoder_is_that_of_the_file(served: list[str], tmp_path: Path) -> None:
@@ -153,31 +152,31 @@ LOAD = "transformers:org/name"
 
 
 def test_a_model_is_read_whole_at_one_commit(served: list[str], tmp_path: Path) -> None:
-    found = hub.read_model(LOAD)
-    assert found.commit == NEW == hub.commit_of(LOAD) == hub.commit_of("hf://org/name/sub/model.safetensors")
+    found = read_hub_model(LOAD)
+    assert found.commit == NEW == commit_of(LOAD) == commit_of("hf://org/name/sub/model.safetensors")
     assert found.content == read_weights_of(LOAD, str(tmp_path / "model"), read_local).content
     weights_file = (tmp_path / "model" / "model.safetensors").read_bytes()
     assert found.sha256 == hashlib.sha256(weights_file).hexdigest()
     asked = [path.split("/") for path in served if "/resolve/" in path]
     assert {revision for *_, revision, name in asked if name.startswith(("token", "pre", "pro"))} == {NEW}
-    bare = hub.read_model(LOAD, weights=False)
+    bare = read_hub_model(LOAD, weights=False)
     assert definition(bare.content) == definition(found.content)
     assert len(bare.content) < len(found.content)
 
 
 def test_a_model_that_is_not_there_is_one_line(served: list[str]) -> None:
-    refused(ConfigError, r"transformers:org/name@v1: it has no config\.json", hub.read_model, f"{LOAD}@v1")
-    refused(ConfigError, "transformers:org/other", hub.read_model, "transformers:org/other")
-    refused(ConfigError, "it has no open_clip_config", hub.read_model, "open_clip:hf-hub:org/name")
+    refused(ConfigError, r"transformers:org/name@v1: it has no config\.json", read_hub_model, f"{LOAD}@v1")
+    refused(ConfigError, "transformers:org/other", read_hub_model, "transformers:org/other")
+    refused(ConfigError, "it has no open_clip_config", read_hub_model, "open_clip:hf-hub:org/name")
 
 
 def test_a_cached_model_needs_no_hub(served: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    before = hub.read_model(LOAD)
+    before = read_hub_model(LOAD)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    assert hub.read_model(LOAD) == before
-    assert hub.commit_of(LOAD) == NEW
+    assert read_hub_model(LOAD) == before
+    assert commit_of(LOAD) == NEW
     with pytest.raises(ConfigError, match="HF_HUB_OFFLINE is set; download the model elsewhere"):
-        hub.read_model("transformers:org/other")
+        read_hub_model("transformers:org/other")
 
 
 def test_one_commit_serves_all_seeds(served: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,7 +187,7 @@ def test_one_commit_serves_all_seeds(served: list[str], monkeypatch: pytest.Monk
     jobs = [Adoption("target", target, data, folder.seed(seed), "x", ()) for seed in (0, 1)]
     assert commits_of(jobs) == {file: NEW}
     assert len([path for path in served if "main" in path]) == 1
-    assert hub.read(file, commit=OLD).content == weights(0)
+    assert read_hub_file(file, commit=OLD).content == weights(0)
 
 
 def test_flags_take_what_its_folder_says(served: list[str]) -> None:
