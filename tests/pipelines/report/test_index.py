@@ -106,7 +106,7 @@ def test_every_run_is_listed_or_has_a_reason(report: dict[str, Any], place: str)
         "copied": "holds results.json, but no report.json",
     }
     assert told.pop("failed") == "no report.json; failed (no <space>) 1 h 00 min ago; the same command continues"
-    assert told.pop("silent") == "no report.json; no progress was written"
+    assert told.pop("silent") == "no report.json; unknown: no progress was written yet"
     assert told.pop("damaged") == "no report.json, and progress.json cannot be read (KeyError)"
     assert set(told) == {"cut", "bytes", "nested"}
     assert all(reason.startswith("report.json cannot be read (") for reason in told.values()), told
