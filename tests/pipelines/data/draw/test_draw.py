@@ -169,8 +169,7 @@ def test_fractions_are_exact_at_the_ends() -> None:
         taker = Taker.between("role", None, low, high)
         edges = [value for end in (taker.first, taker.last) for value in range(end - 2000, end + 2000)]
         some = np.concatenate([hashes, np.array([one for one in edges if 0 <= one <= HIGHEST], np.uint64)])
-        share = some / 2.0**64
-        expected = (share >= low) & (share < high)
+        expected = (some / 2.0**64 >= low) & (some / 2.0**64 < high)
         assert (taker.wants(some, np.zeros(len(some), np.int64)) == expected).all()
         rules = Rules(0, grouped=False, takers={"pool": (taker,)})
         assert Rules.read(json.loads(json.dumps(rules.as_json()))) == rules
