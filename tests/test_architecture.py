@@ -77,9 +77,9 @@ LIGHT = (
 )
 # The size of the house. A figure may only be lowered: what comes in is paid for by what goes.
 BUDGET = {  # allowed, and how far below it a count may lie before the budget is lowered
-    "product lines": (62_241, 300),
-    "lines of code": (39_496, 300),
-    "files": (372, 5),
+    "product lines": (61_933, 300),
+    "lines of code": (39_278, 300),
+    "files": (370, 5),
     "test lines": (46_742, 500),
     "words": (36_476, 500),
 }

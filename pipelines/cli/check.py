@@ -63,16 +63,14 @@ def check(flags: Flags, config: ToCheck = None, overrides: Overrides = None) -> 
     if not look.whole:
         lines.append(f"data: {look}")
     lines.append(f"data: {look.scanned.tally}")
-    for note in look.scanned.tally.notes():
-        lines.append(f"data: {note}")
+    lines += [f"data: {note}" for note in look.scanned.tally.notes()]
     for seed in loaded.seeds:
         drawn = look.draw_roles(seed)
         check_drawn(loaded, look.counts(drawn))
         lines.append(f"seed {seed}: {'' if look.whole else 'about '}{counts_in_words(look.counts(drawn), drawn)}")
-        for line in faults_of_lists(drawn) if seed == loaded.seeds[0] else ():
-            lines.append(f"data: {_WARNING}{line}")
-        for line in prospects(loaded, look.counts(drawn)) if seed == loaded.seeds[0] else ():
-            lines.append(f"verdict: {line}")
+        if seed == loaded.seeds[0]:
+            lines += [f"data: {_WARNING}{line}" for line in faults_of_lists(drawn)]
+            lines += [f"verdict: {line}" for line in prospects(loaded, look.counts(drawn))]
     first = loaded.seeds[0]
     with progress_lines("check"):
         for name, description in adopt.try_out(loaded, look.draw_roles(first), first):

@@ -52,8 +52,7 @@ def forget(
     before: Annotated[str, typer.Argument(help="Finished audit of the encoder before unlearning.", metavar="BEFORE")],
     after: Annotated[str, typer.Argument(help="The same audit of the encoder after it.", metavar="AFTER")],
     retrained: Annotated[
-        str | None,
-        typer.Option("--retrained", help="The same of an encoder that never saw the images.", metavar="RUN"),
+        str | None, typer.Option("--retrained", help="The same of an encoder that never saw the images.", metavar="RUN")
     ] = None,
     tolerance: Annotated[
         float, typer.Option("--tolerance", help="Share of what the attack knew before that may be left.")
@@ -70,9 +69,7 @@ def forget(
         storage.write_json(storage.target(json), found)
 
 
-def status(
-    run: Annotated[str, typer.Argument(help="Run folder, of this or another machine.", metavar="RUN")],
-) -> None:
+def status(run: Annotated[str, typer.Argument(help="Run folder, of this or another machine.", metavar="RUN")]) -> None:
     """Show the progress of a run: stage, share done, rate, time left, or how it ended."""
     from pipelines.run.heartbeat import status as found
 
