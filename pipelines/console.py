@@ -112,9 +112,19 @@ class Piece:
     rate: float
 
     def line(self) -> str:
-        """How far it is, with rate and time left where they are known."""
-        counted = progress_line(self.done, self.total, self.rate, self.unit) if self.total else "under way"
-        return f"{self.title}: {counted}"
+        """How far it is, with rate and time left where they are known.
+
+        Example:
+            >>> Piece("querying", 1000, 361_000, "images", 100.0).line()
+            'querying: 1,000 of 361,000 images (0.3%), 100 images/s, about 1 h 00 min left'
+        """
+        if not self.total:
+            return f"{self.title}: under way"
+        line = f"{self.title}: {int(self.done):,} of {int(self.total):,} {self.unit} ({self.done / self.total:.1%})"
+        if self.rate <= 0:
+            return line
+        left = duration((self.total - self.done) / self.rate)
+        return f"{line}, {_per_second(self.rate)} {self.unit}/s, about {left} left"
 
 
 class Bars(Progress):
@@ -147,10 +157,7 @@ class Bars(Progress):
 
 def under_way() -> list[Piece]:
     """The pieces of the innermost step that can be told of."""
-    for shown in reversed(_open):
-        if found := shown.pieces():
-            return found
-    return []
+    return next((found for shown in reversed(_open) if (found := shown.pieces())), [])
 
 
 def are_bars_drawn() -> bool:
@@ -216,19 +223,6 @@ def meter(title: str, total: int, unit: str, before: int = 0) -> Iterator[Callab
             progress.update(task, completed=units, note=f"  {_per_second(rate)} {unit}/s")
 
         yield done
-
-
-def progress_line(units: float, total: float, rate: float, unit: str) -> str:
-    """How far a step is, and how long it still takes at a rate per second.
-
-    Example:
-        >>> progress_line(1000, 361_000, 100.0, "images")
-        '1,000 of 361,000 images (0.3%), 100 images/s, about 1 h 00 min left'
-    """
-    line = f"{int(units):,} of {int(total):,} {unit} ({units / total:.1%})"
-    if rate <= 0:
-        return line
-    return f"{line}, {_per_second(rate)} {unit}/s, about {duration((total - units) / rate)} left"
 
 
 def duration(seconds: float) -> str:

@@ -201,7 +201,7 @@ def test_lpla_on_the_official_weights() -> None:
     config = loaded(CONFIGS / "papers/lpla-official.yaml")
     assert {attack.attack for attack in config.attacks} == {"lpla"}
     assert {ThreatModel(config).references_of(attack) for attack in config.attacks} == {("fresh",)}
-    assert {name: encoder.saw_nothing for name, encoder in config.encoders.items()} == {
+    assert {name: encoder.fresh for name, encoder in config.encoders.items()} == {
         "moco-v2": False, "moco-v3": False, "fresh": True,
     }  # fmt: skip
     assert [point.value for point in points(config, RunFolder("x"))] == [0, 1, 2, 3]  # table 4

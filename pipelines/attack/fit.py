@@ -270,7 +270,8 @@ def describe(task: Task, fitted: Fitted | None, scored: Scored) -> Result:
     of_samples = queries * scored.samples if scored.spent is None else scored.spent * judge.repeats
     each = queries if method.populated else judge.repeats
     beside = (scored.anchors + method.bank_size) * each
-    evaluation = of_samples + (beside if judge.has_shadow or item.audited else 0)
+    has_shadow = item.readings[0].encoder != judge.target
+    evaluation = of_samples + (beside if has_shadow or item.audited else 0)
     training = 0
     if fitted is not None and not item.audited:  # audited samples are queried once
         training = queries * fitted.samples + (fitted.anchors + method.bank_size) * each

@@ -30,7 +30,7 @@ class Task:
     @property
     def path(self) -> str:
         """The folder of the result."""
-        return self.folder.attack(self.judge.name)
+        return f"{self.folder.path}/attacks/{self.judge.name}"
 
     @property
     def target_output(self) -> str:

@@ -171,8 +171,7 @@ def register(runs: Sequence[Run]) -> tuple[list[Run], list[Planned]]:
         mine = plans_of([run])
         plans = [plan for plan, _ in mine]
         write_plans(run.folder.path, plans)
-        told = _plan(run, plans, {"from": origin, "value": nonce})
-        registration.write_down(run.folder, PLAN, told)
+        registration.write_down(run.folder, PLAN, _plan(run, plans, {"from": origin, "value": nonce}))
         planned += mine
     return settled, planned
 
@@ -322,9 +321,7 @@ def _words(name: str, spent: Range) -> str:
 
 def _ask(above: Sequence[str]) -> None:
     refusal = f"the run would take {'; '.join(above)}; raise the budget, ask for less, or confirm with --yes"
-    if not sys.stdin.isatty():
-        raise UserError(refusal)
-    if console.input("Go on? [y/N] ").strip().lower() not in ("y", "yes"):
+    if not sys.stdin.isatty() or console.input("Go on? [y/N] ").strip().lower() not in ("y", "yes"):
         raise UserError(refusal)
 
 

@@ -311,9 +311,12 @@ class PublishedLot:
         yield self._outcome("lot-unused", self.folder, self.threat.primary.reference)
 
     def _outcome(self, name: str, folder: SeedFolder, encoder: str) -> Outcome:
+        """The verdict of the claim on an encoder, or that the one album shows it and no other does."""
         found = self.claim_on(folder, encoder)
         figures = {"p_value": found.result.p_value, "lot_auc": found.result.designs[0].auc.as_json()}
-        return Outcome(name, verdict_of(found), figures, found.statement, STATEMENT)
+        albums = [album.album for album in found.result.albums if album.is_used]
+        verdict = "one-album" if albums == [_ALBUM] else found.result.verdict.replace(" ", "-")
+        return Outcome(name, verdict, figures, found.statement, STATEMENT)
 
     def training(self, *, whole: bool) -> RunConfig:
         """The target of a config, trained on what a lot published; without ``whole`` on one album and other images."""
@@ -364,9 +367,3 @@ class PublishedLot:
             augmentation=recipe.settings,
             output=self.threat.primary_output,
         )
-
-
-def verdict_of(found: Claim) -> str:
-    """The verdict of a claim, or that the one album shows it and no other does."""
-    albums = [album.album for album in found.result.albums if album.is_used]
-    return "one-album" if albums == [_ALBUM] else found.result.verdict.replace(" ", "-")

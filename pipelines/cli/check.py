@@ -70,12 +70,10 @@ def check(flags: Flags, config: ToCheck = None, overrides: Overrides = None, ver
         told = f"{'' if look.whole else 'about '}{counts_in_words(look.counts(drawn), drawn)}"
         if seed == loaded.seeds[0]:
             lines.append(f"data: {'; '.join([told, str(look.scanned.tally), *look.scanned.tally.notes()])}")
+            lines += [f"data: {_WARNING}{line}" for line in faults_of_lists(drawn)]
+            lines += [f"verdict: {line}" for line in prospects(loaded, look.counts(drawn))]
         else:
             lines.append(f"seed {seed}: {told}")
-        for line in faults_of_lists(drawn) if seed == loaded.seeds[0] else ():
-            lines.append(f"data: {_WARNING}{line}")
-        for line in prospects(loaded, look.counts(drawn)) if seed == loaded.seeds[0] else ():
-            lines.append(f"verdict: {line}")
     first = loaded.seeds[0]
     with progress_lines("check"):
         for name, description in adopt.try_out(loaded, look.draw_roles(first), first):

@@ -67,8 +67,7 @@ def forget(
     before: Annotated[str, typer.Argument(help="Finished audit of the encoder before unlearning.", metavar="BEFORE")],
     after: Annotated[str, typer.Argument(help="The same audit of the encoder after it.", metavar="AFTER")],
     retrained: Annotated[
-        str | None,
-        typer.Option("--retrained", help="The same of an encoder that never saw the images.", metavar="RUN"),
+        str | None, typer.Option("--retrained", help="The same of an encoder that never saw the images.", metavar="RUN")
     ] = None,
     tolerance: Annotated[
         float, typer.Option("--tolerance", help="Share of what the attack knew before that may be left.")

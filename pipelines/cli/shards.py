@@ -52,11 +52,7 @@ def import_(
 
 
 @shards_app.command("inspect", epilog=example("shards inspect digits"))
-def inspect(
-    source: Source,
-    root: Root = None,
-    option: Options = None,
-) -> None:
+def inspect(source: Source, root: Root = None, option: Options = None) -> None:
     """Show counts, formats, bad samples and duplicates; exit code 2 if nothing is usable."""
     from pipelines.data.scan import shards
 

@@ -45,9 +45,7 @@ class Look:
         """Read `SHARDS` shards of every source. Raises UserError as `scan`."""
         every = {name: sampled(Source(source).items(), name, data.shards) for name, source in data.sources.items()}
         return cls(
-            data,
-            scan(data, look=evenly),
-            {name: (len(evenly(items)), len(items)) for name, items in every.items()},
+            data, scan(data, look=evenly), {name: (len(evenly(items)), len(items)) for name, items in every.items()}
         )
 
     @property

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
 
 from pipelines.console import say
 from pipelines.data.draw.draw import draw
@@ -15,6 +14,9 @@ from pipelines.plan.prospects import prospects
 from pipelines.run.folder import SCAN
 from pipelines.run.points import Run
 from pipelines.run.ray_session import mapped
+
+_as_ray_tasks = partial(mapped, unit="shards")
+"""Maps over shards as Ray tasks, in order, with a bar."""
 
 
 def draw_roles(runs: Sequence[Run]) -> None:
@@ -57,10 +59,3 @@ def counts_in_words(counts: Mapping[str, int], drawn: Splits) -> str:
     dropped = [f"{drawn.duplicates_removed} duplicates"] if drawn.duplicates_removed else []
     dropped += [f"{drawn.near_removed} near-copies"] if drawn.near_removed else []
     return sizes + (f"; {' and '.join(dropped)} dropped" if dropped else "")
-
-
-def _as_ray_tasks(
-    function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], *, title: str, memory: int = 0
-) -> list[Any]:
-    """Map over shards as Ray tasks, in order, with a bar."""
-    return mapped(function, arguments, "shards", title, memory=memory)

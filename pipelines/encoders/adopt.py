@@ -33,7 +33,7 @@ from pipelines.console import say
 from pipelines.data.draw.images import Loaded, load_images
 from pipelines.data.draw.splits import Splits
 from pipelines.data.plans import Planned
-from pipelines.encoders import probe_ledger, probes
+from pipelines.encoders import probes
 from pipelines.encoders.access import Access, access_to, secrets_of
 from pipelines.encoders.probes import TRIED, Probe, weights_consistency
 from pipelines.encoders.stored import ANSWERS, EncoderJob, EncoderRecord, describe, weights_path, write_record
@@ -92,7 +92,7 @@ def run(runs: Sequence[Run], planned: Sequence[Planned]) -> None:
     every = [job for one in planned for job in adoptions(one)]
     once = Once(every, lambda job: job.inputs, Adoption.is_done)
     jobs = once.todo()
-    probe_ledger.check_probes(runs, [(job.name, job.queries) for job in once.first.values()])
+    probes.check_probes(runs, [(job.name, job.queries) for job in once.first.values()])
     with access_to(runs if jobs else ()) as access:
         gpus = runs[0].config.resources.gpus_per_actor
         commits = commits_of(jobs)
@@ -114,9 +114,7 @@ def run(runs: Sequence[Run], planned: Sequence[Planned]) -> None:
             write_record(job.folder, replace(record, config=current))
     for one in planned:
         for job in adoptions(one):
-            stored = describe(job.folder, job.name)
-            record = stored.record
-            check_adopted(one.plan, job.name, record.outputs)
+            check_adopted(one.plan, job.name, describe(job.folder, job.name).record.outputs)
 
 
 def adoptions(planned: Planned) -> Iterator[Adoption]:
@@ -182,7 +180,7 @@ def _read(name: str, config: LoadedConfig, data: DataConfig, seed: int, commit: 
             channels=data.channels,
             image_size=data.image_size,
             preprocessing=config.preprocessing(),
-            activations=config.activations(),
+            activations={output: head.activation for output, head in config.heads.items()},
             fresh=digest64(seed, "encoder", name) if config.fresh else None,
             weights_key=config.weights_key,
         )
@@ -248,7 +246,7 @@ def _adopt_weights(job: Adoption, config: LoadedConfig, commit: str | None) -> d
         "preprocessing_words": probes.in_words(adopted.preprocessing, job.data, compared),
         "decoding": {} if compared is None else asdict(compared),
         "consistency": weights_consistency(_probe(job, config), adopted),
-        "answers": _shown(adopted.answers),
+        "answers": asdict(adopted.answers) if adopted.answers.words() else {},  # where something has to be said
         "fingerprints": {"0": adopted.fingerprint},
         "source": read.source,
     }
@@ -339,8 +337,3 @@ def answers_in_words(answers: Mapping[str, Any]) -> str:
     unit = answers["unit_length"]
     scaled = f"; embeddings of {' and '.join(unit)} are scaled to length 1, so attacks on the length do not apply"
     return f"answers with {widths}, and {noise_in_words(answers['noise'])}" + (scaled if unit else "")
-
-
-def _shown(answers: Answers) -> dict[str, Any]:
-    """The answers of an encoder with weights as its record holds them; nothing where nothing has to be said."""
-    return asdict(answers) if answers.words() else {}

@@ -121,13 +121,12 @@ def sample_sources(runs: Sequence[Run]) -> Samples:
 
 def sample_shard(name: str, source: SourceConfig, data: DataConfig, item: Item) -> Shard:
     """Stream one shard whole, then decode and hash its first images."""
-    own = {key: one for key, one in data.attributes.items() if one.sources is None or name in one.sources}
-    near = data.near_duplicates is not None
+    read = data.decoder(), data.attributes_in(name), data.group_by, data.near_duplicates is not None
     next(Source(source).scan(item), None)  # opens the source
     started = time.perf_counter()
     images = sum(1 for _ in Source(source).scan(item))
     streamed = time.perf_counter()
-    some = list(islice(usable(source, item, data.decoder(), own, data.group_by, near), DECODED))
+    some = list(islice(usable(source, item, *read), DECODED))
     decoding = time.perf_counter() - streamed
     labels = {
         sample.key: sample.label if data.label is None else known[f"{ATTRIBUTE}{data.label}"]

@@ -22,7 +22,7 @@ from pipelines.config.sections.encoders import DefendedConfig, EncoderConfig, En
 from pipelines.config.sections.limits import ResourcesConfig
 from pipelines.console import count_of, say
 from pipelines.data.draw.splits import Splits, are_drawn
-from pipelines.encoders.probe_ledger import attacked
+from pipelines.encoders.probes import attacked
 from pipelines.estimate import measure
 from pipelines.estimate.measure import SECONDS, QueryCost, Samples, TrainingCost, key, side_by_side
 from pipelines.estimate.outline import Outline, RoleSizes, TimedPass, Training, outline

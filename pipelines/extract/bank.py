@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import torch
@@ -29,18 +30,11 @@ def with_banks(jobs: Sequence[ShardJob], planned: Sequence[Planned]) -> list[Sha
         UserError: the role has too few images, or the data changed.
     """
     data = {folder: plan.data for plan, folder in planned}
-    known: dict[tuple[SeedFolder, str, int], str] = {}
-
-    def with_bank(job: ShardJob) -> ShardJob:
-        role = job.query.bank_role
-        if role is None:
-            return job
-        wanted = (job.folder, role, job.query.bank)
-        if wanted not in known:
-            known[wanted] = _file(*wanted, data[job.folder])
-        return replace(job, bank=known[wanted])
-
-    return [with_bank(job) for job in jobs]
+    file_of = cache(lambda folder, role, count: _file(folder, role, count, data[folder]))
+    return [
+        job if (role := job.query.bank_role) is None else replace(job, bank=file_of(job.folder, role, job.query.bank))
+        for job in jobs
+    ]
 
 
 def _file(folder: SeedFolder, role: str, count: int, data: DataConfig) -> str:

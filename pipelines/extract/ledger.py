@@ -12,7 +12,7 @@ from mi_core.features.sequential import SequentialSimilarity
 from pipelines.config.roles import ANCHOR_ROLE
 from pipelines.data.draw.splits import Splits
 from pipelines.data.plans import Planned
-from pipelines.encoders.probe_ledger import probe_queries, probed_images
+from pipelines.encoders.probes import probe_queries, probed_images
 from pipelines.errors import UserError
 from pipelines.extract.actor.attempts import lost_queries
 from pipelines.extract.division.jobs import ATTEMPTS

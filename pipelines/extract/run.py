@@ -21,10 +21,9 @@ from pipelines.config.sections.data import DataConfig
 from pipelines.console import say
 from pipelines.data.draw.splits import Splits
 from pipelines.data.plans import Planned
-from pipelines.encoders import unchanged
 from pipelines.encoders.access import access_to
 from pipelines.errors import UserError
-from pipelines.extract import bank, ledger
+from pipelines.extract import bank, ledger, preflight
 from pipelines.extract.actor.attempts import Unpaid, begun, begun_of, settle
 from pipelines.extract.actor.worker import EncodeChunks
 from pipelines.extract.chunk_size import Sizing
@@ -60,14 +59,14 @@ def run(runs: Sequence[Run], planned: Sequence[Planned], rule_of: RuleOf) -> Non
     passes = plan_passes(planned, Sizing(config.resources), config.queries.chunk)
     budget = config.budget.queries
     asked, left = _looked_through(passes, budget)
-    checked = unchanged.to_check(runs, left)
+    checked = preflight.to_check(runs, left)
     allowed = ledger.attempts_left(budget, planned, asked, left)
-    unchanged.record_checks(checked)
+    preflight.record_checks(checked)
     for one in passes:
         one.record()
     try:
         with access_to(runs) if left else nullcontext() as access:
-            unchanged.check_unchanged(planned, checked, access)
+            preflight.check_unchanged(planned, checked, access)
             _answer(passes, planned, rule_of, InRay(list(runs), access), allowed)
     except Unpaid as error:
         ledger.attempts_left(budget, planned, *_looked_through(passes, budget))  # says what budget it needs
@@ -205,10 +204,7 @@ def _with_attempts(jobs: Sequence[ShardJob], allowed: int, session: str) -> list
     before = {place: begun(*place) for place in {(job.query.store, job.query.encoder_key) for job in left}}
     return [
         replace(
-            job,
-            attempts=allowed,
-            begun=begun_of(job, before[job.query.store, job.query.encoder_key]),
-            session=session,
+            job, attempts=allowed, begun=begun_of(job, before[job.query.store, job.query.encoder_key]), session=session
         )
         for job in left
     ]

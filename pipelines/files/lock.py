@@ -110,7 +110,9 @@ class _Remote:
     def __init__(self, folder: str) -> None:
         self.folder, self.path = folder, f"{folder}/.lock"
         self.me = f"{_who()} {uuid.uuid4().hex}"
-        self.store = _conditional(self.path)
+        self.store: Conditional | None = None
+        with suppress(ValueError):  # no store that can write on condition
+            self.store = Conditional(self.path)
 
     def claim(self) -> None:
         """Write the lock; of two starts in the same moment, one gets it.
@@ -165,13 +167,6 @@ class _Remote:
 
 def _content(me: str) -> dict[str, Any]:
     return {"by": me, "time": time.time()}
-
-
-def _conditional(path: str) -> Conditional | None:
-    try:
-        return Conditional(path)
-    except ValueError:
-        return None
 
 
 def _outlived(folder: str) -> bool:

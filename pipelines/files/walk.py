@@ -6,18 +6,12 @@ import os
 import posixpath
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from pyarrow import fs
 
 from pipelines.files import storage
 from pipelines.files.storage import absolute
 from pipelines.files.stores import store_of
-
-
-class _Entry(NamedTuple):
-    name: str
-    is_folder: bool
 
 
 @dataclass(frozen=True)
@@ -67,15 +61,16 @@ def _listed(path: str) -> Folder:
         return Folder(path, fault=" ".join(str(error.strerror or error).split()))
     except UnicodeError:
         return Folder(path, fault="its name is not UTF-8")
-    shown = [entry for entry in entries if not entry.name.startswith(".")]
-    files, folders = ([entry.name for entry in shown if entry.is_folder is kind] for kind in (False, True))
-    return Folder(path, tuple(files), tuple(folders))
+    shown = [entry for entry in entries if not entry[0].startswith(".")]
+    files, folders = (tuple(name for name, is_folder in shown if is_folder is kind) for kind in (False, True))
+    return Folder(path, files, folders)
 
 
-def _on_disk(path: str) -> list[_Entry]:
+def _on_disk(path: str) -> list[tuple[str, bool]]:
+    """Name of each entry, and whether it is a folder."""
     path.encode()  # a name that is not UTF-8 cannot be read through pyarrow
     with os.scandir(path) as entries:
-        return [_Entry(entry.name, _is_folder(entry)) for entry in entries]
+        return [(entry.name, _is_folder(entry)) for entry in entries]
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
@@ -85,10 +80,10 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return False
 
 
-def _in_store(path: str) -> list[_Entry]:
+def _in_store(path: str) -> list[tuple[str, bool]]:
     filesystem, place = store_of(path)
     found = filesystem.get_file_info(fs.FileSelector(place))
-    return [_Entry(info.base_name, info.type == fs.FileType.Directory) for info in found]
+    return [(info.base_name, info.type == fs.FileType.Directory) for info in found]
 
 
 def way(folder: str, other: str) -> str:

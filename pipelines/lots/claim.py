@@ -92,13 +92,7 @@ def register_claim(place: str, model: Any, decided_by: str, **settings: Any) -> 
 
 
 def claim(
-    place: str,
-    model: Any,
-    *,
-    beacon: str = "",
-    missing_ok: bool = False,
-    address: str | None = None,
-    **settings: Any,
+    place: str, model: Any, *, beacon: str = "", missing_ok: bool = False, address: str | None = None, **settings: Any
 ) -> Claim:
     """Ask an encoder about a lot, and test whether its answers depend on the draw.
 
@@ -179,12 +173,7 @@ def _check_there(releases: Sequence[Release], *, missing_ok: bool) -> None:
 
 
 def _asked(
-    lot: Lot,
-    releases: Sequence[Release],
-    question: Question,
-    value: str,
-    asking: Asking,
-    each: TaskMap,
+    lot: Lot, releases: Sequence[Release], question: Question, value: str, asking: Asking, each: TaskMap
 ) -> Claim:
     """Ask wave by wave, or about all at once, and judge."""
     drawn, order = drawn_of(releases, captions=question.plan["captions"]), order_of(releases)

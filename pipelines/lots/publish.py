@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from mi_core.provenance import now
 from pipelines.config.sections.sources import SourceConfig
@@ -26,19 +26,12 @@ from pipelines.run.parts import TaskMap
 _PUBLISHED, _HELD_BACK = "published", "held_back"
 
 
-@dataclass(frozen=True)
-class _Fate:
-    """The fate of one image.
+class _Fate(NamedTuple):
+    """The fate of one image."""
 
-    Args:
-        row: of `IMAGES`: what was committed of it.
-        is_held: whether it is held back.
-        caption: the coin.
-    """
-
-    row: Mapping[str, Any]
-    is_held: bool
-    caption: int
+    row: Mapping[str, Any]  # of `IMAGES`: what was committed of it
+    is_held: bool  # held back
+    caption: int  # the coin
 
 
 @dataclass(frozen=True)

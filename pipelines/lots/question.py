@@ -84,8 +84,7 @@ def plan_of(model: Any, settings: Mapping[str, Any], *, captions: bool, counted:
         usual, given = (EndpointParameters(url=model, **some).identity() for some in ({}, settings["endpoint"] or {}))
         plan |= {f"endpoint.{name}": given.get(name) for name in _OF_THE_API if given.get(name) != usual.get(name)}
         plan["adapter"] = given["adapter"]
-    told: dict[str, Any] = json.loads(json.dumps(plan))
-    return told
+    return dict(json.loads(json.dumps(plan)))
 
 
 def chosen_parts(encoder: Any, settings: Mapping[str, Any], plan: Mapping[str, Any]) -> tuple[str, ...]:

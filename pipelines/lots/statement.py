@@ -35,7 +35,7 @@ from mi_core.lots.merkle import proof_of
 from mi_core.lots.verdict import ClaimResult, judge_claim
 from pipelines.errors import UserError
 from pipelines.files import storage
-from pipelines.lots.vault import Lot, Release, contents_of
+from pipelines.lots.vault import STAMPS, Lot, Release, contents_of
 from pipelines.report.bindings import file_digest
 
 KIND = "encoder-audit claim, version 1"
@@ -119,6 +119,7 @@ def write_statement(
     storage.write_table(f"{folder}/{OPENED}", pa.concat_tables(tables))
     rows = {"name": OPENED, "sha256": file_digest(f"{folder}/{OPENED}"), "rows": len(order)}
     link = {"previous": question.commitment, "value": value, "opened": rows}
+    stamps = storage.list_files(f"{lot.path}/{STAMPS}")
     told = {
         "kind": KIND,
         "grade": grade_of(headers, question),
@@ -127,7 +128,7 @@ def write_statement(
         "releases": parts,
         "question": question.commitment,
         "answers": link,
-        "stamps": [base64.b64encode(storage.read_bytes(path)).decode() for path in storage.list_files(lot.stamps)],
+        "stamps": [base64.b64encode(storage.read_bytes(path)).decode() for path in stamps],
     }
     storage.write_json(f"{folder}/{STATEMENT}", told)
     return entry_digest(link)

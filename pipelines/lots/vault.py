@@ -113,11 +113,6 @@ class Lot:
         return f"{self.path}/{VAULT}/{CLAIMS}"
 
     @property
-    def stamps(self) -> str:
-        """The folder of time stamps that the owner had made."""
-        return f"{self.path}/{STAMPS}"
-
-    @property
     def published(self) -> str:
         """The folder of what is published."""
         return f"{self.path}/{PUBLISHED}"
@@ -228,8 +223,7 @@ class Release:
             storage.write_json(path, {"salt": secrets.token_hex(32), "key": secrets.token_hex(32)})
             if not storage.is_uri(path):
                 Path(path).chmod(0o600)
-        content: dict[str, str] = storage.read_json(path)
-        return content
+        return dict(storage.read_json(path))
 
     @cached_property
     def source(self) -> SourceConfig:
@@ -242,8 +236,7 @@ class Release:
         path = f"{self.path}/draw.json"
         if not storage.exists(path):
             raise UserError(f"{self.lot.path}: release {self.number} is not drawn; run encoder-audit lot draw")
-        content: dict[str, Any] = storage.read_json(path)
-        return content
+        return dict(storage.read_json(path))
 
     @cached_property
     def draw(self) -> Draw:

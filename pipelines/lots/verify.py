@@ -66,8 +66,7 @@ def verify_claim(file: str, *, roots: str | None = None, again: Check | None = N
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, pa.ArrowInvalid) as error:
         raise UserError(f"{file} is damaged ({type(error).__name__}: {error})") from error
     text = "nobody asked the encoder again here, so the answers are unchecked; with the lot at hand give --encoder"
-    unasked = Check(ENCODER, OPEN, text)
-    checks.insert(0, again or unasked)
+    checks.insert(0, again or Check(ENCODER, OPEN, text))
     return sorted(checks, key=lambda check: _FIRST.index(check.outcome) if check.outcome in _FIRST else len(_FIRST))
 
 

@@ -13,6 +13,8 @@ from mi_core.defenses import DEFENSES
 from mi_core.defenses.additive_noise import CONVEX
 from mi_core.defenses.head import HeadDefense
 from mi_core.defenses.sensitivity import LEAVE
+from mi_core.encoders import parse_backbone
+from mi_core.objectives import OBJECTIVES
 from pipelines.config.mistakes import first_mistake
 from pipelines.config.paths import check_name
 from pipelines.config.roles import CALIBRATION_ROLE, CANARY_IN, CANARY_OUT, CANARY_ROLE, KNOWN_ROLES
@@ -119,8 +121,9 @@ def check_training(threat: ThreatModel, place: str, encoder: TrainedConfig) -> N
             f"{place}.batch_size = {encoder.batch_size} is not divisible by resources.train_workers = {workers}"
         )
     try:
-        data = threat.config.data
-        encoder.check_data(channels=data.channels, image_size=data.image_size, images=members, workers=workers)
+        parse_backbone(encoder.backbone, threat.config.data.channels, encoder.size or threat.config.data.image_size)
+        settings, size = encoder.pretraining().objective_parameters, encoder.batch_size
+        OBJECTIVES[encoder.objective].check(settings, batch_size=size, images=members, workers=workers)
     except ConfigError as error:
         raise ValueError(f"{place}: {error}") from error
 

@@ -10,7 +10,7 @@ and judges.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -48,7 +48,7 @@ class Item:
         return {
             part.name: keyed(value)
             for part in fields(self)  # type: ignore[arg-type]
-            if part.metadata.get("keyed", True) and (value := getattr(self, part.name)) != default_of(part)
+            if part.metadata.get("keyed", True) and (value := getattr(self, part.name)) != part.default
         }
 
     def __eq__(self, other: object) -> bool:
@@ -81,11 +81,6 @@ def items_in(whole: Item, kind: type[Kind]) -> list[Kind]:
 
     visit(whole)
     return list(found.values())
-
-
-def default_of(part: Any) -> Any:
-    """The default of a field; `MISSING` where it has none."""
-    return part.default if part.default_factory is MISSING else part.default_factory()
 
 
 def keyed(value: Any) -> Any:
@@ -271,11 +266,6 @@ class Judge(Item):
     def references(self) -> tuple[str, ...]:
         """Names of the reference encoders."""
         return tuple(other.reading.encoder.name for other in self.score.beside)
-
-    @property
-    def has_shadow(self) -> bool:
-        """Tell whether it is fitted on other encoders than the target."""
-        return self.score.fit.readings[0].encoder != self.target
 
     @property
     def fold(self) -> str:

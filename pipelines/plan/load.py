@@ -79,8 +79,7 @@ def read_values(path: str, trail: tuple[str, ...], read: list[str] | None = None
     merged: dict[str, Any] = {}
     for base in every:
         merged = _merged(merged, read_values(yaml_text.config_file(base, folder), (*trail, path), read))
-    result: dict[str, Any] = _merged(merged, raw)
-    return result
+    return dict(_merged(merged, raw))
 
 
 def _merged(base: Any, over: Any) -> Any:

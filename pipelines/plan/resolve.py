@@ -20,7 +20,6 @@ from pipelines.config.roles import ANCHOR_ROLE, CALIBRATION_ROLE, COINS, POPULAT
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.attacks import AUDITED, AttackConfig
 from pipelines.config.sections.encoders import DefendedConfig, TrainedConfig
-from pipelines.config.sections.queries import Recipe
 from pipelines.files.digest import digest
 from pipelines.plan.items import (
     Beside,
@@ -138,20 +137,15 @@ class _Resolver:
     def _query(self, name: str, epoch: int, output: str, measure: Measure, samples: Samples, how: _How) -> Query:
         """A query, each once."""
         attacker = None if how.attack is None else self.attackers[id(how.attack)]
-        sent: tuple[Recipe | str | None, int] | None = None
+        views: Views | None = None
         if attacker is not None and measure.consumes == "views":
-            number = how.views if measure.shares_views or how.stopping is not None else 0
-            sent = (attacker.recipe, number)
-        elif attacker is not None and measure.consumes == "adversarial":
-            sent = (attacker.crafter, 0)
+            views = Views(attacker.recipe, how.views if measure.shares_views or how.stopping is not None else 0)
+        elif attacker is not None and attacker.crafter is not None and measure.consumes == "adversarial":
+            views = Views(crafter=self.encoder(attacker.crafter))
         (role,), without = samples.roles, tuple(other.name for other in samples.without)
-        known = (name, epoch, output, measure, role.name, samples.count, without, sent, id(how.stopping))
+        known = (name, epoch, output, measure, role.name, samples.count, without, views, id(how.stopping))
         if known not in self.queries:
             bank = Samples(self._roles([ANCHOR_ROLE]), self.seed, measure.bank) if measure.bank else None
-            made, number = sent or (None, 0)
-            views = None if made is None or isinstance(made, str) else Views(made, number)
-            if isinstance(made, str):
-                views = Views(crafter=self.encoder(made))
             self.queries[known] = Query(
                 self.encoder(name),
                 epoch,
@@ -344,7 +338,7 @@ class _Resolver:
             return None
         inside, outside = self._roles(self.audited)
         asked = (self.threat.primary_output,)
-        last = ((name, self.threat.queried_epochs(name)[-1], self.threat.outputs_on(name, asked)[0]) for name in names)
+        last = ((name, self.threat.last_queried_epoch(name), self.threat.outputs_on(name, asked)[0]) for name in names)
         readings = tuple(self._embeddings(*one, self.audited, CLASSIFIED) for one in last)
         recipe = self.threat.recipe_of(self.threat.primary)
         return Semantic((inside, outside), self.seed, readings, recipe, self.meaning)

@@ -88,11 +88,10 @@ class ThreatModel:
         kept = self.encoders[encoder].kept_epochs
         return epoch if epoch in kept else kept[-1]
 
-    def queried_epochs(self, encoder: str) -> tuple[int, ...]:
-        """Checkpoints that are queried: those attacked, and those compared with an attacked one."""
+    def last_queried_epoch(self, encoder: str) -> int:
+        """The last checkpoint that is queried: attacked, or compared with an attacked one."""
         attacked = {epoch for attack in self.config.attacks for epoch in self.attacked_epochs(attack.target)}
-        beside = {self.epoch_beside(encoder, epoch) for epoch in attacked}
-        return tuple(sorted({*self.attacked_epochs(encoder), *beside}))
+        return max([*self.attacked_epochs(encoder), *(self.epoch_beside(encoder, epoch) for epoch in attacked)])
 
     @property
     def shadow_families(self) -> dict[str, tuple[str, ...]]:
@@ -112,17 +111,14 @@ class ThreatModel:
 
     def is_trained(self, name: str) -> bool:
         """Tell whether an encoder has learned anything: an untrained reference shows little of what others see."""
-        first = self.encoders[self.training_chain(name)[-1]]
-        return not (isinstance(first, ForeignConfig) and first.saw_nothing) or len(self.training_chain(name)) > 1
+        *later, first = self.training_chain(name)
+        return bool(later) or not _is_fresh(self.encoders[first])
 
     @property
     def measured_encoders(self) -> tuple[str, ...]:
         """Encoders whose utility is measured: all, and in a trial those attacked."""
-        return (
-            tuple(self.encoders)
-            if self.config.fold == "all"
-            else tuple(dict.fromkeys(one.target for one in self.config.attacks))
-        )
+        attacked = (one.target for one in self.config.attacks)
+        return tuple(dict.fromkeys(self.encoders if self.config.fold == "all" else attacked))
 
     @property
     def audited_roles(self) -> tuple[str, str]:
@@ -191,9 +187,8 @@ class ThreatModel:
     def primary_output(self) -> str:
         """The output that the verdict rests on: by default the first of those asked for that its attack reads."""
         read = self.outputs_of(self.primary)
-        return self.config.validity.output or next(
-            (name for name in self.config.queries.outputs if name in read), read[0]
-        )
+        usual = next((name for name in self.config.queries.outputs if name in read), read[0])
+        return self.config.validity.output or usual
 
     @property
     def groups_by(self) -> str:
@@ -206,11 +201,8 @@ class ThreatModel:
         drawn = all(role.is_drawn for role in (inside, outside)) and inside.classes == outside.classes
         here = inside.source_name == outside.source_name
         trained = self.members_of(self.primary.target)
-        return (
-            LOT
-            if drawn and here and self.audited_roles[0] in trained and self.audited_roles[1] not in trained
-            else CHOICE
-        )
+        one_side = self.audited_roles[0] in trained and self.audited_roles[1] not in trained
+        return LOT if drawn and here and one_side else CHOICE
 
     @property
     def audits_others(self) -> bool:
@@ -254,7 +246,7 @@ class ThreatModel:
     def _saw_neither(self, name: str) -> bool:
         """Tell whether an encoder surely saw no audited sample: trained here on others, or with fresh weights."""
         first = self.encoders[self.training_chain(name)[-1]]
-        known = first.saw_nothing if isinstance(first, ForeignConfig) else True
+        known = isinstance(first, TrainedConfig) or _is_fresh(first)
         return known and not self.members_of(name) & {*self.audited_roles, *KNOWN_ROLES}
 
     def utility_roles(self, encoder: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -311,17 +303,19 @@ def population_roles(attack: AttackConfig) -> tuple[str, ...]:
     return (POPULATION_ROLE,) if attack.method().populated else ()
 
 
+def _is_fresh(encoder: EncoderConfig) -> bool:
+    """Tell whether an encoder from elsewhere has fresh weights, so that it saw nothing."""
+    return isinstance(encoder, LoadedConfig) and encoder.fresh
+
+
 def _lack(attack: AttackConfig, encoder: EncoderConfig) -> str:
     """The lack of an encoder that an attack needs, in words; empty: none, as far as its settings tell."""
-    if attack.reads_captions and not _may_read_captions(encoder):
+    if isinstance(encoder, LoadedConfig):
+        reads = encoder.load.startswith(("open_clip:", "transformers:"))
+    else:
+        reads = isinstance(encoder, TrainedConfig) and OBJECTIVES[encoder.objective].target == "caption"
+    if any(measure.captions for measure in attack.needs()) and not reads:
         return "has no text tower"
     needed = {measure.output for measure in attack.needs() if measure.output}
     lacking = sorted(needed - set(encoder.outputs or needed))
     return f"has no output {lacking[0]}" if lacking else ""
-
-
-def _may_read_captions(encoder: EncoderConfig) -> bool:
-    """Tell whether an encoder has a text tower, as far as its settings tell."""
-    if isinstance(encoder, LoadedConfig):
-        return encoder.load.startswith(("open_clip:", "transformers:"))
-    return isinstance(encoder, TrainedConfig) and OBJECTIVES[encoder.objective].target == "caption"

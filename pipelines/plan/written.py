@@ -16,19 +16,15 @@ from pipelines.plan.items import VERSION, Item, Plan, items_in, key_of
 PLAN_FILE = "plan.json"
 
 
-def plans_as_json(plans: Sequence[Plan]) -> dict[str, Any]:
-    """The content of the file: ``version``, ``plans`` (seed to key), and ``items`` (key to kind and fields)."""
-    items = {item.key: item for plan in plans for item in items_in(plan, Item)}
-    return {
-        "version": VERSION,
-        "plans": {str(plan.seed): plan.key for plan in plans},
-        "items": {key: {"kind": type(item).__name__, **item.fields} for key, item in items.items()},
-    }
-
-
 def write_plans(folder: str, plans: Sequence[Plan]) -> None:
-    """Write the file of a run, unless it says the same."""
-    path, content = f"{folder}/{PLAN_FILE}", json.loads(json.dumps(plans_as_json(plans)))  # lists in place of tuples
+    """Write the file of a run, unless it says the same.
+
+    It has ``version``, ``plans`` (seed to key), and ``items`` (key to kind and fields).
+    """
+    items = {item.key: item for plan in plans for item in items_in(plan, Item)}
+    told = {key: {"kind": type(item).__name__, **item.fields} for key, item in items.items()}
+    content = {"version": VERSION, "plans": plan_digest(plans), "items": json.loads(json.dumps(told))}  # no tuples
+    path = f"{folder}/{PLAN_FILE}"
     if storage.read_json_or(path, None) != content:
         storage.write_json(path, content)
 

@@ -64,6 +64,24 @@ class _Lane:
         return job, seconds
 
 
+class Bases:
+    """The jobs of the encoders that others start from, in whichever run these are made."""
+
+    def __init__(self, every: Sequence[TrainingJob], first: Mapping[str, TrainingJob]) -> None:
+        self.first = first
+        self.by_place = {(job.folder, job.name): job for job in every}
+
+    def base_of(self, job: TrainingJob) -> TrainingJob | None:
+        """The encoder that a job starts from, as its own run has it; None: none that is trained here."""
+        return None if job.config.start is None else self.by_place.get((job.folder, job.config.start))
+
+    def bring(self, job: TrainingJob) -> None:
+        """Copy the encoder that a job starts from to its own run, where another run has made it."""
+        base = self.base_of(job)
+        if base is not None and not base.is_done():
+            self.first[base.inputs].copy_to(base)
+
+
 class Lanes:
     """Makes encoders with the resources of the connected cluster.
 
@@ -71,27 +89,22 @@ class Lanes:
         jobs: encoders to make, each after those that it starts from.
         resources: of a training.
         board: the actor where workers note their progress.
+        bases: the encoders that others start from.
     """
 
-    def __init__(self, jobs: Sequence[TrainingJob], resources: ResourcesConfig, board: Any) -> None:
+    def __init__(self, jobs: Sequence[TrainingJob], resources: ResourcesConfig, board: Any, bases: Bases) -> None:
         self.waiting = list(jobs)
         self.jobs = {job.label: job for job in jobs}
         trained = [job for job in jobs if not isinstance(job.config, DefendedConfig)]
         self.images = {job.label: Splits.load(job.folder.path).count(job.config.train_on) for job in trained}
-        self.resources, self.board = resources, board
+        self.resources, self.board, self.bases = resources, board, bases
         self.at_once = trainings_at_once(resources)
         self.lanes: list[_Lane] = []
 
-    def run(
-        self, base_of: Callable[[TrainingJob], str | None], prepare: Callable[[TrainingJob], None]
-    ) -> Iterator[tuple[Finished, Notes]]:
+    def run(self) -> Iterator[tuple[Finished, Notes]]:
         """Make all encoders; yields what finished since the last look, and how far the others are.
 
         The threads are daemons, so that an error or Ctrl-C ends the stage at once.
-
-        Args:
-            base_of: the inputs of the encoder that one starts from; None: it starts from none.
-            prepare: called before an encoder is begun.
 
         Raises:
             UserError: a fault in what the user gave.
@@ -99,7 +112,7 @@ class Lanes:
         import ray
 
         while self.waiting or self.lanes:
-            self._place(base_of, prepare)
+            self._place()
             wait([lane.ended for lane in self.lanes], timeout=REFRESH_SECONDS)
             yield self._finished(), ray.get(self.board.read.remote())
 
@@ -107,10 +120,13 @@ class Lanes:
     def _working(self) -> list[_Lane]:
         return [lane for lane in self.lanes if lane.job is not None]
 
-    def _place(self, base_of: Callable[[TrainingJob], str | None], prepare: Callable[[TrainingJob], None]) -> None:
+    def _place(self) -> None:
         """Begin as many encoders as resources allow; close lanes for which there is none."""
         unfinished = {job.inputs for job in (*self.waiting, *(lane.job for lane in self._working if lane.job))}
-        for job in [job for job in self.waiting if base_of(job) not in unfinished]:
+        for job in list(self.waiting):
+            base = self.bases.base_of(job)
+            if base is not None and base.inputs in unfinished:
+                continue
             if len(self._working) >= self.at_once:
                 break
             is_task = self._is_task(job)
@@ -119,7 +135,7 @@ class Lanes:
             if not is_task and lane is None and trains and self.images[job.label] * job.config.epochs < SHORT:
                 continue
             self.waiting.remove(job)
-            prepare(job)
+            self.bases.bring(job)
             self._begin(job, lane)
         while (lane := self._free()) is not None:
             self._give(lane, None)

@@ -7,7 +7,7 @@ command continues after the last saved epoch.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,7 @@ from pipelines.encoders.stored import describe, tried_path
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.plan.items import Encoder, Semantic
-from pipelines.pretrain.lanes import Lanes, defend
+from pipelines.pretrain.lanes import Bases, Lanes, defend
 from pipelines.pretrain.worker import TrainingJob
 from pipelines.run.board import REFRESH_SECONDS
 from pipelines.run.folder import SeedFolder
@@ -82,39 +82,16 @@ def here(planned: Sequence[Planned], threads: int) -> None:
             raise UserError(f"{job.label}: {fault}")
 
 
-class Bases:
-    """The jobs of the encoders that others start from, in whichever run these are made."""
-
-    def __init__(self, every: Sequence[TrainingJob], first: Mapping[str, TrainingJob]) -> None:
-        self.first = first
-        self.by_place = {(job.folder, job.name): job for job in every}
-
-    def base_of(self, job: TrainingJob) -> TrainingJob | None:
-        """The encoder that a job starts from, as its own run has it; None: none that is trained here."""
-        return None if job.config.start is None else self.by_place.get((job.folder, job.config.start))
-
-    def inputs_of(self, job: TrainingJob) -> str | None:
-        """The inputs of the encoder that a job starts from; None as `base_of`."""
-        base = self.base_of(job)
-        return None if base is None else base.inputs
-
-    def bring(self, job: TrainingJob) -> None:
-        """Copy the encoder that a job starts from to its own run, where another run has made it."""
-        base = self.base_of(job)
-        if base is not None and not base.is_done():
-            self.first[base.inputs].copy_to(base)
-
-
 def train_all(jobs: Sequence[TrainingJob], resources: ResourcesConfig, bases: Bases) -> None:
     """Train encoders side by side, as far as the cluster holds them; an interrupt saves them first."""
     if not resources.train_gpus:
         tell_of_emulation(jobs)
     board = clean_board()
-    lanes = Lanes(jobs, resources, board)
+    lanes = Lanes(jobs, resources, board, bases)
     with step("waiting for the training workers"), bars("epochs") as progress:
         tasks = {job.label: progress.add_task(job.label, total=job.config.epochs) for job in jobs}
         try:
-            for finished, notes in lanes.run(bases.inputs_of, bases.bring):
+            for finished, notes in lanes.run():
                 for label, note in notes.items():
                     if tasks[label] not in progress.begun:
                         progress.begin(tasks[label], note.done)

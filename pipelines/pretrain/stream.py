@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -181,7 +182,7 @@ class StreamedImages:
                 labels = dict(islice(self.splits.classes(*place, self.roles, self.column).items(), low, high))
                 blend = blend_of(self.splits, *place, decoder)
                 for some in _blocks(_read(shard, labels.keys(), blend), 64):
-                    for sample, pixels in zip(some, pool.map(_decoder_of(shard, decoder), some), strict=True):
+                    for sample, pixels in zip(some, pool.map(partial(_pixels, shard, decoder), some), strict=True):
                         label = labels[sample.key]
                         (stream,) = stream_keys(self.seed, "train", shard.source, [sample.key]).tolist()
                         caption, _ = caption_of(self.data, shard.source, sample.key, sample.others, label)
@@ -209,14 +210,11 @@ def _read(shard: _Shard, keys: Set[str], blend: Blend) -> Iterator[Sample]:
         ) from error
 
 
-def _decoder_of(shard: _Shard, decoder: Decoder) -> Any:
-    def pixels(sample: Sample) -> np.ndarray:
-        try:
-            return decode(sample.image, decoder)
-        except ImageError as error:
-            raise UserError(f"{shard.source}/{sample.key}: {error}; it changed since the roles were drawn") from error
-
-    return pixels
+def _pixels(shard: _Shard, decoder: Decoder, sample: Sample) -> np.ndarray:
+    try:
+        return decode(sample.image, decoder)
+    except ImageError as error:
+        raise UserError(f"{shard.source}/{sample.key}: {error}; it changed since the roles were drawn") from error
 
 
 def _blocks(entries: Iterator[Entry], size: int) -> Iterator[list[Entry]]:

@@ -125,10 +125,6 @@ class SeedFolder:
         """Folder of a trained encoder."""
         return f"{self.path}/encoders/{name}"
 
-    def attack(self, name: str) -> str:
-        """Folder of one fitted and scored attack."""
-        return f"{self.path}/attacks/{name}"
-
 
 @dataclass(frozen=True)
 class RunFolder:

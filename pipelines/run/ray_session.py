@@ -161,9 +161,7 @@ def start_or_give_up(start: Callable[[], Any], tidy: Callable[[], Any]) -> None:
 
 def check_connected(resources: ResourcesConfig) -> None:
     """Refuse the cluster that is connected, as `ResourcesConfig.check`; say how to use GPUs that a run leaves idle."""
-    import ray
-
-    there = ray.cluster_resources()
+    there = _supply()
     resources.check(there)
     gpus = int(there.get("GPU", 0))
     if gpus and not resources.train_gpus and not resources.gpus_per_actor:
@@ -173,33 +171,25 @@ def check_connected(resources: ResourcesConfig) -> None:
 
 def encoder_actors(resources: ResourcesConfig) -> int:
     """Encoder actors on the connected cluster."""
-    import ray
-
-    return resources.actors(ray.cluster_resources())
+    return resources.actors(_supply())
 
 
 def decoding_threads(resources: ResourcesConfig) -> int:
     """Threads that decode in an encoder actor on the connected cluster; see `ResourcesConfig.decoding_threads`."""
-    import ray
-
-    return resources.decoding_threads([node["Resources"] for node in ray.nodes() if node["Alive"]])
+    return resources.decoding_threads(_nodes())
 
 
 def trainings_at_once(resources: ResourcesConfig) -> int:
     """Encoders that the connected cluster can train side by side; one at least."""
-    import ray
-
     per_worker = {"CPU": resources.train_cpus, "GPU": resources.train_gpus}
     held = {kind: resources.train_workers * amount for kind, amount in per_worker.items() if amount}
-    there = ray.cluster_resources()
+    there = _supply()
     return max(1, min(int(there.get(kind, 0.0) // amount) for kind, amount in held.items()))
 
 
 def available_cpus() -> float:
     """CPUs of the cluster that is connected."""
-    import ray
-
-    return float(ray.cluster_resources().get("CPU", 1.0))
+    return _supply().get("CPU", 1.0)
 
 
 def cpus_each(tasks: int) -> int:
@@ -209,17 +199,26 @@ def cpus_each(tasks: int) -> int:
 
 def object_store_bytes() -> float:
     """Bytes of all object stores of the connected cluster."""
-    import ray
-
-    return float(ray.cluster_resources().get("object_store_memory", 0.0))
+    return _supply().get("object_store_memory", 0.0)
 
 
 def largest_node() -> tuple[float, float]:
     """(CPUs, GPUs) of the node of the connected cluster that has most of them."""
+    return max((float(has.get("GPU", 0)), float(has.get("CPU", 0))) for has in _nodes())[::-1]
+
+
+def _supply() -> dict[str, float]:
+    """The resources of the connected cluster."""
     import ray
 
-    alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    return max((float(has.get("GPU", 0)), float(has.get("CPU", 0))) for has in alive)[::-1]
+    return dict(ray.cluster_resources())
+
+
+def _nodes() -> list[dict[str, float]]:
+    """The resources of each of its nodes that is alive."""
+    import ray
+
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
 
 @contextmanager
@@ -368,10 +367,7 @@ def mapped_or_here(
 
 def borne(memory: int) -> int:
     """Bytes to ask Ray for: half of the largest node's at most, or a task would wait for a node that never comes."""
-    import ray
-
-    most = max(node["Resources"].get("memory", 0.0) for node in ray.nodes() if node["Alive"])
-    return min(memory, int(most) // 2)
+    return min(memory, int(max(node.get("memory", 0.0) for node in _nodes())) // 2)
 
 
 def _at_once(cpus: float, gpus: float) -> int:
@@ -379,8 +375,6 @@ def _at_once(cpus: float, gpus: float) -> int:
 
     Ray looks through all submitted tasks at every wait, so submitting 40,000 at once takes an hour of waiting.
     """
-    import ray
-
-    there = ray.cluster_resources()
+    there = _supply()
     side_by_side = [there.get(kind, 0.0) / held for kind, held in (("CPU", cpus), ("GPU", gpus)) if held]
     return max(8, int(2 * min(side_by_side, default=4.0)))

@@ -89,8 +89,7 @@ def _measured(trial: Trial) -> Record:
     import ray
 
     remote = ray.remote(num_cpus=_cpus(trial), num_gpus=trial.tune.gpus, memory=borne(2 * TASK_MEMORY))(_last)
-    record: Record = ray.get(remote.remote(trial))
-    return record
+    return dict(ray.get(remote.remote(trial)))
 
 
 def _cpus(trial: Trial) -> float:

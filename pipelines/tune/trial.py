@@ -7,7 +7,6 @@ a record; an interrupted trial goes on from its folder.
 
 from __future__ import annotations
 
-import resource
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -164,10 +163,10 @@ def measure(trial: Trial) -> Iterator[Record]:
         return
     threads = max(1, int(trial.tune.cpus))
     torch.set_num_threads(threads)
-    started, burnt = time.perf_counter(), _cpu_seconds()
+    started, burnt = time.perf_counter(), time.process_time()
 
     def kept(results: Record) -> Record:
-        spent = {"seconds": time.perf_counter() - started, "cpu_seconds": _cpu_seconds() - burnt}
+        spent = {"seconds": time.perf_counter() - started, "cpu_seconds": time.process_time() - burnt}
         known = {"id": trial.id, "parameters": dict(trial.parameters), "asked": trial.question, "fold": trial.fold}
         record = known | results
         record |= {name: round(before.get(name, 0.0) + value, 3) for name, value in spent.items()}
@@ -285,8 +284,3 @@ def _inferred(own: Run) -> list[dict[str, Any]]:
         }
         for rows in by_name.values()
     ]
-
-
-def _cpu_seconds() -> float:
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime

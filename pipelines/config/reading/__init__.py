@@ -1,9 +1,8 @@
-"""From a file to a run.
+"""From a file to plain values.
 
 It imports the sections and the root of this room; neither imports it.
 
-    load        a file, those that it extends, overrides and sweeps; yaml_text: its text as plain values
-    shipped     the configs that come with the package, by their names
-    sweeps      the points of a sweep; fields: fields by their dotted names
+    yaml_text   the text of a file as plain values; the configs that come with the package, by their names
+    fields      fields by their dotted names
     schema      the JSON Schema of a file, for editors
 """

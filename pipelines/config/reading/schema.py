@@ -67,17 +67,15 @@ def schema() -> Schema:
     fields["sweep"] = _sweep(fields) | _described(fields["sweep"])
     extended = "config files that this one changes, relative to its folder, or names of shipped ones"
     fields["extends"] = SOME_TEXT | {"description": extended}
-    plain: Schema = _draft_7(
-        {
-            "$schema": "http://json-schema.org/draft-07/schema#",
-            "title": "Config of encoder-audit",
-            "type": "object",
-            "additionalProperties": False,
-            "properties": fields,
-            "$defs": models,
-        }
-    )
-    return plain
+    plain = {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "title": "Config of encoder-audit",
+        "type": "object",
+        "additionalProperties": False,
+        "properties": fields,
+        "$defs": models,
+    }
+    return dict(_draft_7(plain))
 
 
 def _take_away(model: Schema) -> None:

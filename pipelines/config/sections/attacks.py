@@ -77,11 +77,6 @@ class AttackConfig(Section):
         return any(measure.shares_views for measure in self.needs())
 
     @property
-    def reads_captions(self) -> bool:
-        """Tell whether it compares images with their captions."""
-        return any(measure.captions for measure in self.needs())
-
-    @property
     def bank_size(self) -> int:
         """Images of the role ``anchor`` that it compares every sample with, 0 for none."""
         return self.method()(self.parameters()).bank_size

@@ -7,7 +7,6 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from mi_core.captions import ClassWords
 from mi_core.checks import check_choice
 from mi_core.images import Decoder
 from pipelines.config.paths import LONGEST, shortened
@@ -87,19 +86,13 @@ class CaptionWords(Section):
     name: str = Field(min_length=1)
     attributes: tuple[str, ...] = Field(min_length=2)
 
-    def words(self) -> ClassWords:
-        """As the captions are made from them."""
-        return ClassWords(self.name, self.attributes)
-
 
 class DataConfig(Section):
     """Sources, decoding, attributes and roles of the samples."""
 
     sources: dict[str, SourceConfig] = Field(min_length=1)
     image_size: int = Field(
-        ge=4,
-        le=4096,
-        description="side of the decoded image in pixels; default: the loaded encoder's own",
+        ge=4, le=4096, description="side of the decoded image in pixels; default: the loaded encoder's own"
     )
     channels: int = Field(default=3, description="1 (grey) or 3")
     interpolation: str | None = Field(default=None, description="bilinear (default) or bicubic, antialiased")
@@ -236,6 +229,10 @@ class DataConfig(Section):
         parts |= {"shards"} if self.shards is not None else set()
         own = self.model_dump(mode="json", include=parts)
         return digest(own, self.decoder().digest(), self.near_duplicates is not None)
+
+    def attributes_in(self, source: str) -> dict[str, AttributeConfig]:
+        """The attributes that the samples of a source have."""
+        return {name: one for name, one in self.attributes.items() if one.sources is None or source in one.sources}
 
     def meaning_of(self, *names: str | None) -> dict[str, Any]:
         """Definitions of some attributes as plain values, by name; without None."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import date
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Union
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Union
 
 from pydantic import (
     AfterValidator,
@@ -25,7 +25,6 @@ from mi_core.augmentations import AUGMENTATIONS
 from mi_core.checks import ConfigError, check_choice
 from mi_core.defenses import DEFENSES
 from mi_core.defenses.base import Defense
-from mi_core.encoders import parse_backbone
 from mi_core.encoders.checkpoint import INTERPOLATIONS, OUTPUTS
 from mi_core.encoders.remote.parameters import EndpointParameters
 from mi_core.objectives import OBJECTIVES
@@ -128,12 +127,6 @@ class TrainedConfig(ConfigOfEncoder):
             size=self.size,
         )
 
-    def check_data(self, *, channels: int, image_size: int, images: int | None, workers: int) -> None:
-        """Raise ConfigError if backbone, batch or objective do not fit the data; ``images`` None: not known yet."""
-        parse_backbone(self.backbone, channels, self.size or image_size)
-        settings = self.pretraining().objective_parameters
-        OBJECTIVES[self.objective].check(settings, batch_size=self.batch_size, images=images, workers=workers)
-
 
 class DefendedConfig(TrainedConfig):
     """A trained encoder behind a defense; it takes its other settings from the encoder that it defends."""
@@ -182,24 +175,12 @@ class ForeignConfig(ConfigOfEncoder):
         default="simclr", description="pre-training framework whose views it saw"
     )
 
-    @property
-    def kept_epochs(self) -> tuple[int, ...]:
-        """One checkpoint, called epoch 0."""
-        return (0,)
-
-    @property
-    def train_on(self) -> tuple[str, ...]:
-        """No role: the audit asks for its members."""
-        return ()
-
-    @property
-    def start(self) -> None:
-        """No encoder of the run."""
-
-    @property
-    def saw_nothing(self) -> bool:
-        """Tell whether its weights are fresh, so that it can be a control."""
-        return False
+    kept_epochs: ClassVar[tuple[int, ...]] = (0,)
+    """One checkpoint, called epoch 0."""
+    train_on: ClassVar[tuple[str, ...]] = ()
+    """No role: the audit asks for its members."""
+    start: ClassVar[None] = None
+    """No encoder of the run."""
 
     def identity(self) -> dict[str, Any]:
         """The settings that make it what it is; another one needs another adoption."""
@@ -282,15 +263,6 @@ class LoadedConfig(ForeignConfig):
         bare = self.fresh and self.weights is None and kind in ("checkpoint", "timm")
         return ("backbone",) if bare or kind == "torchvision" else None
 
-    @property
-    def saw_nothing(self) -> bool:
-        """Tell whether its weights are fresh, so that it can be a control."""
-        return self.fresh
-
-    def activations(self) -> dict[str, str]:
-        """Activations of heads by output name, as far as they are set."""
-        return {output: head.activation for output, head in self.heads.items()}
-
     def place(self, name: str) -> str:
         """The name of the encoder in errors of loading, with its file if there is one."""
         return f"encoders.{name}" + (f".weights = {self.weights}" if self.weights else f".load = {self.load}")
@@ -357,11 +329,7 @@ class EndpointConfig(ForeignConfig):
         return {**self.model_dump(exclude={"endpoint"}), "endpoint": self.parameters().identity()}
 
 
-_KINDS: dict[str, type[ConfigOfEncoder]] = {
-    "load": LoadedConfig,
-    "endpoint": EndpointConfig,
-    "defends": DefendedConfig,
-}
+_KINDS: dict[str, type[ConfigOfEncoder]] = {"load": LoadedConfig, "endpoint": EndpointConfig, "defends": DefendedConfig}
 """Kinds of encoders by the field that only they have; an encoder without any of these is trained here."""
 
 

@@ -46,8 +46,7 @@ def build(parameters: type[T], values: Mapping[str, Any]) -> T:
 
 def complete(parameters: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
     """The plain values with all defaults filled in."""
-    filled: dict[str, Any] = asdict(build(parameters, values))
-    return filled
+    return dict(asdict(build(parameters, values)))
 
 
 def parameter_fields(parameters: type[Any]) -> dict[str, Any]:

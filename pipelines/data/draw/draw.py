@@ -91,7 +91,7 @@ def draw(
     read = {name: numbers for name, numbers in scanned.read.items() if numbers[0] < numbers[1]}
     by_shard = config.by_shard and bool(read)
     noise = config.roles[CANARY_ROLE].noise if CANARY_ROLE in config.roles else None
-    own = rules.grouped, rules.attributes, given, found.takers, read, by_shard, found.lists, found.wrong, noise
+    own = rules.grouped, rules.attributes, given, found.takers, read, by_shard, found.wrong, noise, found.lists
     rules = Rules(seed, *own)
     counting = [(scanned.folder, part, rules, place, found.dropped) for part in pieces]
     sums = pa.concat_tables([SUMS.empty_table(), *task_map(count, counting, title=f"seed {seed}: counting")])

@@ -11,16 +11,17 @@ Thresholds and copies are found from the hashes of all samples, which `rank` wri
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from pydantic import BeforeValidator, PlainSerializer, TypeAdapter
 
 from mi_core.hashing import PART, digests64, digests128
-from pipelines.config.roles import CANARY_ROLE, COINS
+from pipelines.config.roles import CANARY_ROLE
 from pipelines.data.columns import ATTRIBUTE, GROUP, PHASH, Coded, pixel_ranks
 from pipelines.data.read.key_lists import ListedKeys
 from pipelines.data.scan.scan import ScannedShard
@@ -32,6 +33,7 @@ NO_CLASS = np.iinfo(np.int64).min
 Hashes = npt.NDArray[np.uint64]
 Labels = npt.NDArray[np.int64]
 Numbers = npt.NDArray[np.int16]
+_Hash = Annotated[int, BeforeValidator(lambda text: int(text, 16)), PlainSerializer(lambda number: f"{number:016x}")]
 
 
 @dataclass(frozen=True)
@@ -47,8 +49,8 @@ class Taker:
 
     role: str
     classes: tuple[int, ...] | None
-    first: int
-    last: int
+    first: _Hash
+    last: _Hash
     quota: Mapping[str, int] | None = None
 
     @classmethod
@@ -56,24 +58,12 @@ class Taker:
         """The role of hashes whose share of the range of 64 bits lies in [low, high)."""
         return cls(role, classes, _least(low), _least(high) - 1)
 
-    @classmethod
-    def read(cls, entry: Mapping[str, Any]) -> Taker:
-        """Read the result of `as_json`."""
-        classes = None if entry["classes"] is None else tuple(entry["classes"])
-        return cls(entry["role"], classes, int(entry["first"], 16), int(entry["last"], 16), entry["quota"])
-
-    def as_json(self) -> dict[str, Any]:
-        """Plain values; hashes as hexadecimal text."""
-        ends = {"first": f"{self.first:016x}", "last": f"{self.last:016x}"}
-        return {"role": self.role, "classes": self.classes, **ends, "quota": self.quota}
-
     def wants(self, hashes: Hashes, labels: Labels) -> npt.NDArray[np.bool_]:
         """Mark the samples that are in the range and of its classes: (N,)."""
         if self.last < self.first:
             return np.zeros(len(hashes), dtype=bool)
         inside = (hashes >= np.uint64(self.first)) & (hashes <= np.uint64(self.last))
-        wanted: npt.NDArray[np.bool_] = inside if self.classes is None else inside & np.isin(labels, self.classes)
-        return wanted
+        return np.asarray(inside if self.classes is None else inside & np.isin(labels, self.classes))
 
 
 def taker_numbers(
@@ -114,9 +104,9 @@ class Rules:
         takers: in the order in which they draw, by the source or the role that they draw from.
         shards: those that were read, and those that there are, of every source of which some were left out.
         by_shard: the samples of a shard count as one in intervals and tests.
-        lists: how the lists of keys fit, of roles that have one.
         wrong: classes, ascending, from which a mislabelled canary gets another than its own; empty: none does.
         noise: share of noise that canaries are mixed with; None: they are not.
+        lists: how the lists of keys fit, of roles that have one.
     """
 
     seed: int
@@ -126,29 +116,19 @@ class Rules:
     takers: Mapping[str, tuple[Taker, ...]] = field(default_factory=dict)
     shards: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     by_shard: bool = False
-    lists: Mapping[str, ListedKeys] = field(default_factory=dict)
     wrong: tuple[int, ...] = ()
     noise: float | None = None
+    lists: Mapping[str, ListedKeys] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values."""
-        takers = {origin: [taker.as_json() for taker in some] for origin, some in self.takers.items()}
-        own = {"seed": self.seed, "grouped": self.grouped, "attributes": self.attributes}
-        own |= {"given": self.given, "takers": takers, "shards": self.shards, "by_shard": self.by_shard}
-        lists = {role: asdict(listed) for role, listed in self.lists.items()}
-        own |= {"wrong": self.wrong} if self.wrong else {}
-        own |= {} if self.noise is None else {"noise": self.noise}
-        return own | ({"lists": lists} if lists else {})
+        """Plain values, hashes as hexadecimal text; lists, wrong classes and noise where there are some."""
+        plain = TypeAdapter(Rules).dump_python(self, mode="json")
+        return {name: value for name, value in plain.items() if value or name not in ("wrong", "noise", "lists")}
 
     @classmethod
     def read(cls, entry: Mapping[str, Any]) -> Rules:
         """Read the result of `as_json`."""
-        takers = {origin: tuple(map(Taker.read, some)) for origin, some in entry["takers"].items()}
-        own = entry["seed"], entry["grouped"], tuple(entry["attributes"]), entry["given"], takers
-        shards = {name: (few, every) for name, (few, every) in entry.get("shards", {}).items()}
-        lists = {role: ListedKeys.read(listed) for role, listed in entry.get("lists", {}).items()}
-        by_shard, wrong, noise = entry.get("by_shard", False), tuple(entry.get("wrong", ())), entry.get("noise")
-        return cls(*own, shards, by_shard, lists, wrong, noise)
+        return TypeAdapter(cls).validate_python(entry)
 
     def hashes(self, samples: pa.Table, source: str, purpose: str) -> Hashes:
         """The hash of (seed, purpose, source, key) of every sample, or of (seed, purpose, group): (N,).
@@ -162,8 +142,7 @@ class Rules:
             return digests64((self.seed, purpose, source), samples["key"].to_pylist())
         coded = samples[GROUP].combine_chunks().dictionary_encode()
         of_group = digests64((self.seed, purpose), coded.dictionary.to_pylist())
-        hashes: Hashes = of_group[np.asarray(coded.indices)]
-        return hashes
+        return np.asarray(of_group[np.asarray(coded.indices)])
 
     def draw_shard(self, samples: pa.Table, source: str, item: str, dropped: pa.Table | None) -> pa.Table:
         """The samples of one shard that have a role.
@@ -255,23 +234,15 @@ class _Named:
         self.numbers[rows] = len(self.names) - 1
 
     def rows_named(self, name: str) -> npt.NDArray[np.bool_]:
-        rows: npt.NDArray[np.bool_] = self.numbers == self.names.index(name)
-        return rows
+        return np.asarray(self.numbers == self.names.index(name))
 
     def texts(self) -> pa.Array:
         return pa.array(self.names, pa.string()).take(pa.array(self.numbers))
 
 
-def marked(rules: Rules | None, role: str, samples: str) -> str:
-    """The digest of the samples of a role, another one where they are mislabelled canaries."""
-    wrong = () if rules is None or role not in (CANARY_ROLE, *COINS) else rules.wrong
-    return digest(samples, wrong) if wrong else samples
-
-
 def labels_of(samples: pa.Table) -> Labels:
     """The class of every sample, `NO_CLASS` where there is none: (N,)."""
-    labels: Labels = pc.fill_null(samples["label"].cast(pa.int64()), NO_CLASS).to_numpy()
-    return labels
+    return np.asarray(pc.fill_null(samples["label"].cast(pa.int64()), NO_CLASS))
 
 
 def _least(share: float) -> int:

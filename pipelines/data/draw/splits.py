@@ -20,12 +20,14 @@ import pyarrow.compute as pc
 
 from mi_core.hashing import FIRST, digests64, half_of, half_purpose
 from mi_core.records import BoolArray, among
+from pipelines.config.roles import CANARY_ROLE, COINS
 from pipelines.data.columns import ATTRIBUTE, GROUP, Coded, group_numbers, ids_of, joined, pixel_ranks
-from pipelines.data.draw.rules import Rules, marked
+from pipelines.data.draw.rules import Rules
 from pipelines.data.draw.sums import SUMS, Sums, dropped_path, sums_of
 from pipelines.data.scan.losses import Rejection
 from pipelines.errors import UserError
 from pipelines.files import storage
+from pipelines.files.digest import digest
 from pipelines.files.walk import follow, way
 
 ROLES, SUMMED, REJECTED = "roles.json", "shards.parquet", "rejected.parquet"
@@ -134,16 +136,13 @@ class Splits:
         """Near-copies that were dropped: id, copy_of; None where none were looked for."""
         return None if self.near_removed is None else storage.read_table(f"{self.folder}/splits/{NEAR}")
 
-    def shard(self, source: str, item: str) -> pa.Table:
-        """The samples of one shard that have a role, sorted by key; columns as in `table`.
+    @cached_property
+    def shard(self) -> Callable[[str, str], pa.Table]:
+        """The samples of one shard that have a role, by source and item, sorted by key; columns as in `table`.
 
         Raises:
             UserError: the shard was read again since, and holds something else.
         """
-        return self._shard(source, item)
-
-    @cached_property
-    def _shard(self) -> Callable[[str, str], pa.Table]:
         return lru_cache(maxsize=_HELD)(self._shard_now)
 
     def _shard_now(self, source: str, item: str) -> pa.Table:
@@ -154,8 +153,8 @@ class Splits:
         if path is None:
             return self._empty
         assert self.rules is not None
-        dropped = dropped_path(self.folder, source, item) if self.sums.dropped(source, item) else None
-        lost = None if dropped is None else storage.read_table(dropped)
+        dropped = dropped_path(self.folder, source, item)
+        lost = storage.read_table(dropped) if self.sums.dropped(source, item) else None
         try:
             samples = storage.read_table(f"{self.scan_folder}/{path}")
         except FileNotFoundError as error:
@@ -230,7 +229,9 @@ class Splits:
 
     def role_digest(self, role: str) -> str:
         """A digest of the samples of a role, by ids, pixels and wrong classes, for the registration: 64 hex digits."""
-        return marked(self.rules, role, self.sums.digest(self.sums.rows([role])))
+        samples = self.sums.digest(self.sums.rows([role]))
+        wrong = self.rules.wrong if self.rules is not None and role in (CANARY_ROLE, *COINS) else ()
+        return digest(samples, wrong) if wrong else samples
 
     def _pieces(self, roles: Sequence[str]) -> Iterator[pa.Table]:
         """The samples in some roles or parts, shard by shard."""
@@ -242,8 +243,7 @@ class Splits:
     def _units(self, rows: npt.NDArray[np.intp]) -> list[str]:
         """The unit that is drawn as one: the group of some rows, or the ``source/key`` of each."""
         if GROUP in self.table.column_names:
-            groups: list[str] = self.table[GROUP].take(pa.array(rows)).to_pylist()
-            return groups
+            return list(self.table[GROUP].take(pa.array(rows)).to_pylist())
         return ids_of(self.table, rows)
 
     def rows(self, roles: Iterable[str]) -> npt.NDArray[np.intp]:
@@ -350,8 +350,7 @@ def in_roles(rows: pa.Table, roles: Iterable[str]) -> npt.NDArray[np.bool_]:
     """Mark the samples that are in some roles or parts."""
     wanted = list(roles)
     role, part = Coded.from_column(rows["role"]), Coded.from_column(rows["part"])
-    inside: npt.NDArray[np.bool_] = role.among(wanted)[role.codes] | part.among(wanted)[part.codes]
-    return inside
+    return np.asarray(role.among(wanted)[role.codes] | part.among(wanted)[part.codes])
 
 
 def _together(shards: Iterable[pa.Table]) -> pa.Table:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -14,17 +14,8 @@ from mi_core.hashing import as_words, sample_digests, sum_of_digests
 from pipelines.data.columns import Coded, ids_of
 
 DROPPED = "dropped"
-SUMS = pa.schema(
-    [
-        ("source", pa.string()),
-        ("item", pa.string()),
-        ("path", pa.string()),
-        ("role", pa.string()),
-        ("part", pa.string()),
-        ("count", pa.int64()),
-        ("digest", pa.binary(32)),
-    ]
-)
+_TEXTS = [(name, pa.string()) for name in ("source", "item", "path", "role", "part")]
+SUMS = pa.schema([*_TEXTS, ("count", pa.int64()), ("digest", pa.binary(32))])
 """One row for each shard, role and part that has samples. With an empty role: the number of rows that are dropped."""
 
 
@@ -99,8 +90,7 @@ class Sums:
     def path(self, source: str, item: str) -> str | None:
         """The scan's file of a shard, in the scan's folder; None if none of its samples has a role."""
         rows = self._of.get((source, item))
-        path: str | None = None if rows is None else self.table["path"][rows[0]].as_py()
-        return path
+        return None if rows is None else str(self.table["path"][rows[0]].as_py())
 
     def rows(
         self, roles: Iterable[str], without: Iterable[str] = (), shard: tuple[str, str] | None = None
@@ -110,7 +100,7 @@ class Sums:
         role, part, _ = self._columns
         wanted, not_wanted = (
             role.among(names)[role.codes[some]] | part.among(names)[part.codes[some]]
-            for names in (_named(roles), _named(without))
+            for names in ({*filter(None, roles)}, {*filter(None, without)})
         )
         return np.flatnonzero(wanted & ~not_wanted) + int(some.start)
 
@@ -127,7 +117,3 @@ class Sums:
         start, stop = self._of.get((source, item), (0, 0))
         role, _, _ = self._columns
         return bool(role.among([""])[role.codes[start:stop]].any())
-
-
-def _named(names: Iterable[str]) -> Collection[str]:
-    return {name for name in names if name}

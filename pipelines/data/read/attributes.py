@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from mi_core.captions import templated_caption
+from mi_core.captions import ClassWords, templated_caption
 from pipelines.config.sections.attributes import CLASS, JSON, KEY, AttributeConfig, GroupConfig
 from pipelines.config.sections.data import DataConfig
 from pipelines.data.read.samples import Sample
@@ -129,18 +129,14 @@ def read_table(path: str, column: str | int) -> dict[str, str]:
         UserError: no such file or column, or a line that is too short.
     """
     try:
-        written = storage.stamp(path)
-    except OSError as error:
+        return _rows(path, column, storage.stamp(path))
+    except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path} cannot be read as a table: {error}") from error
-    return _rows(path, column, written)
 
 
 @lru_cache(maxsize=8)
 def _rows(path: str, column: str | int, _written: str) -> dict[str, str]:
-    try:
-        lines = storage.read_bytes(path).decode("utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} cannot be read as a table: {error}") from error
+    lines = storage.read_bytes(path).decode("utf-8").splitlines()
     rows = [re.split(r"\s*,\s*|\s+", line.strip()) for line in lines if line.strip()]
     start, place = 0, column
     if isinstance(column, str):
@@ -174,7 +170,8 @@ def made_caption(config: DataConfig, source: str, key: str, label: int | None) -
     """A caption made from the class of a sample; empty if ``data.captions`` has no entry for the class."""
     if label not in config.captions:
         return ""
-    return templated_caption(config.captions[label].words(), source, key)
+    words = config.captions[label]
+    return templated_caption(ClassWords(words.name, words.attributes), source, key)
 
 
 def own_caption(others: Mapping[str, bytes]) -> str:

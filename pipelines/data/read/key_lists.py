@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -46,11 +45,6 @@ class ListedKeys:
     twice: int
     missing: int
     first: tuple[str, ...] = ()
-
-    @classmethod
-    def read(cls, entry: Mapping[str, Any]) -> ListedKeys:
-        """Read the plain values of an instance."""
-        return cls(**{**entry, "first": tuple(entry["first"])})
 
     def line(self, role: str) -> str:
         """The faults of the list in a line; empty if there are none."""

@@ -121,14 +121,7 @@ def key_column(schema: pa.Schema, given: str | None) -> str | None:
     name = given or next((name for name in KEYS if name in schema.names), "")
     if schema.names.count(name) > 1:
         raise ValueError(f"column {name} stands there twice; rename one of them")
-    return _column_named(
-        schema,
-        given,
-        KEYS,
-        _is_key,
-        "key",
-        "a text or a whole number",
-    )
+    return _column_named(schema, given, KEYS, _is_key, "key", "a text or a whole number")
 
 
 def _image(schema: pa.Schema, given: str | None) -> str:

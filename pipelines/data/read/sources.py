@@ -29,6 +29,7 @@ from mi_core.image_files import HEAD, OTHER_PICTURES, SUFFIXES, never_start_ghos
 from mi_core.images import encode_png
 from mi_core.plugins import BROKEN, plugged_in
 from pipelines.config.sections.sources import NOISE, TORCHVISION, SourceConfig, known_dataset, noise_options
+from pipelines.console import count_of
 from pipelines.data.read import parquet_columns, tar_shards
 from pipelines.data.read.samples import FILES, Item, Note, Problem, Sample
 from pipelines.errors import UserError
@@ -291,11 +292,9 @@ def _unread(names: list[str], images: set[str], lost: Mapping[str, str]) -> Iter
         elif name not in images:
             (beside if suffix in OTHER_PICTURES else others)[suffix] += 1
     for suffix, count in sorted(beside.items()):
-        yield Note(f"{FILES}.{suffix}", f"{_files(count)} skipped: the image of the same name is read instead")
+        skipped = f"{count_of(count, 'file', 'files')} skipped"
+        yield Note(f"{FILES}.{suffix}", f"{skipped}: the image of the same name is read instead")
     for suffix, count in sorted(others.items()):
         by = f"by {'its' if count == 1 else 'their'} {'suffix' if suffix else 'content'}"
-        yield Note(f"{FILES}.{printable(suffix)}" if suffix else FILES, f"{_files(count)} skipped: no image {by}")
-
-
-def _files(count: int) -> str:
-    return f"{count:,} files" if count > 1 else "1 file"
+        place = f"{FILES}.{printable(suffix)}" if suffix else FILES
+        yield Note(place, f"{count_of(count, 'file', 'files')} skipped: no image {by}")

@@ -20,8 +20,6 @@ _DRAIN = 2**20
 _MARKER = 2 * tarfile.BLOCKSIZE
 _CODECS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"\x04\x22\x4d\x18": "lz4"}
 _CODECS |= {b"BZh%d1AY&SY" % level: "bz2" for level in range(1, 10)}
-
-
 _UNREAD = {b"\xfd7zXZ\x00": "xz", b"PK\x03\x04": "zip", b"7z\xbc\xaf\x27\x1c": "7z"}
 
 
@@ -145,14 +143,12 @@ class _Counted:
         return self._ahead
 
     def read(self, size: int) -> bytes:
-        data, self._ahead = (self._ahead[:size], self._ahead[size:]) if self._ahead else (self._next(size), b"")
+        data, self._ahead = self._ahead[:size], self._ahead[size:]
+        data = data or bytes(self.stream.read(size))
         filled = len(data.rstrip(b"\0"))
         self.data_end = self.position + filled if filled else self.data_end
         self.position += len(data)
         return data
-
-    def _next(self, size: int) -> bytes:
-        return bytes(self.stream.read(size))
 
     def count_to_end(self) -> bool:
         """Read on to the end; whether it could be reached."""

@@ -145,20 +145,19 @@ class _Yardstick:
         self.source = source
         self.readings = readings
         self.whole = [reading for reading in readings if reading.whole]
+        self.folders = dict.fromkeys(reading.item.path.rpartition("/")[0] for reading in readings)
 
     @cached_property
     def counts(self) -> dict[str, int]:
         """Samples per shard as the manifest lists them, by path."""
         if self.source.kind != "shards":
             return {}
-        folders = dict.fromkeys(reading.item.path.rpartition("/")[0] for reading in self.readings)
-        return {path: count for folder in folders for path, count in _listed(folder)}
+        return {path: count for folder in self.folders for path, count in _listed(folder)}
 
     @cached_property
     def sizes(self) -> Mapping[str, int]:
         """Bytes of all shards, by path; folders are listed only if a shard is damaged."""
-        folders = dict.fromkeys(reading.item.path.rpartition("/")[0] for reading in self.readings)
-        return {path: size for folder in folders for path, size in storage.sizes(folder).items()}
+        return {path: size for folder in self.folders for path, size in storage.sizes(folder).items()}
 
     @cached_property
     def samples(self) -> int:

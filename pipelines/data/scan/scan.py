@@ -180,7 +180,7 @@ def _read(data: DataConfig, items: Mapping[str, Sequence[Item]], folder: str, ta
     work = [
         _Work(name, item, state, folder, most_of_shard(len(some)), max(1, min(LISTED, LISTED_OF_SOURCE // len(some))))
         for name, some in items.items()
-        for item, state in zip(some, _states(some, _attributes(data, name)), strict=True)
+        for item, state in zip(some, _states(some, data.attributes_in(name)), strict=True)
     ]
     receipts = _read_receipts(work)
     work, before = [_with_new_formats(piece, receipts.get(piece.receipt)) for piece in work], work
@@ -208,11 +208,6 @@ def _with_new_formats(piece: _Work, receipt: Reading | None) -> _Work:
     """An item as it is to be read: anew, where its receipt lacked formats that can be read by now."""
     gained = sorted(set(receipt.lacking) & set(readable())) if receipt and receipt.lacking else []
     return replace(piece, state=digest(piece.state, *gained)) if gained else piece
-
-
-def _attributes(data: DataConfig, source: str) -> dict[str, AttributeConfig]:
-    """The attributes that the samples of a source have."""
-    return {name: one for name, one in data.attributes.items() if one.sources is None or source in one.sources}
 
 
 def _states(items: Sequence[Item], attributes: Mapping[str, AttributeConfig]) -> list[str]:
@@ -329,7 +324,7 @@ def usable(
 def scan_item(work: _Work, data: DataConfig) -> Reading:
     """Decode and hash one item; write a Parquet file, and last a receipt."""
     near = data.near_duplicates is not None
-    attributes = _attributes(data, work.source)
+    attributes = data.attributes_in(work.source)
     rows: list[dict[str, Any]] = []
     problems: list[Problem] = []
     keeping = Keeping(work.source, work.glimpses)

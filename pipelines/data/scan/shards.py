@@ -239,31 +239,6 @@ def _written(path: str, entries: Sequence[tuple[dict[str, Any], str]]) -> dict[s
     }
 
 
-def _samples(source: SourceConfig, readings: list[Reading]) -> Iterator[tuple[str, Sample, str]]:
-    """(shard/key, sample, pixel hash) of each sample that decodes; a reading per item is appended to ``readings``.
-
-    As in a run, a key that an earlier shard has is a problem.
-    """
-    first: dict[str, str] = {}
-    with bars("shards") as progress:
-        for item in progress.track(Source(source).items(), description="reading"):
-            problems: list[Problem] = []
-            used = 0
-            for found in usable(source, item, _ANY_SIZE):
-                if isinstance(found, Note):  # what a run does to an image on the way to its size
-                    continue
-                if isinstance(found, Problem):
-                    problems.append(found)
-                    continue
-                sample, _, sha, _ = found
-                if source.kind in SHARDED and (shard := first.setdefault(sample.key, item.name)) != item.name:
-                    problems.append(repeated(sample.key, shard))
-                else:
-                    used += 1
-                    yield f"{item.name}/{sample.key}", sample, sha
-            readings.append(Reading(item, used, tuple(problems)))
-
-
 def _tally(source: SourceConfig, readings: list[Reading]) -> Tally:
     used = sum(reading.used for reading in readings)
     rejected = rejections("", source, readings, whole=True)
@@ -318,11 +293,20 @@ class Inspection:
     labels: Counter[int] = field(default_factory=Counter)
     tally: Tally = field(default_factory=lambda: Tally(0, (), {}))
     duplicates: list[tuple[str, str]] = field(default_factory=list)
+    _first: dict[str, str] = field(default_factory=dict)  # by pixel hash, the place of the first such image
 
-    @property
-    def items(self) -> int:
-        """Number of shards or parts, missing ones included."""
-        return sum(self.tally.shards.values())
+    def add(self, place: str, sample: Sample, sha: str) -> None:
+        """Count a sample that decodes, of a place (shard/key) and a hash of its pixels."""
+        info = open_image(sample.image)
+        self.samples += 1
+        self.bytes += len(sample.image)
+        self.formats[f"{info.format} {info.mode}"] += 1
+        smallest, largest = self.sides
+        self.sides = (min(smallest, info.width, info.height), max(largest, info.width, info.height))
+        if sample.label is not None:
+            self.labels[sample.label] += 1
+        if (first := self._first.setdefault(sha, place)) != place:
+            self.duplicates.append((first, place))
 
     @property
     def problems(self) -> tuple[Rejection, ...]:
@@ -334,7 +318,7 @@ class Inspection:
         table = Table(show_header=False, box=None)
         smallest, largest = self.sides
         rows = {
-            "shards or parts": f"{self.items:,}",
+            "shards or parts": f"{sum(self.tally.shards.values()):,}",
             "usable samples": f"{self.samples:,}",
             "bytes of images": f"{self.bytes:,}",
             "formats": ", ".join(f"{name} {count:,}" for name, count in self.formats.most_common()),
@@ -358,20 +342,24 @@ class Inspection:
 
 
 def inspect(source: SourceConfig) -> Inspection:
-    """Read a whole source and count its contents."""
-    inspection = Inspection()
-    first: dict[str, str] = {}
-    readings: list[Reading] = []
-    for place, sample, sha in _samples(source, readings):
-        info = open_image(sample.image)
-        inspection.samples += 1
-        inspection.bytes += len(sample.image)
-        inspection.formats[f"{info.format} {info.mode}"] += 1
-        smallest, largest = inspection.sides
-        inspection.sides = (min(smallest, info.width, info.height), max(largest, info.width, info.height))
-        if sample.label is not None:
-            inspection.labels[sample.label] += 1
-        if first.setdefault(sha, place) != place:
-            inspection.duplicates.append((first[sha], place))
+    """Read a whole source and count its contents; as in a run, a key that an earlier shard has is a problem."""
+    inspection, readings = Inspection(), []
+    shard_of: dict[str, str] = {}
+    with bars("shards") as progress:
+        for item in progress.track(Source(source).items(), description="reading"):
+            problems: list[Problem] = []
+            before = inspection.samples
+            for found in usable(source, item, _ANY_SIZE):
+                if isinstance(found, Note):  # what a run does to an image on the way to its size
+                    continue
+                if isinstance(found, Problem):
+                    problems.append(found)
+                    continue
+                sample, _, sha, _ = found
+                if source.kind in SHARDED and (shard := shard_of.setdefault(sample.key, item.name)) != item.name:
+                    problems.append(repeated(sample.key, shard))
+                else:
+                    inspection.add(f"{item.name}/{sample.key}", sample, sha)
+            readings.append(Reading(item, inspection.samples - before, tuple(problems)))
     inspection.tally = _tally(source, readings)
     return inspection

@@ -230,11 +230,6 @@ def decoded(data: bytes, decoder: Decoder) -> Decoded:
         return f"undecodable: {error}"
 
 
-def checkpoints_of(job: ShardJob) -> list[Checkpoint]:
-    """The checkpoints that a job queries."""
-    return [Checkpoint(job.folder, job.encoder, epoch) for epoch in job.query.epochs]
-
-
 OK = "ok"
 
 
@@ -273,10 +268,7 @@ def sample_table(
         NumericError: a number is beyond the precision.
     """
     rows = np.flatnonzero([state == OK for state in status])
-    arrays: dict[str, pa.Array] = {
-        "key": pa.array(keys, pa.string()),
-        "status": pa.array(status, pa.string()),
-    }
+    arrays: dict[str, pa.Array] = {"key": pa.array(keys, pa.string()), "status": pa.array(status, pa.string())}
     take = np.full(len(keys), -1)
     take[rows] = np.arange(len(rows))
     indices = pa.array(take, mask=take < 0)

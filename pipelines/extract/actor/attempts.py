@@ -49,13 +49,14 @@ def begun_of(job: ShardJob, begun: Mapping[str, Begun]) -> dict[int, Begun]:
     """Attempts begun at the chunks of a job, from attempts by marker name."""
     if not begun:
         return {}
-    names = {chunk: marker_path(job, chunk, "1", QUERYING).rpartition(".")[0] for chunk in range(job.chunks)}
+    names = {chunk: marker_path(job, chunk, 1, QUERYING).rpartition(".")[0] for chunk in range(job.chunks)}
     return {chunk: begun[name] for chunk, name in names.items() if name in begun}
 
 
-def marker_path(job: ShardJob, chunk: int, number: str, kind: str) -> str:
-    """Marker of an attempt at a chunk."""
-    return f"{markers_folder(job.query.store, job.query.encoder_key, kind)}/{_chunk_name(job, chunk)}.{number}"
+def marker_path(job: ShardJob, chunk: int, number: int, kind: str) -> str:
+    """Marker of an attempt at a chunk; those at decoding are numbered by session."""
+    mark = f"{number}-{job.session}" if kind == DECODING else number
+    return f"{markers_folder(job.query.store, job.query.encoder_key, kind)}/{_chunk_name(job, chunk)}.{mark}"
 
 
 def _suspects_path(job: ShardJob, chunk: int) -> str:
@@ -77,7 +78,7 @@ def mark_attempt(job: ShardJob, chunk: int, kind: str) -> tuple[int | None, str]
     """
     markers, deaths = job.begun.get(chunk, (0, 0)) if kind == QUERYING else (0, 0)
     for more in range(min(ATTEMPTS - deaths, job.attempts if kind == QUERYING else ATTEMPTS)):
-        marker = marker_path(job, chunk, _number(job, markers + more + 1, kind), kind)
+        marker = marker_path(job, chunk, markers + more + 1, kind)
         if storage.create(marker, f"{job.queries_of(job.size(chunk))} {job.session}".encode()):
             return deaths + more, marker
     return None, ""
@@ -85,11 +86,7 @@ def mark_attempt(job: ShardJob, chunk: int, kind: str) -> tuple[int | None, str]
 
 def committed_marker(job: ShardJob, chunk: int, kind: str) -> str:
     """The marker that a commit takes: the first, so that one that is still there has not been taken."""
-    return marker_path(job, chunk, _number(job, 1, kind), kind)
-
-
-def _number(job: ShardJob, number: int, kind: str) -> str:
-    return f"{number}-{job.session}" if kind == DECODING else str(number)
+    return marker_path(job, chunk, 1, kind)
 
 
 def settle(jobs: Iterable[ShardJob]) -> None:

@@ -42,7 +42,6 @@ from pipelines.extract.actor.asking import (
     Row,
     ask,
     budget_on,
-    checkpoints_of,
     commit,
     decoded,
     decoded_ahead,
@@ -335,10 +334,10 @@ class EncodeChunks:
 
     def _wanted(self, job: ShardJob) -> list[Checkpoint]:
         """The checkpoints of a job, and last the one that images are crafted on, if they are."""
-        crafter = job.query.crafter
-        if crafter is None:
-            return checkpoints_of(job)
-        return [*checkpoints_of(job), Checkpoint(job.folder, crafter, job.query.crafter_epoch)]
+        query = job.query
+        crafted = [] if query.crafter is None else [(query.crafter, query.crafter_epoch)]
+        asked = [(job.encoder, epoch) for epoch in query.epochs]
+        return [Checkpoint(job.folder, *one) for one in asked + crafted]
 
     def _grouped(self, jobs: Sequence[ShardJob]) -> list[tuple[Group, list[ShardJob]]]:
         """The jobs in groups whose encoders see the same views; their encoders fit the budget together."""

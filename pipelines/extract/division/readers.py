@@ -6,9 +6,10 @@ This module imports no PyTorch, so a reader starts in a fraction of an encoder a
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 import pyarrow as pa
 
@@ -127,10 +128,7 @@ class _Filling:
         self._empty()
 
     def _empty(self) -> None:
-        self.keys: list[str] = []
-        self.images: list[bytes] = []
-        self.captions: list[str] = []
-        self.labels: list[int] = []
+        self.cells: dict[str, list[Any]] = {name: [] for name in ("keys", "images", "captions", "labels")}
 
     def add(self, sample: Sample) -> pa.Table | None:
         """Add a sample; returns the row of a chunk when it is full, unless all jobs have done it.
@@ -139,18 +137,18 @@ class _Filling:
             UserError: a sample has no class, which a job needs.
         """
         share, label = self.share, self.classes[sample.key]
-        self.keys.append(sample.key)
-        self.images.append(self.blend(sample).image)
+        self.cells["keys"].append(sample.key)
+        self.cells["images"].append(self.blend(sample).image)
         if share.captioned is not None:
             made = made_caption(share.captioned, self.source, sample.key, label)
-            self.captions.append(own_caption(sample.others) or made)
+            self.cells["captions"].append(own_caption(sample.others) or made)
         if share.labelled:
-            self.labels.append(known_label(f"{self.source}/{sample.key}", label))
+            self.cells["labels"].append(known_label(f"{self.source}/{sample.key}", label))
         self.seen += 1
-        if len(self.keys) < share.chunk and self.seen < len(self.classes):
+        if len(self.cells["keys"]) < share.chunk and self.seen < len(self.classes):
             return None
         jobs = [job for job, done in zip(share.jobs, share.skips, strict=True) if self.chunk not in done]
-        row = _row(jobs, self.chunk, self.keys, self.images, self.captions, self.labels) if jobs else None
+        row = _row(jobs=jobs, chunk=self.chunk, **self.cells) if jobs else None
         self.chunk += 1
         self._empty()
         return row
@@ -175,7 +173,7 @@ def chunks_of(order: ReadOrder, read: Callable[[Item, set[str]], Iterable[Sample
     try:
         fillings = [_Filling(share, order.source, order.item.name) for share in order.shares]
     except UserError as error:
-        yield _error(str(error))
+        yield _row(error=str(error))
         return
     takers: dict[str, list[_Filling]] = {}
     for filling in fillings:
@@ -188,40 +186,33 @@ def chunks_of(order: ReadOrder, read: Callable[[Item, set[str]], Iterable[Sample
                 if row is not None:
                     yield row
     except (OSError, ValueError) as error:
-        yield _error(f"{place}: {error}")
+        yield _row(error=f"{place}: {error}")
         return
     for filling in fillings:
         asked = filling.share.selection.count
         if filling.seen != asked:
             problem = f"{filling.seen} of {asked} samples found; it changed since the roles were drawn"
-            yield _error(f"{place}: {problem}")
+            yield _row(error=f"{place}: {problem}")
             return
 
 
-def _error(words: str) -> pa.Table:
-    return _row([], 0, [], [], [], [], words)
+_ROW = pa.schema(
+    {
+        "jobs": pa.list_(pa.large_binary()),
+        "chunk": pa.int64(),
+        "keys": pa.list_(pa.string()),
+        "images": pa.list_(pa.large_binary()),
+        "captions": pa.list_(pa.string()),
+        "labels": pa.list_(pa.int64()),
+        "error": pa.string(),
+    }
+)
 
 
-def _row(
-    jobs: Sequence[bytes],
-    chunk: int,
-    keys: list[str],
-    images: list[bytes],
-    captions: list[str],
-    labels: list[int],
-    error: str = "",
-) -> pa.Table:
-    return pa.table(
-        {
-            "jobs": pa.array([jobs], pa.list_(pa.large_binary())),
-            "chunk": pa.array([chunk], pa.int64()),
-            "keys": pa.array([keys], pa.list_(pa.string())),
-            "images": pa.array([images], pa.list_(pa.large_binary())),
-            "captions": pa.array([captions], pa.list_(pa.string())),
-            "labels": pa.array([labels], pa.list_(pa.int64())),
-            "error": pa.array([error], pa.string()),
-        }
-    )
+def _row(**cells: Any) -> pa.Table:
+    """A row of `read_chunks`, empty but for some cells."""
+    empty = {"jobs": [], "chunk": 0, "keys": [], "images": [], "captions": [], "labels": [], "error": ""}
+    return pa.Table.from_pylist([empty | cells], _ROW)
 
 
 class Kept:

@@ -197,8 +197,8 @@ def test_a_run_that_lost_a_node_says_what_budget_it_needs(monkeypatch: pytest.Mo
         (extraction, "plan_passes", lambda *_: [SimpleNamespace(query=query, record=lambda: None)]),
         (extraction, "_answer", lose),
         (extraction.ledger, "attempts_left", attempts_left),
-        (extraction.unchanged, "to_check", lambda *_: []),
-        (extraction.unchanged, "check_unchanged", lambda *_: None),
+        (extraction.preflight, "to_check", lambda *_: []),
+        (extraction.preflight, "check_unchanged", lambda *_: None),
     ):
         monkeypatch.setattr(place, name, value)
     config = config_with()

@@ -7,6 +7,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,7 @@ def runs(tmp_path: Path) -> Path:
 def progress() -> dict[str, Any]:
     piece = {"title": "querying", "done": 25, "total": 100, "unit": "images", "rate": 1.0}
     about = {"stage": "extract", "stages": ["data", "extract"], "stage_seconds": 5, "started": "", "why": ""}
-    here = {"machine": identity(), "process": [*this_process()], "beat": time.time()}
+    here = {"machine": identity(), "process": astuple(this_process()), "beat": time.time()}
     return {"state": "running", "pieces": [piece], **about, **here}
 
 
@@ -83,29 +84,23 @@ def test_it_lists_runs_opens_reports_and_compares_two(get: Get) -> None:
         assert get(f"/compare?{wrong}")[0] == 400
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        *(
-            "/../secret/report.html",
-            "/%2e%2e/secret/report.html",
-            "/one/../../secret/report.html",
-            "//secret/report.html",
-        ),
-        *(
-            "/..%2fsecret/report.html",
-            "/link/report.html",
-            "/half/report.html",
-            "/one/report.json",
-            "/one/",
-            "/etc/passwd",
-        ),
-        *("/one/report.html/", "/one%00/report.html", "http://127.0.0.1/secret/report.html", "/under-way/config.yaml"),
-    ],
+OUTSIDE = (
+    *("/../secret", "/%2e%2e/secret", "/one/../../secret", "//secret", "/..%2fsecret", "/link", "/half", "/one%00"),
+    "http://127.0.0.1/secret",
 )
+PATHS = (
+    *(f"{place}/report.html" for place in OUTSIDE),
+    "/one/report.json",
+    "/one/",
+    "/one/report.html/",
+    "/etc/passwd",
+)
+
+
+@pytest.mark.parametrize("path", [*PATHS, "/under-way/config.yaml"])
 def test_nothing_but_the_reports_of_the_folder_is_served(path: str, get: Get) -> None:
     status, page = get(path)
-    assert status == 404 and "SECRET" not in page
+    assert status in (403, 404) and "SECRET" not in page
 
 
 def test_no_page_of_the_web_reads_it(get: Get) -> None:

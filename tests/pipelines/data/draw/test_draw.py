@@ -18,7 +18,7 @@ from pipelines.data.database import database
 from pipelines.data.draw import draw as drawing
 from pipelines.data.draw.draw import draw
 from pipelines.data.draw.duplicates import check_distinct
-from pipelines.data.draw.rules import HIGHEST, Numbered, Taker
+from pipelines.data.draw.rules import HIGHEST, Numbered, Rules, Taker
 from pipelines.data.draw.splits import SUMMED, Splits
 from pipelines.data.scan.scan import ScannedShard
 from pipelines.errors import UserError
@@ -169,10 +169,10 @@ def test_fractions_are_exact_at_the_ends() -> None:
         taker = Taker.between("role", None, low, high)
         edges = [value for end in (taker.first, taker.last) for value in range(end - 2000, end + 2000)]
         some = np.concatenate([hashes, np.array([one for one in edges if 0 <= one <= HIGHEST], np.uint64)])
-        share = some / 2.0**64
-        expected = (share >= low) & (share < high)
+        expected = (some / 2.0**64 >= low) & (some / 2.0**64 < high)
         assert (taker.wants(some, np.zeros(len(some), np.int64)) == expected).all()
-        assert Taker.read(json.loads(json.dumps(taker.as_json()))) == taker
+        rules = Rules(0, grouped=False, takers={"pool": (taker,)})
+        assert Rules.read(json.loads(json.dumps(rules.as_json()))) == rules
 
 
 def test_two_samples_of_one_image_are_never_accepted() -> None:

@@ -116,7 +116,7 @@ def test_inspect_counts(folder: Path, tmp_path: Path) -> None:
     (folder / "cat" / "again.png").write_bytes((folder / "dog" / "c.png").read_bytes())
     (folder / "cat" / "bad.jpg").write_bytes(b"\xff\xd8")
     found = shards.inspect(shards.source_of(str(folder)))
-    assert (found.items, found.samples) == (1, 5)
+    assert (found.tally.shards, found.samples) == ({"": 1}, 5)
     assert found.formats == {"PNG RGB": 3, "JPEG RGB": 2}
     assert found.labels == {0: 3, 1: 2}
     assert found.sides == (8, 8)

@@ -130,7 +130,7 @@ def test_a_job_on_whose_chunk_workers_died_is_asked_alone(folder: Path, tmp_path
     jobs = planned(config_with(), str(folder))
     suspect = next(job for job in jobs if job.encoder == "target" and job.chunks > 1)
     for number in (1, 2):
-        storage.write_atomic(marker_path(suspect, 0, str(number), QUERYING), b"10 now")
+        storage.write_atomic(marker_path(suspect, 0, number, QUERYING), b"10 now")
     receipts = encoded(jobs, EncodeChunks())
     encoded(planned(config_with(), str(tmp_path / "calm")), EncodeChunks())
     ours, theirs = contents(folder), contents(tmp_path / "calm")
@@ -140,11 +140,11 @@ def test_a_job_on_whose_chunk_workers_died_is_asked_alone(folder: Path, tmp_path
         for column in table.column_names[2:]:
             np.testing.assert_allclose(table[column].to_pylist(), ours[name][column].to_pylist(), atol=1e-5)
     assert total(receipts, "rows") == sum(job.selection.count for job in jobs)
-    assert begun(*markers_of(suspect))[marker_path(suspect, 0, "1", QUERYING).rpartition(".")[0]] == (2, 1)
+    assert begun(*markers_of(suspect))[marker_path(suspect, 0, 1, QUERYING).rpartition(".")[0]] == (2, 1)
     assert lost_queries(*markers_of(suspect)) == 10 + suspect.queries_of(suspect.size(0))
     assert lost_queries(*markers_of(next(job for job in jobs if job.encoder == "shadow"))) == 0
     (row,) = [row for row in rows_of([suspect]) if row["chunk"].to_pylist() == [0]]
-    storage.create(marker_path(suspect, 0, "1", QUERYING), b"10 now")  # its receipt never came
+    storage.create(marker_path(suspect, 0, 1, QUERYING), b"10 now")  # its receipt never came
     before = storage.stamp(suspect.path(1, 0))
     (again,) = EncodeChunks()(row).to_pylist()
     assert (again["rows"], again["decodes"], storage.stamp(suspect.path(1, 0))) == (suspect.size(0), 0, before)

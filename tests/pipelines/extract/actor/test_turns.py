@@ -148,7 +148,7 @@ def test_a_suspected_chunk_is_asked_for_while_no_other_is(folder: Path, monkeypa
     jobs = planned(config_with(queries={"views": 4, "chunk": 16}), str(folder))
     suspect = jobs[0]
     for number in (1, 2):
-        storage.write_atomic(marker_path(suspect, 0, str(number), QUERYING), b"10 now")
+        storage.write_atomic(marker_path(suspect, 0, number, QUERYING), b"10 now")
     encode, plain = EncodeChunks(), worker.ask
     careful: list[int] = []
 
