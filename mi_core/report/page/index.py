@@ -104,7 +104,7 @@ def _entry(report: Report, folder: str, link: str) -> Entry:
     return Entry(
         folder,
         link,
-        plain(report.name),
+        plain(say("title", report, row)),
         (created if created.tzinfo else created.replace(tzinfo=UTC)).astimezone(UTC),
         answer(report),
         plain(family if target == "target" else f"{target}: {family}"),

@@ -256,14 +256,14 @@ def test_sections_are_folded_but_what_was_found(report: dict[str, Any], drawings
 
 def unfolded(source: str) -> str:
     """A page without what its closed folds hide."""
-    while (start := source.find("<details>")) >= 0 or (start := source.find('<details class="part">')) >= 0:
-        depth, end = 0, start
-        for found in re.finditer(r"<(/?)details", source[start:]):
+    while fold := re.search(r"<details(?![^>]* open)[^>]*>", source):
+        depth, end = 0, len(source)
+        for found in re.finditer(r"<(/?)details", source[fold.start() :]):
             depth += -1 if found[1] else 1
             if not depth:
-                end = start + found.end() + 1
+                end = fold.start() + found.end() + 1
                 break
-        source = source[:start] + source[end:]
+        source = source[: fold.start()] + source[end:]
     return source
 
 
