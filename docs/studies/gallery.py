@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -20,6 +21,7 @@ from mi_core import audit
 from mi_core.training.data import ResidentImages
 from mi_core.training.loop import Pretrainer
 from pipelines.config.sections.encoders import TrainedConfig
+from pipelines.lots.claim import claim
 from pipelines.plan.load import load
 
 ROOT = Path(__file__).parents[2]
@@ -54,22 +56,56 @@ def trained(images: np.ndarray[Any, Any]) -> Callable[[torch.Tensor], torch.Tens
     return lambda images: encoder(images)["projection"]
 
 
+def claimed(place: Path) -> Path:
+    """The page of a claim: an encoder was trained on what a lot published."""
+    for row, pixels in enumerate(np.concatenate(digits()[:2])):
+        (place / "photos").mkdir(exist_ok=True)
+        Image.fromarray(pixels).save(place / "photos" / f"{row:04d}.png")
+    run("lot", "photos", "--out", "lot", place=place)
+    published = sorted((place / "lot" / "published").rglob("*.png"))
+    encoder = trained(np.stack([np.asarray(Image.open(path).convert("L")) for path in published]))
+
+    def digits_encoder(images: torch.Tensor) -> torch.Tensor:
+        """The projection of a digit."""
+        return encoder(images.mean(dim=1, keepdim=True))
+
+    found = claim(str(place / "lot"), digits_encoder, size=8, augmentation=TARGET.augmentation)
+    return Path(found.statement) / "claim.html"
+
+
+def run(*command: str, place: Path) -> None:
+    """Run a command of the tool in a folder."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-m", "pipelines.cli", *command], cwd=place, env=environment, check=True)
+
+
+def picture(page: Path, to: Path) -> None:
+    """The first screen of a page, where there is a browser."""
+    browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if browser is not None:
+        flags = ["--headless", "--no-sandbox", "--hide-scrollbars", "--window-size=1120,620", f"--screenshot={to}"]
+        subprocess.run([browser, *flags, page.resolve().as_uri()], check=True, capture_output=True)
+        Image.open(to).convert("P", palette=Image.Palette.ADAPTIVE, colors=64).save(to, optimize=True)
+
+
 def made(folder: Path) -> None:
-    """Write the four reports."""
+    """Write the five reports, the page of a claim, and the picture of the first report."""
     folder.mkdir(exist_ok=True)
     seen, unseen, other, _ = digits()
     encoder = trained(seen)
     ask = partial(audit, encoder, size=8, channels=1, augmentation=TARGET.augmentation, nonce="gallery", progress=False)
     for name, found in (
         ("undecided", ask(seen, unseen, quick=True)),
+        ("leak-by-choice", ask(seen, unseen)),
         ("no-evidence", ask(other, unseen)),
         ("confounded", ask(other, resampled(unseen))),
     ):
         found.save(folder / f"{name}.html")
     with tempfile.TemporaryDirectory() as place:
-        command = [sys.executable, "-m", "pipelines.cli", "quickstart", *BY_LOT]
-        subprocess.run(command, cwd=place, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=True)
+        run("quickstart", *BY_LOT, place=Path(place))
         (folder / "leak.html").write_bytes((Path(place) / "runs" / "quickstart" / "report.html").read_bytes())
+        (folder / "claim.html").write_bytes(claimed(Path(place)).read_bytes())
+    picture(folder / "leak.html", folder / "leak.png")
 
 
 if __name__ == "__main__":
