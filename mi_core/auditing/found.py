@@ -26,6 +26,9 @@ from mi_core.validity.conformal import flagged_at, q_values
 from mi_core.validity.verdict import Validity
 
 
+_ROWS = 19  # of a terminal, for what stands between headline and numbers
+
+
 @dataclass(frozen=True, repr=False)
 class Found:
     """The result of `mi_core.audit`. It holds no encoder, and can be pickled where the images can.
@@ -144,9 +147,17 @@ class Found:
     def __repr__(self) -> str:
         low, high = self.auc_interval
         said, numbers = f"{self.verdict}: {self.answer}", f"AUC {self.auc:.3f} [{low:.3f}, {high:.3f}]"
+        left, shown = _ROWS, list[str]()
+        for line in self.lines:
+            left -= -(-len(line) // 80)
+            if left < 0:
+                break
+            shown.append(line)
+        if len(shown) < len(self.lines):
+            shown.append(f"(and {len(self.lines) - len(shown)} more in .lines and in the report)")
         if self.verdict in ("confounded", "undecided"):
-            return "\n".join([said, *self.lines, numbers])
-        return "\n".join([f"{said} {numbers}", *self.lines])
+            return "\n".join([said, *shown, numbers])
+        return "\n".join([f"{said} {numbers}", *shown])
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the answer, the AUCs, and the first flagged images."""

@@ -218,7 +218,8 @@ def test_further_attacks_stand_beside_the_verdict_and_change_nothing_in_it(
     assert [row.get("primary", False) for row in rows.values()] == [True, False, False, False]
     jsonschema.Draft202012Validator(schema()).validate(json.loads(to_json(found._report)))
     assert {"combined", "first-number"} <= {one["attack"] for one in found.report["bounds"][0]["limits"]}
-    assert "first-number, fitted on known non-members: AUC" in str(found)
+    assert any(line.startswith("first-number, fitted on known non-members: AUC") for line in found.lines)
+    assert sum(-(-len(line) // 80) for line in str(found).splitlines()) <= 24  # one screen
     listed = yaml.safe_load(found.config())["attacks"]
     assert listed[2] == {"attack": "combined", "target": "target", "reference": "audited", "penalty": 5.0}
     assert listed[1]["reference"] == "reference"
@@ -555,7 +556,8 @@ def test_images_that_were_turned_are_counted_and_can_be_left_as_stored(tmp_path:
     ids = ["candidates/000.png"]
     for found, right in ((stored, IMAGES[0]), (turned, np.rot90(IMAGES[0], -1))):
         shown = np.asarray(Image.open(io.BytesIO(with_answers(found, ids)._thumbnails()[ids[0]])))
-        assert (shown == decode(encode_png(right), Decoder(64)).transpose(1, 2, 0)).all()
+        wanted = decode(encode_png(right), Decoder(48)).transpose(1, 2, 0)
+        assert np.abs(shown.astype(int) - wanted).mean() < np.abs(shown.astype(int) - wanted[::-1]).mean() / 2
     refused(ConfigError, "orientation = 'upright'", found_in, decoding={"orientation": "upright"})
     refused(ConfigError, "decoding = 'size'", found_in, decoding={"size": 3})
 
