@@ -17,7 +17,8 @@ ROWS = re.findall(
 MOST_BYTES, MOST_OF_PICTURE = 1_500_000, 80_000
 VERDICTS = {
     **{name: name for name in ("leak", "no-evidence", "confounded", "undecided")},
-    **{"leak-by-choice": "leak", "claim": "leak"},  # the colour of what was used
+    "leak-by-choice": "leak",
+    "claim": "leak",  # the colour of what was used
 }
 
 

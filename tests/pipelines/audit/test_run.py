@@ -12,9 +12,12 @@ from typing import Any
 
 import jsonschema
 import numpy as np
+import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from sklearn.metrics import roc_auc_score, roc_curve
+from typer.testing import CliRunner
 
 from mi_core.metrics.delong import auc
 from mi_core.records import Estimate
@@ -22,6 +25,7 @@ from mi_core.registration import faults_of, is_after_looking
 from mi_core.report.contents import schema
 from pipelines.audit import run as audit
 from pipelines.audit.run import is_finished, with_settled_precision
+from pipelines.cli.app import app
 from pipelines.data.draw.splits import Splits
 from pipelines.files import storage
 from pipelines.plan.load import parse
@@ -70,6 +74,31 @@ def test_the_report_keeps_its_contract(finished_run: Path) -> None:
         *(f"figures/{figure}" for figure in ("loss.svg", "early-stopping.svg", "roc-projection.svg", "views.png")),
     ):
         assert (finished_run / name).stat().st_size > 1000
+
+
+def test_its_numbers_and_figures_leave_as_files(finished_run: Path, tmp_path: Path) -> None:
+    """Differences are those of the AUCs over the images that both attacks score, as scikit-learn has them."""
+    out = CliRunner().invoke(app, ["report", str(finished_run), "--csv", str(tmp_path / "files")])
+    assert out.exit_code == 0, out.exception
+    attacks, scores = (pd.read_csv(tmp_path / "files" / f"{name}.csv") for name in ("attacks", "scores"))
+    last = attacks[attacks.epoch == 3].set_index(["attack", "output"])
+    assert len(scores) == 2 * (120 + 96)
+    of = {key: rows.set_index("id") for key, rows in scores.groupby(["attack", "output"])}
+    first = of["encodermi-t", "projection"]
+    for key, mine in of.items():
+        assert roc_auc_score(mine.member, mine.score) == pytest.approx(last.auc[key])
+        both = mine.join(first.score.rename("of_first"), how="inner")
+        apart = roc_auc_score(both.member, both.score) - roc_auc_score(both.member, both.of_first)
+        assert key == ("encodermi-t", "projection") or last.difference[key] == pytest.approx(apart)
+    assert np.isnan(last.difference["encodermi-t", "projection"])
+    assert attacks[attacks.epoch == 1].difference.isna().all()
+    figures = {path.name for path in (tmp_path / "files" / "figures").iterdir()}
+    assert {f"roc-projection.{kind}" for kind in ("svg", "pdf", "csv")} < figures and "views.pdf" not in figures
+    assert (tmp_path / "files" / "figures" / "roc-projection.pdf").read_bytes().startswith(b"%PDF")
+    curve = pd.read_csv(tmp_path / "files" / "figures" / "roc-projection.csv")
+    drawn = curve[curve.series.str.startswith("encodermi-t")]
+    fpr, tpr, _ = roc_curve(first.member, first.score, drop_intermediate=False)
+    assert np.allclose(drawn.y, tpr[np.searchsorted(fpr, drawn.x, side="right") - 1])
 
 
 def test_an_index_shows_the_run(finished_run: Path, tmp_path: Path) -> None:
