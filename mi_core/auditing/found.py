@@ -25,7 +25,6 @@ from mi_core.validity.candidates import NUMBERS, CandidateAnswers
 from mi_core.validity.conformal import flagged_at, q_values
 from mi_core.validity.verdict import Validity
 
-
 _ROWS = 19  # of a terminal, for what stands between headline and numbers
 
 

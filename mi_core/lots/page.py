@@ -72,7 +72,8 @@ def _answers(page: ClaimPage) -> Drawing | None:
     if not page.held_back[there].any() or page.held_back[there].all():
         return None
     figure, (panel,) = blank()
-    edges = np.histogram_bin_edges(page.scores[there], bins=30)
+    fewest = min(page.held_back[there].sum(), (~page.held_back[there]).sum())
+    edges = np.histogram_bin_edges(page.scores[there], bins=int(np.clip(2 * np.sqrt(fewest), 8, 40)))
     told = []
     for side, name, colour, drawn in (
         (~page.held_back, "published", drawing.MEMBER, {"alpha": 0.55}),

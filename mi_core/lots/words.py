@@ -13,7 +13,7 @@ _ALBUMS = 5  # that are named
 MEANINGS = {
     WITNESSED: "a later public number decided how the encoder was asked, so nobody could choose that",
     FIXED: "the sealed images and the encoder settle how it was asked, so the owner could choose nothing about that",
-    OWNERS_WORD: "the owner could choose something, so whoever does not trust the owner need not believe the result",
+    OWNERS_WORD: "the owner of the images had a choice, so whoever does not trust the owner need not believe the result",
 }
 """The grades of a claim in words."""
 CHOSEN = {"encoder": "code of the owner's own", "decoder": "image size or decoding"}
@@ -62,15 +62,15 @@ def lines(result: ClaimResult, lost: int) -> list[str]:
     meaning = "So chance alone may explain the result."
     if result.verdict == USED:
         meaning = (
-            f"If the encoder had not used them, chance would give so clear a result in at most {percent(decisive)} of "
-            "draws, whatever the images and the encoder are."
+            "If the encoder had not used them, chance would give so clear a result in at most "
+            f"{percent(max(decisive, 0.0001))} of draws, whatever the images and the encoder are."
         )
     told = [f"p = {small(decisive)}, and {small(result.level)} or less was needed. {meaning}"]
     told.append(
         f"Asked about {count(result.asked)} of {count(result.units)} images"
         + (": it was decided before the others." if result.asked < result.units else ".")
     )
-    told += [_design(each) for each in result.designs]
+    told += [_design(each, exact=result.counted != UNTIL_DECIDED) for each in result.designs]
     if result.share:
         told.append(f"At least {percent(result.share)} of the published images were used (95 % confidence).")
     told += _albums(result)
@@ -89,12 +89,14 @@ def lines(result: ClaimResult, lost: int) -> list[str]:
     return told
 
 
-def _design(each: DesignResult) -> str:
+def _design(each: DesignResult, *, exact: bool) -> str:
     compared, guessing = f"caption against the other one ({count(each.published)} images)", ""
     if each.design == HELD_BACK:
         compared = f"against held back ({count(each.published)} and {count(each.other)} images)"
         guessing = " (.5 is guessing)"
-    return f"Published {compared}: AUC {estimate(each.auc)}{guessing}, p = {small(each.p_value)}."
+    return f"Published {compared}: AUC {estimate(each.auc)}{guessing}" + (
+        f", p = {small(each.p_value)}." if exact else "."
+    )
 
 
 def _albums(result: ClaimResult) -> list[str]:

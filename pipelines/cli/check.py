@@ -71,7 +71,7 @@ def check(flags: Flags, config: ToCheck = None, overrides: Overrides = None, ver
         if seed == loaded.seeds[0]:
             lines.append(f"data: {'; '.join([told, str(look.scanned.tally), *look.scanned.tally.notes()])}")
             lines += [f"data: {_WARNING}{line}" for line in faults_of_lists(drawn)]
-            lines += [f"verdict: {line}" for line in prospects(loaded, look.counts(drawn))]
+            lines += [f"expect: {line}" for line in prospects(loaded, look.counts(drawn))]
         else:
             lines.append(f"seed {seed}: {told}")
     first = loaded.seeds[0]
@@ -88,8 +88,8 @@ def check(flags: Flags, config: ToCheck = None, overrides: Overrides = None, ver
     parts = [line.partition(_WARNING) for line in lines]
     warnings = [f"{_WARNING}{head.partition(': ')[0]}: {text}" for head, mark, text in parts if mark]
     plain = [head.rstrip("; ") for head, mark, _ in parts if not mark or "; " in head]
-    for line in (*warnings, *sorted(plain, key=lambda line: not line.startswith("verdict"))):
-        long = len(line) > _ROW and not verbose and not line.startswith((_WARNING, "verdict"))
+    for line in (*warnings, *sorted(plain, key=lambda line: not line.startswith("expect"))):
+        long = len(line) > _ROW and not verbose and not line.startswith((_WARNING, "expect"))
         output.print(f"{line[: _ROW - 5]}… (-v)" if long else line, highlight=False)
     outcome = count_of(len(warnings), "warning", "warnings") if warnings else "fine"
     output.print(f"{COMMAND_LINE if flags.names_encoder else config}: {outcome}")

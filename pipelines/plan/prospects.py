@@ -33,13 +33,13 @@ def prospects(config: RunConfig, counts: Mapping[str, float]) -> Iterator[str]:
     if found[1.0] is None:
         yield f"{sides} are too few: no leak would be seen, however strong"
     else:
-        tenth = "none" if found[0.1] is None else rate(found[0.1], 2)
+        tenth = "none" if found[0.1] is None else f"AUC {rate(found[0.1], 2)}"
         strength = next(
             (f"only a {word}strong leak" for word, least in _STRONG.items() if found[1.0] >= least), "a leak"
         )
         yield (
-            f"{sides} show {strength}: AUC {rate(found[1.0], 2)} or more; .5 is guessing (in {percent(POWER)} of "
-            f"audits; if a tenth was used: {tenth})"
+            f"{sides} show {strength}: AUC {rate(found[1.0], 2)} or more, in {percent(POWER)} of audits "
+            f"(.5 is guessing); {tenth} if only a tenth of them was used"
         )
     yield _single_images(candidates, controls, config.validity.fdr)
     target = config.encoders[threat.primary.target]
@@ -48,7 +48,7 @@ def prospects(config: RunConfig, counts: Mapping[str, float]) -> Iterator[str]:
     if verdict_power(candidates, controls, _TWICE, by=by, factor=factor) < POWER:
         by_choice, by_lot = (needed_images(_TWICE, by=one, factor=factor) for one in (CHOICE, LOT))
         yield (
-            f"WARNING: expect no evidence. Published attacks on encoders of web scale reach an AUC of "
+            f"WARNING: no evidence. Published attacks on encoders of web scale reach an AUC of "
             f"{rate(PUBLISHED, 2)}. Even twice that effect takes {count(by_choice or 0)} images a side, by lot "
             f"{count(by_lot or 0)}. Better: draw a lot for what you publish next (encoder-audit lot)"
         )
@@ -59,5 +59,5 @@ def _single_images(candidates: int, controls: int, fdr: float) -> str:
     least = least_flags(controls, candidates, fdr)
     if least == 1:
         return "a single image can be named"
-    together = f", or {count(least)} that stand out together" if least <= candidates else ""
+    together = f", or {count(least)} images that stand out together" if least <= candidates else ""
     return f"to name one image: {count(needed_controls(candidates, fdr))} controls{together}"
