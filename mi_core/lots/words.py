@@ -13,7 +13,7 @@ _ALBUMS = 5  # that are named
 MEANINGS = {
     WITNESSED: "a later public number decided how the encoder was asked, so nobody could choose that",
     FIXED: "the sealed images and the encoder settle how it was asked, so the owner could choose nothing about that",
-    OWNERS_WORD: "the owner of the images had a choice, so whoever does not trust the owner need not believe the result",
+    OWNERS_WORD: "the owner of the images had a choice, so whoever does not trust the owner need not believe it",
 }
 """The grades of a claim in words."""
 CHOSEN = {"encoder": "code of the owner's own", "decoder": "image size or decoding"}
