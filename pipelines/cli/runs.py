@@ -88,7 +88,7 @@ def status(
     run: Annotated[str, typer.Argument(help="Run folder, of this or another machine.", metavar="RUN")],
     as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
 ) -> None:
-    """Show the progress of a run; exit code 3: it ended before its end, 4: it gives no sign of life."""
+    """Show the progress of a run; exit code 3: it was stopped, failed or was killed, 4: it gives no sign of life."""
     from pipelines.run.heartbeat import EXIT_CODES
     from pipelines.run.heartbeat import status as found
 

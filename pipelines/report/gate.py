@@ -21,6 +21,7 @@ from mi_core.validity.bound import MET, NOT_MET
 from mi_core.validity.verdict import LOT
 from pipelines.config.sections.queries import QueriesConfig
 from pipelines.errors import UserError
+from pipelines.files import storage
 from pipelines.report.compare import check_two, leak_difference, path_of_report, read_report
 
 PASSES, FAILS, CANNOT_TELL = "passes", "fails", "cannot tell"
@@ -193,7 +194,7 @@ def junit(conditions: Sequence[Condition], run: str) -> bytes:
     """
     report = read_report(run)
     row = primary_row(pooled_rows(report))
-    about = {"name": report.name, "verdict": report.judged.verdict, "report": path_of_report(run)}
+    about = {"name": report.name, "verdict": report.judged.verdict, "report": storage.absolute(path_of_report(run))}
     about |= {} if row is None else {"auc": f"{row.auc.value:.4f} [{row.auc.low:.4f}, {row.auc.high:.4f}]"}
     counts = {
         "tests": len(conditions),

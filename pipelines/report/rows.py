@@ -143,9 +143,11 @@ def _numbers(estimate: Estimate, names: Sequence[str]) -> dict[str, Any]:
 def _row(row: PooledRow, sweep: str, point: str) -> dict[str, Any]:
     flat: dict[str, Any] = {"sweep": sweep, "point": point, **{name: getattr(row, name) for name in _WORDS}}
     flat |= {f"knows_{part}": getattr(row.knowledge, part, None) for part in _KNOWLEDGE}
-    flat |= {"seeds": len(row.seeds), "n_member": row.n_member, "n_nonmember": row.n_nonmember}
+    flat |= {"primary": row.primary, "seeds": len(row.seeds), "n_member": row.n_member, "n_nonmember": row.n_nonmember}
     for name, entry in _estimates(row):
         flat |= {name: entry.value, f"{name}_low": entry.low, f"{name}_high": entry.high, f"{name}_sd": entry.sd}
+        if name == "difference":
+            flat["difference_n"] = entry.n
         if name.startswith("tpr"):
             flat[f"{name}_supported"] = entry.supported
     if row.accuracy is not None:

@@ -8,12 +8,14 @@ of the web can read it (DNS rebinding).
 from __future__ import annotations
 
 import io
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qs, quote, urlsplit
 
 from rich.console import Console
@@ -22,7 +24,7 @@ from mi_core.report.page.index import Entry, Unread, render_index
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.report import compare
-from pipelines.report.index import PAGE_OF_RUN, seen_below
+from pipelines.report.index import PAGE_OF_RUN, REPORT, seen_below
 
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; form-action 'self'; frame-ancestors 'none'"
 
@@ -41,19 +43,25 @@ class Shown:
         found = seen_below(folder, f"{root}/index.html")
         inside = {one.folder: root / one.folder for one in found if _is_within(root / one.folder, root)}
         entries = [
-            replace(one, link=f"/{quote(one.folder)}/{PAGE_OF_RUN}" if one.folder in inside and one.link else "")
+            replace(one, link=f"/{quote(one.folder)}/{PAGE_OF_RUN}" if one.link else "")
             for one in found
-            if isinstance(one, Entry)
+            if isinstance(one, Entry) and one.folder in inside
         ]
-        unread = [one for one in found if isinstance(one, Unread)]
+        unread = [
+            one
+            if isinstance(one, Unread)
+            else Unread(one.folder, "a file of it is not there, or leads out of the folder")
+            for one in found
+            if one.folder not in inside
+        ]
         page = render_index(entries, unread, folder, datetime.now(UTC), served=True)
         return cls(page, {one.folder: inside[one.folder] for one in entries if one.link})
 
 
 def _is_within(place: Path, root: Path) -> bool:
-    """Tell whether the report of a run is a file within the folder, whatever links lead to it."""
-    report = place / PAGE_OF_RUN
-    return report.is_file() and report.resolve().is_relative_to(root.resolve())
+    """Tell whether the report of a run lies within the folder, whatever links lead to it."""
+    files = [place / name for name in (REPORT, PAGE_OF_RUN)]
+    return all(one.is_file() and one.resolve().is_relative_to(root.resolve()) for one in files)
 
 
 def serve(folder: str, *, port: int = 0) -> ThreadingHTTPServer:
@@ -72,6 +80,9 @@ def serve(folder: str, *, port: int = 0) -> ThreadingHTTPServer:
 
     class Handler(BaseHTTPRequestHandler):
         """Answers one request."""
+
+        error_message_format = "%(code)d: %(message)s\n"
+        error_content_type = "text/plain; charset=utf-8"
 
         def do_GET(self) -> None:
             """The listing, a report, or a comparison."""
@@ -98,8 +109,8 @@ def serve(folder: str, *, port: int = 0) -> ThreadingHTTPServer:
                 return self.refuse(HTTPStatus.BAD_REQUEST, "tick two runs that have a report")
             try:
                 found = compare.compare(*(str(shown.runs[name]) for name in names))
-            except UserError as error:
-                return self.refuse(HTTPStatus.BAD_REQUEST, str(error))
+            except UserError:
+                return self.refuse(HTTPStatus.BAD_REQUEST, "tick two different runs")
             console = Console(record=True, width=120, file=io.StringIO())
             console.print(compare.table(found))
             return self.answer(console.export_html(inline_styles=True))
@@ -126,4 +137,12 @@ def serve(folder: str, *, port: int = 0) -> ThreadingHTTPServer:
         def log_message(self, format: str, *arguments: object) -> None:
             """Requests are not printed."""
 
-    return ThreadingHTTPServer(("127.0.0.1", port), Handler)
+    class Server(ThreadingHTTPServer):
+        """Is silent about who went away."""
+
+        def handle_error(self, request: Any, client_address: Any) -> None:
+            """Tell of a fault of ours alone."""
+            if not isinstance(sys.exc_info()[1], ConnectionError):
+                super().handle_error(request, client_address)
+
+    return Server(("127.0.0.1", port), Handler)

@@ -173,7 +173,7 @@ class Status:
             **{name: progress[name] for name in ("why", "stage", "stage_seconds")},
             state=state,
             stages=tuple(progress["stages"]),
-            silent_seconds=round(silent, 1),
+            silent_seconds=0.0 if state == DONE else round(silent, 1),
             pieces=tuple(Piece(**piece) for piece in progress["pieces"]) if progress["state"] == RUNNING else (),
             report=report if state == DONE and storage.exists(report) else "",
         )

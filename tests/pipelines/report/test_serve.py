@@ -75,6 +75,7 @@ def get(runs: Path) -> Iterator[Get]:
 def test_it_lists_runs_opens_reports_and_compares_two(get: Get) -> None:
     status, page = get("/")
     assert status == 200 and page.count('type="checkbox"') == 2
+    assert page.count("leads out of the folder") == 2  # neither read nor linked
     assert "querying: 25 of 100 images" in page and '<progress value="0.25">' in page and 'http-equiv="refresh"' in page
     assert get("/one/report.html") == (200, "<h1>report of 3</h1>")
     assert get("/two%20%26%20%3Cb%3E/report.html")[0] == 200

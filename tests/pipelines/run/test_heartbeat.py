@@ -88,7 +88,7 @@ def test_a_run_that_was_killed_or_is_out_of_sight_is_told_from_one_that_lives(tm
     )
     process = subprocess.Popen([sys.executable, "-c", code, folder.path])
     try:
-        wait_for("state  running", folder)
+        wait_for("stage  1 of 1: data", folder)
     finally:
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
