@@ -147,14 +147,10 @@ def level_of(questions_asked: int) -> float:
     return LEVEL / (questions_asked * (questions_asked + 1))
 
 
-def least_auc(published: int, held_back: int, *, power: float = 0.8) -> float:
-    """The AUC of published against held-back images at which a first claim says ``used`` with the wanted chance.
+def least_auc(published: int, held_back: int) -> float:
+    """The AUC of published against held-back images, at least 1 each, at which 80 % of first claims say ``used``.
 
     The scores are normal with equal spread, so that the test of normal scores has the power of the z test.
-
-    Args:
-        published, held_back: numbers of images, at least 1.
-        power: the wanted chance, in (0, 1).
 
     Example:
         >>> round(least_auc(120, 30), 2), round(least_auc(48_000, 12_000), 2)
@@ -162,7 +158,7 @@ def least_auc(published: int, held_back: int, *, power: float = 0.8) -> float:
     """
     check_range("published", published, 1)
     check_range("held back", held_back, 1)
-    apart = (ndtri(1 - level_of(1)) + ndtri(power)) * math.sqrt(1 / published + 1 / held_back)
+    apart = (ndtri(1 - level_of(1)) + ndtri(0.8)) * math.sqrt(1 / published + 1 / held_back)
     return float(ndtr(apart / math.sqrt(2)))
 
 

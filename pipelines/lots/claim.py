@@ -25,7 +25,7 @@ from mi_core.images import decode_and_hash
 from mi_core.lots.commitment import UNTIL_DECIDED, Question, grade_of, number_of
 from mi_core.lots.draw import beacon_fault, waves_of
 from mi_core.lots.page import ClaimPage, render_claim
-from mi_core.lots.verdict import USED, ClaimResult
+from mi_core.lots.verdict import USED
 from mi_core.provenance import now
 from pipelines.console import bars, say
 from pipelines.errors import UserError
@@ -43,36 +43,15 @@ _VALUE = "value.json"  # in the folder of a question: the number that decided it
 
 
 @dataclass(frozen=True)
-class Claim:
-    """A claim and where it stands.
-
-    Args:
-        lot: that was asked about.
-        question: that was registered before the first query.
-        value: of the later number that decided the nonce; empty: none did.
-        grade: of `mi_core.lots.commitment.GRADES`.
-        result: what it says.
-        lost: images that are missing or altered; they count against the claim.
-        answers: number of the answers, 64 hex digits: the last link of the chain.
-    """
+class Claim(ClaimPage):
+    """A claim on a lot, and where it stands."""
 
     lot: Lot
-    question: Question
-    value: str
-    grade: str
-    result: ClaimResult
-    lost: int
-    answers: str
 
     @property
     def statement(self) -> str:
         """The folder of the two files to hand over and of the page, outside of the vault."""
         return f"{self.lot.claims}/{self.question.commitment[:12]}"
-
-    @property
-    def alone(self) -> bool:
-        """Tell whether the owner drew a release without a beacon."""
-        return not all(release.drawing["beacon"] for release in self.lot.releases() if release.is_drawn)
 
 
 def register_claim(place: str, model: Any, decided_by: str, **settings: Any) -> Question:
@@ -195,13 +174,11 @@ def _asked(
         if result.verdict == USED:
             break
     rows = order[:begun]
-    lost = int(np.isnan(answers[rows, 0]).sum())
     grade = grade_of([release.header for release in releases], question)
     number = write_statement(lot, releases, question, value, rows, answers[rows], result)
-    found = Claim(lot, question, value, grade, result, lost, number)
     drawings = [(release.header, release.drawing["beacon"]) for release in releases]
-    page = ClaimPage(result, grade, question, value, drawings, answers[rows, 0], drawn.held_back[rows], number)
-    storage.write_atomic(f"{found.statement}/{PAGE}", render_claim(page).encode())
+    found = Claim(result, grade, question, value, drawings, answers[rows, 0], drawn.held_back[rows], number, lot)
+    storage.write_atomic(f"{found.statement}/{PAGE}", render_claim(found).encode())
     return found
 
 

@@ -177,14 +177,10 @@ def register(lot: Lot, described: Question, decided_by: str) -> Question:
     before = same_question(chain, described)
     if before is not None:
         if before.decided_by != decided_by:
-            raise UserError(
-                f"this encoder was registered on {before.time}, "
-                + (
-                    f"to be decided by {before.decided_by!r}; ask with --beacon VALUE"
-                    if before.decided_by
-                    else "without a later number, and the same question has one answer: run encoder-audit claim"
-                )
-            )
+            waiting = f"to be decided by {before.decided_by!r}; ask with --beacon VALUE"
+            alone = "without a later number, and the same question has one answer: run encoder-audit claim"
+            told = waiting if before.decided_by else alone
+            raise UserError(f"this encoder was registered on {before.time}, {told}")
         return before
     question = Question(
         **{name: getattr(described, name) for name in ("encoder", "fingerprint", "plan", "given")},

@@ -100,13 +100,9 @@ def write_statement(
         units = order[mine] - starts[number]
         contents = list(contents_of(release.units.take(pa.array(units))))
         opened = sorted(units.tolist())
-        entry = {
-            "beacon": release.drawing["beacon"],
-            "salt": release.secret["salt"],
-            "albums": list(release.strata),
-            "proof": [node.hex() for node in proof_of(release.leaves(), opened)] if opened else [],
-        }
-        parts.append(entry)
+        proof = [node.hex() for node in proof_of(release.leaves(), opened)] if opened else []
+        told = {"beacon": release.drawing["beacon"], "salt": release.secret["salt"], "albums": list(release.strata)}
+        parts.append(told | {"proof": proof})
         columns: dict[str, Any] = {
             "release": np.full(len(units), number),
             "unit": units,
@@ -120,7 +116,7 @@ def write_statement(
     rows = {"name": OPENED, "sha256": file_digest(f"{folder}/{OPENED}"), "rows": len(order)}
     link = {"previous": question.commitment, "value": value, "opened": rows}
     stamps = storage.list_files(f"{lot.path}/{STAMPS}")
-    told = {
+    content = {
         "kind": KIND,
         "grade": grade_of(headers, question),
         "result": result.as_json(),
@@ -130,7 +126,7 @@ def write_statement(
         "answers": link,
         "stamps": [base64.b64encode(storage.read_bytes(path)).decode() for path in stamps],
     }
-    storage.write_json(f"{folder}/{STATEMENT}", told)
+    storage.write_json(f"{folder}/{STATEMENT}", content)
     return entry_digest(link)
 
 
