@@ -214,15 +214,10 @@ def differences(stated: Any, found: Any, place: str = "", *, tolerance: float = 
     if isinstance(stated, list) and isinstance(found, list):
         stated, found = (dict(enumerate(one)) for one in (stated, found))
     if isinstance(stated, dict) and isinstance(found, dict):
-        names = dict.fromkeys([*stated, *found])
-        return [
-            leaf
-            for name in names
-            for leaf in (
-                differences(stated[name], found[name], f"{place}.{name}" if place else str(name), tolerance=tolerance)
-                if name in stated and name in found
-                else [f"{place}.{name}" if place else str(name)]
-            )
-        ]
+        leaves: list[str] = []
+        for name in dict.fromkeys([*stated, *found]):
+            inner, both = f"{place}.{name}" if place else str(name), name in stated and name in found
+            leaves += differences(stated[name], found[name], inner, tolerance=tolerance) if both else [inner]
+        return leaves
     near = isinstance(stated, float) and isinstance(found, float) and math.isclose(stated, found, rel_tol=tolerance)
     return [] if near or (type(stated) is type(found) and stated == found) else [place]

@@ -32,7 +32,7 @@ def export(place: str, folder: str) -> list[str]:
     Raises:
         UserError: the report is not there.
     """
-    run, report, written = FinishedRun.at(load(f"{place}/config.yaml"), RunFolder(place)), read_report(place), []
+    run, report = FinishedRun.at(load(f"{place}/config.yaml"), RunFolder(place)), read_report(place)
     files = {f"{name}.csv": _csv(table) for name, table in _tables(run)}
     for name, drawing in draw_figures(report, figure_data(run)).items():
         files[f"figures/{name}{drawing.suffix}"] = drawing.image
@@ -42,8 +42,7 @@ def export(place: str, folder: str) -> list[str]:
             files[f"figures/{name}.csv"] = _csv(pa.table({column: list(values) for column, values in columns}))
     for name, data in files.items():
         storage.write_atomic(f"{folder}/{name}", data)
-        written.append(f"{folder}/{name}")
-    return written
+    return [f"{folder}/{name}" for name in files]
 
 
 def _tables(run: FinishedRun) -> Iterator[tuple[str, pa.Table]]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
@@ -64,18 +63,15 @@ def write(folder: str, out: str | None = None) -> Index:
                 raise UserError(f"{page} is there and no page of encoder-audit index; name another one with --out")
     elif out is not None and not storage.is_uri(page) and storage.is_folder(page):
         raise UserError(f"--out {out} is a folder; give the name of a page, such as {out.rstrip('/')}/{PAGE}")
-    found = seen_below(folder, page)
-    entries = tuple(one for one in found if isinstance(one, Entry))
-    unread = tuple(one for one in found if isinstance(one, Unread))
+    entries, unread = seen_below(folder, page)
     storage.write_atomic(page, render_index(entries, unread, folder, datetime.now(UTC)).encode())
     return Index(page, entries, unread)
 
 
-def seen_below(folder: str, page: str) -> Sequence[Entry | Unread]:
-    """All runs below a folder, with links from a page.
+def seen_below(folder: str, page: str) -> tuple[tuple[Entry, ...], tuple[Unread, ...]]:
+    """All runs below a folder, with links from a page: those with a report, and the others.
 
-    Raises:
-        UserError: the folder is not there, cannot be listed or holds no run.
+    Raises UserError: the folder is not there, cannot be listed or holds no run.
     """
     root = storage.target(folder)
     if not storage.is_folder(root):
@@ -86,7 +82,9 @@ def seen_below(folder: str, page: str) -> Sequence[Entry | Unread]:
     if seen[0].path == root and seen[0].fault:
         raise UserError(f"{folder}: {seen[0].fault}")
     paths, folders = [one.path for one in seen], {one.path: one for one in seen}
-    return storage.at_once(partial(_read, root=root, page=page, folders=folders), paths)
+    found = storage.at_once(partial(_read, root=root, page=page, folders=folders), paths)
+    unread = tuple(one for one in found if isinstance(one, Unread))
+    return tuple(one for one in found if isinstance(one, Entry)), unread
 
 
 def _is_run(folder: Folder) -> bool:

@@ -353,14 +353,9 @@ def _uncovered(predicate: Part, folder: RunFolder) -> Check:
 
 
 def _signed(signatures: int | None) -> Check:
-    if signatures is None:
-        text = "none is in this file: what holds shows that nothing was changed since, not who stated it"
-    else:
-        text = (
-            f"{signatures} in the envelope, not checked here; the tool that made them checks who stated it, "
-            "and what holds shows that nothing was changed since"
-        )
-    return Check("signature", NOTE, text)
+    shown = "what holds shows that nothing was changed since"
+    text = f"{signatures} in the envelope, not checked here; the tool that made them checks who stated it, and {shown}"
+    return Check("signature", NOTE, f"none is in this file: {shown}, not who stated it" if signatures is None else text)
 
 
 def _is_other(predicate: Part, folder: RunFolder) -> bool:
