@@ -49,12 +49,9 @@ _IDENTITY = attrgetter("attack", "target", "output", "reference", "settings")  #
 
 
 def attack_result(metrics: MembershipMetrics, *, asked: bool, **tried: Any) -> AttackResult:
-    """The result of an attack in one seed.
+    """The result of an attack in one seed, from the metrics that it reached and the other fields.
 
-    Args:
-        metrics: that it reached.
-        asked: whether candidates are judged, of which nobody knows who is a member.
-        tried: the other fields.
+    ``asked``: whether candidates are judged, of which nobody knows who is a member.
     """
     return AttackResult(**vars(metrics) | (dict.fromkeys(_RATED) if asked else {}), **tried)
 

@@ -46,8 +46,7 @@ def ask_again(file: str, place: str | None, model: Any, **settings: Any) -> Chec
         model: the encoder, as the reader of the statement has it.
         settings: as those of `pipelines.lots.claim.claim`.
 
-    Raises:
-        UserError: the lot is another one, or the encoder is asked in another way than the question says.
+    Raises UserError: the lot is another one, or the encoder is asked in another way than the question says.
     """
     stated = Stated.read(file)
     try:
