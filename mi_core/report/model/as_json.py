@@ -41,12 +41,13 @@ def part_as_json(part: Any) -> Any:
     return entry
 
 
-def part_from_json(kind: type[Part], entry: Any) -> Part:
+def part_from_json(kind: type[Part], entry: Any, path: str = "") -> Part:
     """The part that `part_as_json` wrote; entries that the class does not know are left out.
 
     Args:
         kind: a dataclass, or a type of its fields.
         entry: plain values, whatever they are.
+        path: of the entry, for messages.
 
     Raises:
         TypeError: a value is not of the type of its field, or one that must be given is absent; the message names it.
@@ -56,7 +57,7 @@ def part_from_json(kind: type[Part], entry: Any) -> Part:
         >>> part_from_json(tuple[float, float], [0.4, 0.6])
         (0.4, 0.6)
     """
-    return cast(Part, _read(kind, entry, ""))
+    return cast(Part, _read(kind, entry, path))
 
 
 def given_values(part: Any) -> Any:
