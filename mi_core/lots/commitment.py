@@ -185,10 +185,6 @@ class Question(_Link):
     def _told(cls, entry: dict[str, Any]) -> dict[str, Any]:
         return entry | {"given": tuple(entry["given"])}
 
-    def asks_as(self, other: Question) -> bool:
-        """Tell whether another question is about the same encoder, asked in the same way."""
-        return (self.fingerprint, self.plan) == (other.fingerprint, other.plan)
-
 
 Link = Header | Question
 

@@ -191,7 +191,7 @@ def same_question(chain: Sequence[Link], described: Question) -> Question | None
     for link in chain:
         if (
             isinstance(link, Question)
-            and link.asks_as(described)
+            and (link.fingerprint, link.plan) == (described.fingerprint, described.plan)
             and (described.plan["counted"] != ALL or headers_before(chain, link) == headers)
         ):
             return link
