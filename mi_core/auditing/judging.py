@@ -117,10 +117,10 @@ def _evidence(measured: Measured, verdict: VerdictPart, planned: int) -> tuple[E
     answers = answers_of(scores.calibrated, member, share, fdr=fdr, seed=seed)
     ids = measured.samples.ids  # candidates first
     most, least = (
-        [
+        tuple(
             TopSample(id=ids[row], shard=CANDIDATES, **{name: float(getattr(answers, name)[row]) for name in NUMBERS})
             for row in order[: build.TOP].tolist()
-        ]
+        )
         for order in (answers.order, answers.order[::-1])
     )
     told = build.sample_answers(

@@ -30,20 +30,17 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Any, ClassVar, Self
 
 from mi_core.checks import ConfigError
 from mi_core.lots.draw import Design, spelled
 from mi_core.lots.merkle import leaf_digest
 
-KIND = "encoder-audit lot, version 1"
 ALONE = ""
 """In place of a beacon: the salt decides, and every statement says that the owner drew alone."""
 ALL, UNTIL_DECIDED = "all", "until-decided"
 """The images that a claim asks about: all, or wave after wave until it is decided."""
-QUESTION = "encoder-audit question, version 1"
 WITNESSED, FIXED, OWNERS_WORD = "witnessed", "fixed", "the owner's word"
-GRADES = (WITNESSED, FIXED, OWNERS_WORD)
 """The grades of a claim, the best one first."""
 ENCODER = "encoder"
 """The part of a plan that the owner chose where the encoder is code of his own."""
@@ -66,9 +63,7 @@ class Unit:
     def fault(self, blind: bytes, design: Design) -> str:
         """The fault of an opened leaf that could stand for several images; empty: it has none.
 
-        Args:
-            blind: the number that it was opened with.
-            design: of its release.
+        It was opened with the number ``blind``, and is of a release of this design.
         """
         whole = all(re.fullmatch("[0-9a-f]{64}", text) for text in (self.sha256, *self.captions))
         fits = len(self.captions) in (0, 2 * design.captions)
@@ -84,7 +79,39 @@ class Unit:
 
 
 @dataclass(frozen=True)
-class Header:
+class _Link:
+    """An entry of JSON of some kind, whose digest is the number to post."""
+
+    KIND: ClassVar[str]
+    NAMED: ClassVar[str]
+
+    def as_json(self) -> dict[str, Any]:
+        """The content of its file."""
+        return {"kind": self.KIND, **asdict(self)}
+
+    @classmethod
+    def from_json(cls, entry: Any) -> Self:
+        """Read the output of `as_json`. Raises ConfigError: it is none of this version."""
+        try:
+            if entry["kind"] != cls.KIND:
+                raise ConfigError(f"it is of kind {entry['kind']!r}, not {cls.KIND!r}")
+            return cls(**cls._told({part.name: entry[part.name] for part in fields(cls)}))
+        except (AttributeError, KeyError, TypeError) as error:
+            raise ConfigError(f"it is no {cls.NAMED} ({type(error).__name__}: {error})") from error
+
+    @classmethod
+    def _told(cls, entry: dict[str, Any]) -> dict[str, Any]:
+        """The fields, from their values of JSON."""
+        raise NotImplementedError
+
+    @property
+    def commitment(self) -> str:
+        """The number to post: 64 hex digits."""
+        return entry_digest(self.as_json())
+
+
+@dataclass(frozen=True)
+class Header(_Link):
     """The entries whose digest is the commitment; nothing in it tells an image or a coin.
 
     Args:
@@ -105,29 +132,12 @@ class Header:
     counted: str = ALL
     previous: str = ""
 
-    def as_json(self) -> dict[str, Any]:
-        """The content of header.json."""
-        return {"kind": KIND, **asdict(self)}
+    KIND, NAMED = "encoder-audit lot, version 1", "header of a lot"
 
     @classmethod
-    def from_json(cls, entry: Any) -> Header:
-        """Read the output of `as_json`.
-
-        Raises:
-            ConfigError: it is no header of this version.
-        """
-        try:
-            if entry["kind"] != KIND:
-                raise ConfigError(f"it is of kind {entry['kind']!r}, not {KIND!r}")
-            design = Design(**entry["design"] | {"sizes": tuple(entry["design"]["sizes"])})
-            return cls(design, **{part.name: str(entry[part.name]) for part in fields(cls)[1:]})
-        except (AttributeError, KeyError, TypeError) as error:
-            raise ConfigError(f"it is no header of a lot ({type(error).__name__}: {error})") from error
-
-    @property
-    def commitment(self) -> str:
-        """The number to post: 64 hex digits."""
-        return entry_digest(self.as_json())
+    def _told(cls, entry: dict[str, Any]) -> dict[str, Any]:
+        design = Design(**entry["design"] | {"sizes": tuple(entry["design"]["sizes"])})
+        return {name: str(part) for name, part in entry.items()} | {"design": design}
 
 
 def entry_digest(entry: Any) -> str:
@@ -146,7 +156,7 @@ def text_digest(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class Question:
+class Question(_Link):
     """One encoder, asked in one way, as it was registered before the first query.
 
     Args:
@@ -169,44 +179,19 @@ class Question:
     tool: Mapping[str, Any]
     previous: str
 
-    def as_json(self) -> dict[str, Any]:
-        """The content of registered.json."""
-        return {"kind": QUESTION, **asdict(self), "given": list(self.given)}
+    KIND, NAMED = "encoder-audit question, version 1", "question about a lot"
 
     @classmethod
-    def from_json(cls, entry: Any) -> Question:
-        """Read the output of `as_json`.
-
-        Raises:
-            ConfigError: it is no question of this version.
-        """
-        try:
-            if entry["kind"] != QUESTION:
-                raise ConfigError(f"it is of kind {entry['kind']!r}, not {QUESTION!r}")
-            return cls(**{part.name: entry[part.name] for part in fields(cls)} | {"given": tuple(entry["given"])})
-        except (KeyError, TypeError) as error:
-            raise ConfigError(f"it is no question about a lot ({type(error).__name__}: {error})") from error
-
-    @property
-    def commitment(self) -> str:
-        """The number of the registration, to post: 64 hex digits."""
-        return entry_digest(self.as_json())
-
-    def asks_as(self, other: Question) -> bool:
-        """Tell whether another question is about the same encoder, asked in the same way."""
-        return (self.fingerprint, self.plan) == (other.fingerprint, other.plan)
+    def _told(cls, entry: dict[str, Any]) -> dict[str, Any]:
+        return entry | {"given": tuple(entry["given"])}
 
 
 Link = Header | Question
 
 
 def link_from_json(entry: Any) -> Link:
-    """Read a link of a chain.
-
-    Raises:
-        ConfigError: it is neither a header nor a question.
-    """
-    is_question = isinstance(entry, Mapping) and entry.get("kind") == QUESTION
+    """Read a link of a chain. Raises ConfigError: it is neither a header nor a question."""
+    is_question = isinstance(entry, Mapping) and entry.get("kind") == Question.KIND
     return Question.from_json(entry) if is_question else Header.from_json(entry)
 
 
@@ -247,12 +232,7 @@ def nonce_of(headers: Sequence[Header], beacons: Sequence[str], question: Questi
 
 
 def grade_of(headers: Sequence[Header], question: Question) -> str:
-    """The grade of a claim, of `GRADES`.
-
-    Args:
-        headers: of the releases that were asked about.
-        question: that was asked.
-    """
+    """The grade of a claim on releases with these headers: `WITNESSED`, `FIXED` or `OWNERS_WORD`."""
     if question.given or not all(header.beacon for header in headers):
         return OWNERS_WORD
     return WITNESSED if question.decided_by else FIXED

@@ -24,12 +24,12 @@ class ClaimPage:
     """What a page of a claim shows.
 
     Args:
-        result: of the claim, and its grade.
+        result: of the claim, and its grade, of `WITNESSED`, `FIXED` and `OWNERS_WORD`.
         question: that was registered; value: of the later number that decided its nonce, empty: none did.
         releases: headers with the values of their beacons; empty: the owner drew alone.
         scores: (M,) of the images; NaN: missing or altered.
         held_back: (M,) which of them were held back.
-        answers: number of the answers, 64 hex digits.
+        answers: number of the answers, 64 hex digits: the last link of the chain.
     """
 
     result: ClaimResult
@@ -42,6 +42,16 @@ class ClaimPage:
     answers: str
 
     @property
+    def alone(self) -> bool:
+        """Tell whether the owner drew a release without a beacon."""
+        return not all(value for _, value in self.releases)
+
+    @property
+    def lost(self) -> int:
+        """Images that are missing or altered; they count against the claim."""
+        return int(np.isnan(self.scores).sum())
+
+    @property
     def p_value(self) -> float:
         """The one that decides."""
         return self.result.any_time_p_value if self.result.counted == UNTIL_DECIDED else self.result.p_value
@@ -49,18 +59,16 @@ class ClaimPage:
 
 def render_claim(page: ClaimPage) -> str:
     """The page: a complete HTML5 document without scripts, which prints on two pages."""
-    lost = int(np.isnan(page.scores).sum())
-    alone = not all(value for _, value in page.releases)
     figures = [one for one in (_answers(page), _waves(page)) if one is not None]
     return unbroken(
         template(f"{PAGES}/claim.html.j2").render(
             page=page,
             used=page.result.verdict == USED,
             headline=headline(page.result, page.grade),
-            lines=lines(page.result, lost),
-            graded=grade_in_words(page.grade, alone, page.question.given),
-            alone=alone,
-            lost=lost,
+            lines=lines(page.result, page.lost),
+            graded=grade_in_words(page.grade, page.alone, page.question.given),
+            alone=page.alone,
+            lost=page.lost,
             figures=[(one, inline_svg(one, number)) for number, one in enumerate(figures)],
         )
     )
@@ -72,20 +80,14 @@ def _answers(page: ClaimPage) -> Drawing | None:
     if not page.held_back[there].any() or page.held_back[there].all():
         return None
     figure, (panel,) = blank()
-    fewest = min(page.held_back[there].sum(), (~page.held_back[there]).sum())
-    edges = np.histogram_bin_edges(page.scores[there], bins=int(np.clip(2 * np.sqrt(fewest), 8, 40)))
-    told = []
-    for side, name, colour, drawn in (
-        (~page.held_back, "published", drawing.MEMBER, {"alpha": 0.55}),
-        (page.held_back, "held back", drawing.NONMEMBER, {"histtype": "step", "linewidth": 1.6}),
-    ):
-        mine = page.scores[there & side]
-        weights = np.full(len(mine), 100 / len(mine))
-        panel.hist(mine, bins=edges, weights=weights, color=colour, label=f"{name} (n {count(len(mine))})", **drawn)
-        told.append(f"{name} {np.median(mine):.3f}")
+    published, held_back = page.scores[there & ~page.held_back], page.scores[there & page.held_back]
+    bins = int(np.clip(2 * np.sqrt(min(len(published), len(held_back))), 8, 40))
+    edges = np.histogram_bin_edges(page.scores[there], bins=bins)
+    drawing.two_groups(panel, edges, ("published", published), ("held back", held_back))
     label_axes(panel, "how much alike the answers about one image are", "share of images (%)")
     title = "What the encoder answered about published and held-back images"
-    return Drawing(figure, title, f"Chance decided who is in which group. Medians: {', '.join(told)}.")
+    medians = f"published {np.median(published):.3f}, held back {np.median(held_back):.3f}"
+    return Drawing(figure, title, f"Chance decided who is in which group. Medians: {medians}.")
 
 
 def _waves(page: ClaimPage) -> Drawing | None:

@@ -147,14 +147,10 @@ def level_of(questions_asked: int) -> float:
     return LEVEL / (questions_asked * (questions_asked + 1))
 
 
-def least_auc(published: int, held_back: int, *, power: float = 0.8) -> float:
-    """The AUC of published against held-back images at which a first claim says ``used`` with the wanted chance.
+def least_auc(published: int, held_back: int) -> float:
+    """The AUC of published against held-back images, at least 1 each, at which 80 % of first claims say ``used``.
 
     The scores are normal with equal spread, so that the test of normal scores has the power of the z test.
-
-    Args:
-        published, held_back: numbers of images, at least 1.
-        power: the wanted chance, in (0, 1).
 
     Example:
         >>> round(least_auc(120, 30), 2), round(least_auc(48_000, 12_000), 2)
@@ -162,7 +158,7 @@ def least_auc(published: int, held_back: int, *, power: float = 0.8) -> float:
     """
     check_range("published", published, 1)
     check_range("held back", held_back, 1)
-    apart = (ndtri(1 - level_of(1)) + ndtri(power)) * math.sqrt(1 / published + 1 / held_back)
+    apart = (ndtri(1 - level_of(1)) + ndtri(0.8)) * math.sqrt(1 / published + 1 / held_back)
     return float(ndtr(apart / math.sqrt(2)))
 
 
@@ -237,14 +233,11 @@ def support_of(
     scores: FloatArray,
     caption_scores: FloatArray | None = None,
 ) -> npt.NDArray[np.float64]:
-    """How much each answer speaks for a use: (M,) at least 0, with the sum 1.
+    """How much each answer speaks for a use: (M,) at least 0, with the sum 1. Arguments as those of `judge_claim`.
 
     Whoever moves answers until a claim says ``used`` moves much of this sum, however few they are. So a checker who
     picks by it finds them, where one who picks at random misses a few well chosen ones. Half of it is even, for what
     else somebody may move.
-
-    Args:
-        drawn, units, scores, caption_scores: as in `judge_claim`.
     """
     images, held = np.asarray(scores, dtype=np.float64), drawn.held_back[units]
     found = np.zeros(len(units))

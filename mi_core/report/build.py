@@ -31,7 +31,6 @@ from mi_core.report.model.judgement import (
     SampleAnswers,
     SeedVerdict,
     TellingFeature,
-    TopSample,
     VerdictPart,
     judged,
 )
@@ -50,12 +49,9 @@ _IDENTITY = attrgetter("attack", "target", "output", "reference", "settings")  #
 
 
 def attack_result(metrics: MembershipMetrics, *, asked: bool, **tried: Any) -> AttackResult:
-    """The result of an attack in one seed.
+    """The result of an attack in one seed, from the metrics that it reached and the other fields.
 
-    Args:
-        metrics: that it reached.
-        asked: whether candidates are judged, of which nobody knows who is a member.
-        tried: the other fields.
+    ``asked``: whether candidates are judged, of which nobody knows who is a member.
     """
     return AttackResult(**vars(metrics) | (dict.fromkeys(_RATED) if asked else {}), **tried)
 
@@ -234,22 +230,16 @@ def sample_answers(
     *,
     candidates: int,
     controls: int,
-    flagged: int,
     fdr: float,
-    grouped: bool = False,
-    file: str,
-    top: Iterable[TopSample],
-    lowest: Iterable[TopSample],
+    **told: Any,
 ) -> SampleAnswers:
     """Answers for single candidates in one seed.
 
     Args:
         test: of the primary attack.
-        candidates, controls, flagged: numbers of these.
+        candidates, controls: numbers of these.
         fdr: expected share of wrongly flagged ones among the flagged.
-        grouped: whether each group of controls counts once.
-        file: of all answers.
-        top, lowest: the most and the least suspicious ones, each the most telling first.
+        told: the other fields; each end of the candidates the most telling first.
     """
     share, is_bound = test.result.best_share
     least = least_flags(controls, candidates, fdr)
@@ -258,15 +248,11 @@ def sample_answers(
         fdr=fdr,
         n_candidate=candidates,
         n_control=controls,
-        flagged=flagged,
         least_flags=least,
         needed_controls=needed_controls(candidates, fdr) if least > 1 else None,
         share=share,
         share_is_bound=is_bound,
-        grouped=grouped,
-        file=file,
-        top=tuple(top),
-        lowest=tuple(lowest),
+        **told,
     )
 
 
@@ -299,12 +285,8 @@ def combine_tests(
 def _combined(mine: Sequence[SeedTest], overlap: float, known_overlap: float) -> CandidateTest:
     """The seeds of one attack as one, before the adjustment for several attacks."""
     first, tests = mine[0], [seed.result.test for seed in mine if seed.result.test is not None]
-    counted = of_all(
-        [
-            None if test.candidate_groups is None else test.candidate_groups + (test.control_groups or 0)
-            for test in tests
-        ]
-    )
+    counted = [(test.candidate_groups or 0) + (test.control_groups or 0) for test in tests]
+    is_grouped = all(test.candidate_groups is not None for test in tests)
     welch_p = cauchy_combination([test.welch_p for test in tests])
     permuted = of_all([test.permutation_p for test in tests])
     permutation_p = cauchy_combination(permuted) if permuted else None
@@ -316,7 +298,7 @@ def _combined(mine: Sequence[SeedTest], overlap: float, known_overlap: float) ->
         **{name: getattr(first, name) for name in ("attack", "target", "output", "reference", "settings", "primary")},
         seeds=len(mine),
         n=pooled_count([test.candidates + test.controls for test in tests], overlap),
-        groups=pooled_count(counted, overlap) if counted else None,
+        groups=pooled_count(counted, overlap) if is_grouped else None,
         welch_p=welch_p,
         permutation_p=permutation_p,
         permutations=min(of_all([test.permutations for test in tests])) if permuted else None,

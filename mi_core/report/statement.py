@@ -58,8 +58,7 @@ def statement(
         config, report_file: the files config.yaml and report.json; the second with the digests of its parts.
         results: the scores, and the other files and folders that show what was found.
 
-    Raises:
-        ConfigError: no attack of the report is marked as primary.
+    Raises ConfigError: no attack of the report is marked as primary.
     """
     said = of_report(report)
     return {
@@ -82,8 +81,7 @@ def statement(
 def of_report(report: Report) -> Part:
     """The parts of the predicate that report.json tells: run, versions, primary attack and verdict.
 
-    Raises:
-        ConfigError: no attack is marked as primary.
+    Raises ConfigError: no attack is marked as primary.
     """
     rows = [row for row in final_rows(report.attacks) if row.primary]
     if not rows:
@@ -124,9 +122,7 @@ def verdict_by_rule(found: Mapping[str, Any]) -> tuple[str, str | None]:
 def subjects(encoders: Iterable[Mapping[str, Any]], primary: Mapping[str, Any]) -> list[Part]:
     """The audited encoders of all seeds as subjects: the files of the audited epoch, or what else identifies them.
 
-    Args:
-        encoders: as `statement` takes them.
-        primary: the part ``primary`` of the predicate.
+    ``encoders`` as `statement` takes them; ``primary`` is the part of the predicate.
     """
     epoch, found = str(primary["epoch"]), []
     for encoder in (one for one in encoders if one["name"] == primary["target"]):
@@ -145,8 +141,7 @@ def subjects(encoders: Iterable[Mapping[str, Any]], primary: Mapping[str, Any]) 
 def parsed(data: bytes) -> Any:
     """The content of a JSON file in which no name stands twice: readers would take one value or the other.
 
-    Raises:
-        ValueError: a name stands twice, a number is none, or the file is no JSON.
+    Raises ValueError: a name stands twice, a number is none, or the file is no JSON.
     """
 
     def once(pairs: list[tuple[str, Any]]) -> Part:
@@ -163,15 +158,11 @@ def parsed(data: bytes) -> Any:
 
 
 def read_statement(content: Any) -> tuple[Part, int | None]:
-    """The statement in a JSON file, and how many signatures its envelope has; None: it stands in none.
+    """The statement in the content of a JSON file, and how many signatures its envelope has; None: it stands in none.
 
     Envelopes are those of DSSE, by themselves or in a bundle of Sigstore. Signatures are not checked.
 
-    Args:
-        content: of the file, whatever that is.
-
-    Raises:
-        ConfigError: it holds no statement of this package.
+    Raises ConfigError: it holds no statement of this package.
     """
     envelope = content.get("dsseEnvelope", content) if isinstance(content, dict) else content
     signatures = None
@@ -214,15 +205,10 @@ def differences(stated: Any, found: Any, place: str = "", *, tolerance: float = 
     if isinstance(stated, list) and isinstance(found, list):
         stated, found = (dict(enumerate(one)) for one in (stated, found))
     if isinstance(stated, dict) and isinstance(found, dict):
-        names = dict.fromkeys([*stated, *found])
-        return [
-            leaf
-            for name in names
-            for leaf in (
-                differences(stated[name], found[name], f"{place}.{name}" if place else str(name), tolerance=tolerance)
-                if name in stated and name in found
-                else [f"{place}.{name}" if place else str(name)]
-            )
-        ]
+        leaves: list[str] = []
+        for name in dict.fromkeys([*stated, *found]):
+            inner, both = f"{place}.{name}" if place else str(name), name in stated and name in found
+            leaves += differences(stated[name], found[name], inner, tolerance=tolerance) if both else [inner]
+        return leaves
     near = isinstance(stated, float) and isinstance(found, float) and math.isclose(stated, found, rel_tol=tolerance)
     return [] if near or (type(stated) is type(found) and stated == found) else [place]

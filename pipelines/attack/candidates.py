@@ -89,11 +89,11 @@ def answer_candidates(task: Task, test: SeedTest, fdr: float) -> SampleAnswers:
     )
 
 
-def _told(rows: pa.Table) -> list[TopSample]:
-    return [
+def _told(rows: pa.Table) -> tuple[TopSample, ...]:
+    return tuple(
         TopSample(id=row["id"], shard=row["item"], **{name: float(row[name]) for name in NUMBERS})
         for row in rows.slice(0, TOP).to_pylist()
-    ]
+    )
 
 
 @dataclass(frozen=True)

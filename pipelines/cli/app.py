@@ -267,11 +267,7 @@ def _answered(flags: Flags) -> Flags:
 
 
 def _written(flags: Flags, path: str, replace: bool) -> str:
-    """Write the config; returns what to do next.
-
-    Raises:
-        UserError: the file exists, or the answers do not make a config.
-    """
+    """Write the config; returns what to do next. Raises UserError: the file exists, or the answers make no config."""
     from pipelines.plan.load import loaded_from
 
     if storage.exists(path) and not replace:

@@ -19,8 +19,7 @@ from pipelines.console import LOGGER
 def run(stage: str | None = None) -> NoReturn:
     """Run the command that the arguments name, and end the process with its code, after what asked for the end.
 
-    Args:
-        stage: as `main`.
+    ``stage`` as `main`.
     """
     code, LOGGER.propagate = 1, False  # a library that sets up the root logger would print every line again
     try:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import secrets
 import tempfile
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ from pipelines.run.parts import on_parts
 
 _LEAST, _TENTH = 50, 10  # images that are asked about again: a tenth, and at least so many
 _DRIFT, _SIGMAS = 1e-4, 4.0  # standard deviations by which answers may lean towards a use, and errors of that mean
+_fails = partial(Check, ENCODER, FAILS)
 _SAME, _ALIKE = 0.01, 0.1  # standard deviations of the scores by which answers may differ: at most; an API's, rms
 
 
@@ -44,8 +46,7 @@ def ask_again(file: str, place: str | None, model: Any, **settings: Any) -> Chec
         model: the encoder, as the reader of the statement has it.
         settings: as those of `pipelines.lots.claim.claim`.
 
-    Raises:
-        UserError: the lot is another one, or the encoder is asked in another way than the question says.
+    Raises UserError: the lot is another one, or the encoder is asked in another way than the question says.
     """
     stated = Stated.read(file)
     try:
@@ -61,17 +62,15 @@ def ask_again(file: str, place: str | None, model: Any, **settings: Any) -> Chec
         described = describe(model, own, releases)
         if described.fingerprint != question.fingerprint:
             text = f"the encoder given is another one: its fingerprint is {described.fingerprint}"
-            return Check(ENCODER, FAILS, f"{text}, and the statement's {question.fingerprint}")
+            return _fails(f"{text}, and the statement's {question.fingerprint}")
         if described.encoder != question.encoder:
-            return Check(
-                ENCODER, FAILS, f"the encoder given is {described.encoder}, the statement's {question.encoder}"
-            )
+            return _fails(f"the encoder given is {described.encoder}, the statement's {question.encoder}")
         if other := differing(described.plan, question.plan):
             raise UserError(f"this would ask in another way: {', '.join(other)}; give the settings of the claim")
         if hidden := sorted(set(described.given) - set(question.given)):
-            return Check(ENCODER, FAILS, f"the owner chose {', '.join(hidden)}, and the registration does not say so")
+            return _fails(f"the owner chose {', '.join(hidden)}, and the registration does not say so")
         if any(release.root() != header.root for release, header in zip(releases, headers, strict=True)):
-            return Check(ENCODER, FAILS, f"the images of {lot.path} are not those that were committed")
+            return _fails(f"the images of {lot.path} are not those that were committed")
         rows = stated.rows
         count = min(len(rows), max(_LEAST, math.ceil(len(rows) / _TENTH)))
         scores = counted_against(stated.answers, stated.drawn, rows)
@@ -80,7 +79,7 @@ def ask_again(file: str, place: str | None, model: Any, **settings: Any) -> Chec
         units = [unit.sha256 for release in releases for unit in contents_of(release.units)]
         opened = stated.opened["sha256"].to_pylist()
         if any(units[rows[one]] != opened[one] for one in chosen):
-            return Check(ENCODER, FAILS, f"the images of {lot.path} are not those of the statement")
+            return _fails(f"the images of {lot.path} are not those of the statement")
         with tempfile.TemporaryDirectory() as folder, on_parts(folder, None, "verify") as each:
             found = ask(releases, rows[chosen], folder, Asking(model, own, nonce), each)
     held = stated.drawn.held_back[rows[chosen]]
@@ -95,7 +94,7 @@ def _compare(
     if gone:
         return Check(ENCODER, OPEN, f"{gone} of {len(now)} images that chance picked are missing now; put them back")
     if came:
-        return Check(ENCODER, FAILS, f"{came} of {len(now)} images that chance picked have an answer now, and had none")
+        return _fails(f"{came} of {len(now)} images that chance picked have an answer now, and had none")
     moved = (then - now) / max(float(np.nanstd(now[:, 0])), 1e-6)
     gaps = np.abs(moved[~np.isnan(moved)])
     if not len(gaps):
@@ -107,9 +106,7 @@ def _compare(
     asked = f"asked again about {len(now)} images that chance picked"
     if apart > most:
         kind = "the answers differ by" if is_noisy else "the largest difference is"
-        return Check(ENCODER, FAILS, f"{asked}: {kind} {apart:.2g} standard deviations of the scores; {most:g} may be")
+        return _fails(f"{asked}: {kind} {apart:.2g} standard deviations of the scores; {most:g} may be")
     if drift > max(_DRIFT, _SIGMAS * error):
-        return Check(
-            ENCODER, FAILS, f"{asked}: the answers stated lean towards a use by {drift:.2g} standard deviations"
-        )
+        return _fails(f"{asked}: the answers stated lean towards a use by {drift:.2g} standard deviations")
     return Check(ENCODER, HOLDS, f"{asked}: the same answers, to {apart:.2g} standard deviations of the scores")

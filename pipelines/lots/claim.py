@@ -25,7 +25,7 @@ from mi_core.images import decode_and_hash
 from mi_core.lots.commitment import UNTIL_DECIDED, Question, grade_of, number_of
 from mi_core.lots.draw import beacon_fault, waves_of
 from mi_core.lots.page import ClaimPage, render_claim
-from mi_core.lots.verdict import USED, ClaimResult
+from mi_core.lots.verdict import USED
 from mi_core.provenance import now
 from pipelines.console import bars, say
 from pipelines.errors import UserError
@@ -43,48 +43,21 @@ _VALUE = "value.json"  # in the folder of a question: the number that decided it
 
 
 @dataclass(frozen=True)
-class Claim:
-    """A claim and where it stands.
-
-    Args:
-        lot: that was asked about.
-        question: that was registered before the first query.
-        value: of the later number that decided the nonce; empty: none did.
-        grade: of `mi_core.lots.commitment.GRADES`.
-        result: what it says.
-        lost: images that are missing or altered; they count against the claim.
-        answers: number of the answers, 64 hex digits: the last link of the chain.
-    """
+class Claim(ClaimPage):
+    """A claim on a lot, and where it stands."""
 
     lot: Lot
-    question: Question
-    value: str
-    grade: str
-    result: ClaimResult
-    lost: int
-    answers: str
 
     @property
     def statement(self) -> str:
         """The folder of the two files to hand over and of the page, outside of the vault."""
         return f"{self.lot.claims}/{self.question.commitment[:12]}"
 
-    @property
-    def alone(self) -> bool:
-        """Tell whether the owner drew a release without a beacon."""
-        return not all(release.drawing["beacon"] for release in self.lot.releases() if release.is_drawn)
-
 
 def register_claim(place: str, model: Any, decided_by: str, **settings: Any) -> Question:
-    """Register a question that a later number will decide, and ask nothing yet.
+    """Register a question about a lot that a later number will decide, and ask nothing yet.
 
-    Args:
-        place: folder of the lot.
-        model, settings: as `claim` takes them.
-        decided_by: which later number will decide the nonce, in words.
-
-    Raises:
-        UserError, ConfigError, ShapeError: as `claim`.
+    ``model`` and ``settings`` as `claim` takes them; ``decided_by``: which number, in words. Raises as `claim`.
     """
     lot, releases = _written(place)
     with on_parts(f"{lot.path}/{VAULT}", None, "claim"), evaluating(model):
@@ -195,13 +168,11 @@ def _asked(
         if result.verdict == USED:
             break
     rows = order[:begun]
-    lost = int(np.isnan(answers[rows, 0]).sum())
     grade = grade_of([release.header for release in releases], question)
     number = write_statement(lot, releases, question, value, rows, answers[rows], result)
-    found = Claim(lot, question, value, grade, result, lost, number)
     drawings = [(release.header, release.drawing["beacon"]) for release in releases]
-    page = ClaimPage(result, grade, question, value, drawings, answers[rows, 0], drawn.held_back[rows], number)
-    storage.write_atomic(f"{found.statement}/{PAGE}", render_claim(page).encode())
+    found = Claim(result, grade, question, value, drawings, answers[rows, 0], drawn.held_back[rows], number, lot)
+    storage.write_atomic(f"{found.statement}/{PAGE}", render_claim(found).encode())
     return found
 
 
@@ -214,7 +185,6 @@ def ask(
         releases: with N units together.
         units: (M,) numbers over all releases.
         folder: of the answers, part by part; what is there is not asked again.
-        asking: how.
         each: runs the parts.
     """
     total = sum(len(release.units) for release in releases)
@@ -251,12 +221,10 @@ def ask(
 
 @dataclass(frozen=True)
 class Asking:
-    """How an encoder is asked, as a task gets it.
+    """How an encoder is asked, as a task gets it, with the nonce of the views and the settings of
+    `pipelines.lots.question.whole`.
 
-    Args:
-        model: a name or an address; anything else is asked in the process that has it.
-        settings: of `pipelines.lots.question.whole`.
-        nonce: of the views.
+    ``model``: a name or an address; anything else is asked in the process that has it.
     """
 
     model: Any
@@ -321,11 +289,7 @@ def _ask_part(
 
 
 def _make_ready(asking: Asking) -> Scorer:
-    """Load an encoder.
-
-    Raises:
-        ConfigError, ShapeError: as `mi_core.audit`.
-    """
+    """Load an encoder. Raises ConfigError, ShapeError: as `mi_core.audit`."""
     way = way_of(asking.model, asking.settings)
     target = tried_out(model_of(asking.model, way.how), way.decoder.image_size)
     return Scorer(target.encoder, way, asking.settings["views"], asking.nonce, device_of(asking.model))

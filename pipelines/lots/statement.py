@@ -74,18 +74,14 @@ def write_statement(
     answers: Answers,
     result: ClaimResult,
 ) -> str:
-    """Write both files of a statement into the folder of the claim.
+    """Write both files of a statement into the folder of the claim; returns the number of the answers, 64 hex digits.
 
     Args:
         lot, releases: that were asked about.
-        question: that was registered.
-        value: of the later number that decided the nonce; empty: there is none.
+        question: that was registered; value: of the later number that decided the nonce; empty: there is none.
         order: (M,) numbers of the units over all releases, in the order of asking.
         answers: (M, 3); NaN: there is none.
         result: of `judge_claim`.
-
-    Returns:
-        The number of the answers: 64 hex digits.
     """
     folder = f"{lot.claims}/{question.commitment[:12]}"
     headers = [release.header for release in releases]
@@ -100,13 +96,9 @@ def write_statement(
         units = order[mine] - starts[number]
         contents = list(contents_of(release.units.take(pa.array(units))))
         opened = sorted(units.tolist())
-        entry = {
-            "beacon": release.drawing["beacon"],
-            "salt": release.secret["salt"],
-            "albums": list(release.strata),
-            "proof": [node.hex() for node in proof_of(release.leaves(), opened)] if opened else [],
-        }
-        parts.append(entry)
+        proof = [node.hex() for node in proof_of(release.leaves(), opened)] if opened else []
+        told = {"beacon": release.drawing["beacon"], "salt": release.secret["salt"], "albums": list(release.strata)}
+        parts.append(told | {"proof": proof})
         columns: dict[str, Any] = {
             "release": np.full(len(units), number),
             "unit": units,
@@ -120,7 +112,7 @@ def write_statement(
     rows = {"name": OPENED, "sha256": file_digest(f"{folder}/{OPENED}"), "rows": len(order)}
     link = {"previous": question.commitment, "value": value, "opened": rows}
     stamps = storage.list_files(f"{lot.path}/{STAMPS}")
-    told = {
+    content = {
         "kind": KIND,
         "grade": grade_of(headers, question),
         "result": result.as_json(),
@@ -130,7 +122,7 @@ def write_statement(
         "answers": link,
         "stamps": [base64.b64encode(storage.read_bytes(path)).decode() for path in stamps],
     }
-    storage.write_json(f"{folder}/{STATEMENT}", told)
+    storage.write_json(f"{folder}/{STATEMENT}", content)
     return entry_digest(link)
 
 

@@ -308,12 +308,11 @@ def classifier_part(run: FinishedRun, name: str, epoch: int) -> Classifier | Non
         return None
     train, test = map(run.overlap_of, run.threat.classifier_roles(name))
     again = {"train_accuracy": train, "test_accuracy": test, "overfitting": max(train, test)}
-    return Classifier(
-        **{
-            part: pool([Estimate.from_json(of_seed[part]) for of_seed in found], overlap=overlap)
-            for part, overlap in again.items()
-        }
-    )
+    pooled = {
+        part: pool([Estimate.from_json(of_seed[part]) for of_seed in found], overlap=overlap)
+        for part, overlap in again.items()
+    }
+    return Classifier(**pooled)
 
 
 def defended(run: FinishedRun) -> Iterator[DefendedEncoder]:

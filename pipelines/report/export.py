@@ -20,19 +20,12 @@ from pipelines.run.folder import RunFolder
 
 
 def export(place: str, folder: str) -> list[str]:
-    """Write attacks.csv, scores.csv, candidates.csv and figures/ to a folder.
+    """Write attacks.csv, scores.csv, candidates.csv and figures/ of a run, which has its report, to a folder or URI.
 
-    Args:
-        place: folder of the run, which has its report.
-        folder: a path or URI.
-
-    Returns:
-        The paths that were written. Of an attack with more than a million scores about as many are drawn by their ids.
-
-    Raises:
-        UserError: the report is not there.
+    Returns the paths that were written. Of an attack with more than a million scores about as many are drawn by their
+    ids. Raises UserError: the report is not there.
     """
-    run, report, written = FinishedRun.at(load(f"{place}/config.yaml"), RunFolder(place)), read_report(place), []
+    run, report = FinishedRun.at(load(f"{place}/config.yaml"), RunFolder(place)), read_report(place)
     files = {f"{name}.csv": _csv(table) for name, table in _tables(run)}
     for name, drawing in draw_figures(report, figure_data(run)).items():
         files[f"figures/{name}{drawing.suffix}"] = drawing.image
@@ -42,8 +35,7 @@ def export(place: str, folder: str) -> list[str]:
             files[f"figures/{name}.csv"] = _csv(pa.table({column: list(values) for column, values in columns}))
     for name, data in files.items():
         storage.write_atomic(f"{folder}/{name}", data)
-        written.append(f"{folder}/{name}")
-    return written
+    return [f"{folder}/{name}" for name in files]
 
 
 def _tables(run: FinishedRun) -> Iterator[tuple[str, pa.Table]]:

@@ -20,16 +20,14 @@ from mi_core.report.words.numbers import estimate, percent
 from mi_core.report.words.sentences import say
 from mi_core.validity.sets.forgetting import KEPT, TOLERANCE, Forgetting, forgetting
 from mi_core.validity.sets.kept import Scored
-from pipelines.attack.results import Task, result_of, settings_of, tasks
+from pipelines.attack.results import Task, result_of, settings_of
 from pipelines.config.sections.attacks import AttackConfig
-from pipelines.data.draw.parts import audited_overlap
-from pipelines.data.plans import plan_of
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.files.damage import reading
 from pipelines.plan.load import load
-from pipelines.plan.rules import ThreatModel
 from pipelines.report.bindings import CONFIG, REPORT, run_folder
+from pipelines.report.finished import FinishedRun
 from pipelines.report.verdict import paired_scores
 
 _TITLES = {
@@ -102,16 +100,14 @@ def _judge(first: _Side, second: _Side, third: _Side | None, tolerance: float, k
         for name, mine in first.others.items()
         if name in second.others and name in unseen.others and (third or second.others[name][0].judge.references)
     }
-    config = first.threat.config
-    overlap = audited_overlap(config.data, config.seeds, first.tasks[0].folder, first.threat.audited_roles)
-    judged = forgetting(found, others, name=first.name, overlap=overlap, tolerance=tolerance, kept=kept)
+    judged = forgetting(found, others, name=first.name, overlap=first.finished.overlap, tolerance=tolerance, kept=kept)
     judge, member = first.tasks[0].judge, found[0].member
     never = third.encoder if third else " and ".join(second.tasks[0].judge.references)
     return {
         "found": judged.as_json(),
         "attack": judge.attack.attack,
         "output": judge.output,
-        "seeds": list(config.seeds),
+        "seeds": list(first.finished.config.seeds),
         "images": int(member.sum()),
         "controls": int((~member).sum()),
         "before": first.identity,
@@ -155,16 +151,13 @@ def table(report: Mapping[str, Any]) -> RenderableType:
 
 @dataclass(frozen=True)
 class _Side:
-    """One audit: its run, and the results on one of its encoders, one for each seed.
-
-    Args:
-        tasks: of the primary attack.
-        others: of every other attack and output that applies, by name.
+    """One audit: its run, and the results on one of its encoders, one for each seed: of the primary attack, and by name
+    of every other attack and output that applies.
     """
 
     run: str
     encoder: str
-    threat: ThreatModel
+    finished: FinishedRun
     report: dict[str, Any]
     tasks: tuple[Task, ...]
     others: dict[str, tuple[Task, ...]]
@@ -185,16 +178,15 @@ class _Side:
         if fault := fault_of(report) if report else "is missing":
             raise UserError(f"{run}/{REPORT} {fault}; write it with encoder-audit report {run}")
         config = load(f"{folder.path}/{CONFIG}")
-        threat = ThreatModel(config)
-        primary = threat.primary
+        finished = FinishedRun.at(config, folder)
+        threat, primary = finished.threat, finished.threat.primary
         encoder = encoder or primary.target
         same = primary.model_copy(update={"target": encoder})
         if same not in config.attacks:
             known = [one.target for one in config.attacks if one == primary.model_copy(update={"target": one.target})]
             raise UserError(f"{run} has no {primary.attack} on {encoder!r}; it has it on {', '.join(known)}")
         last = threat.attacked_epochs(encoder)[-1]
-        every = [task for seed in config.seeds for task in tasks(plan_of(config, folder.seed(seed)))]
-        here = [task for task in every if task.judge.attack.target == encoder and task.judge.epoch == last]
+        here = [task for task in finished.tasks() if task.judge.attack.target == encoder and task.judge.epoch == last]
         by_name = grouped(here, lambda task: _name(task, config.attacks))
         primary_is = config.attacks.index(same), threat.primary_output
         chosen = next(mine for mine in by_name.values() if (mine[0].judge.position, mine[0].judge.output) == primary_is)
@@ -206,12 +198,12 @@ class _Side:
             for name, mine in by_name.items()
             if mine is not chosen and all(result_of(task).not_applicable is None for task in mine)
         }
-        return cls(run, encoder, threat, report, tuple(chosen), others)
+        return cls(run, encoder, finished, report, tuple(chosen), others)
 
     @property
     def name(self) -> str:
         """Of the primary attack, as others are named."""
-        return _name(self.tasks[0], self.threat.config.attacks)
+        return _name(self.tasks[0], self.finished.config.attacks)
 
     @property
     def encoder_entry(self) -> Any:
@@ -227,11 +219,11 @@ class _Side:
     def conditions(self) -> dict[str, Any]:
         """The conditions that scores depend on besides the encoder, by the words for them."""
         return {
-            "seeds": self.threat.config.seeds,
+            "seeds": self.finished.config.seeds,
             "attack": self.tasks[0].judge.attack.model_copy(update={"target": "", "reference": ""}),
-            "queries": self.threat.config.queries,
-            "output": self.threat.primary_output,
-            "images": [self.report["data"]["roles"][role] for role in self.threat.audited_roles],
+            "queries": self.finished.config.queries,
+            "output": self.finished.threat.primary_output,
+            "images": [self.report["data"]["roles"][role] for role in self.finished.audited],
         }
 
 
@@ -245,15 +237,15 @@ def _name(task: Task, attacks: Sequence[AttackConfig]) -> str:
 
 def _check_unseen(third: _Side) -> None:
     """Refuse an encoder as one that never saw the images where its run trained it on them."""
-    roles = third.threat.roles
+    threat, roles = third.finished.threat, third.finished.threat.roles
 
     def with_above(role: str) -> set[str]:
         return {role} | (with_above(roles[role].source_name) if roles[role].source_name in roles else set())
 
-    trained = third.threat.members_of(third.encoder)
+    trained = threat.members_of(third.encoder)
     seen = [
         role
-        for role in third.threat.audited_roles
+        for role in third.finished.audited
         if any(role in with_above(one) or one in with_above(role) for one in trained)
     ]
     if seen:

@@ -7,7 +7,7 @@ groups would pass every gate. Nor is no evidence from an audit that could not ha
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 from xml.etree import ElementTree
@@ -74,14 +74,10 @@ class Gate:
     def from_options(
         cls, fail_on: str | None, max_auc: float | None, worse_than: str | None, least_auc: float | None = None
     ) -> Gate:
-        """The gate that options of a command describe, with the report of the baseline.
+        """The gate that options of a command describe, with the report of the baseline; verdicts stand between commas.
 
-        Args:
-            fail_on: verdicts between commas; None: `DEFAULT`.
-            max_auc, worse_than: as the fields; so is least_auc, None: `LEAST_AUC`.
-
-        Raises:
-            UserError: an option is wrong, or the baseline has no report.
+        None stands for `DEFAULT`, `LEAST_AUC`, or nothing. Raises UserError: an option is wrong, or the baseline has no
+        report.
         """
         named = tuple(name.strip() for name in (DEFAULT if fail_on is None else fail_on).split(","))
         for name in named:
@@ -96,27 +92,19 @@ class Gate:
         return cls(named, max_auc, least_auc or LEAST_AUC, worse_than, baseline)
 
     def judge(self, run: str) -> list[Condition]:
-        """Judge each condition by the report of a run.
+        """Judge each condition by the report of a run: its folder, or its report.json.
 
-        Args:
-            run: its folder, or its report.json.
-
-        Raises:
-            UserError: it has no report that this version reads, or it is the baseline.
+        Raises UserError: it has no report that this version reads, or it is the baseline.
         """
         if self.worse_than is not None:
             check_two(self.worse_than, run)
         report = read_report(run)
-        return [Condition(name, outcome, plain(reason, _LONGEST)) for name, outcome, reason in self._judged(report)]
-
-    def _judged(self, report: Report) -> Iterator[Condition]:
-        yield Condition(f"the verdict is not {' or '.join(self.fail_on)}", *self._verdict(report))
+        judged = {f"the verdict is not {' or '.join(self.fail_on)}": self._verdict(report)}
         if self.max_auc is not None:
-            name = f"all attacks stay under AUC {wanted(self.max_auc)}"
-            yield Condition(name, *_below(report, self.max_auc))
+            judged[f"all attacks stay under AUC {wanted(self.max_auc)}"] = _below(report, self.max_auc)
         if self.baseline is not None:
-            name = f"the leak is not larger than that of {plain(self.worse_than)}"
-            yield Condition(name, *_not_larger(report, self.baseline))
+            judged[f"the leak is not larger than that of {plain(self.worse_than)}"] = _not_larger(report, self.baseline)
+        return [Condition(name, outcome, plain(reason, _LONGEST)) for name, (outcome, reason) in judged.items()]
 
     def _verdict(self, report: Report) -> tuple[str, str]:
         verdict, judged = report.judged.verdict, report.validity
@@ -196,12 +184,9 @@ def junit(conditions: Sequence[Condition], run: str) -> bytes:
     row = primary_row(pooled_rows(report))
     about = {"name": report.name, "verdict": report.judged.verdict, "report": storage.absolute(path_of_report(run))}
     about |= {} if row is None else {"auc": f"{row.auc.value:.4f} [{row.auc.low:.4f}, {row.auc.high:.4f}]"}
-    counts = {
-        "tests": len(conditions),
-        **{f"{kind}s": sum(each.outcome == outcome for each in conditions) for outcome, kind in _ELEMENTS.items()},
-        "skipped": 0,
-    }
-    told = {name: str(number) for name, number in counts.items()} | {"time": "0"}
+    counts = {f"{kind}s": sum(each.outcome == outcome for each in conditions) for outcome, kind in _ELEMENTS.items()}
+    counts = {"tests": len(conditions), **counts, "skipped": 0, "time": 0}
+    told = {name: str(number) for name, number in counts.items()}
     root = ElementTree.Element("testsuites", {"name": "encoder-audit gate", **told})
     suite = ElementTree.SubElement(root, "testsuite", {"name": plain(report.name), **told})
     properties = ElementTree.SubElement(suite, "properties")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
@@ -33,12 +32,7 @@ _WRONG = (AttributeError, LookupError, OSError, RecursionError, TypeError, Value
 
 @dataclass(frozen=True)
 class Index:
-    """The outcome of `write`.
-
-    Args:
-        page: where it stands.
-        entries: runs with a report; unread: all others that were seen.
-    """
+    """The outcome of `write`: where the page stands, runs with a report, and all others that were seen."""
 
     page: str
     entries: tuple[Entry, ...]
@@ -46,15 +40,11 @@ class Index:
 
 
 def write(folder: str, out: str | None = None) -> Index:
-    """Write one static page over all runs below a folder.
+    """Write one static page over all runs below a folder, which may be a run itself; without ``out`` to index.html
+    there.
 
-    Args:
-        folder: a path or URI; it may be a run itself.
-        out: the page; None: index.html in the folder.
-
-    Raises:
-        UserError: the folder is not there, cannot be listed or holds no run; or index.html there is not a page of
-            this command.
+    Raises UserError: the folder is not there, cannot be listed or holds no run; or index.html there is not a page of
+    this command.
     """
     root = storage.target(folder)
     page = f"{root}/{PAGE}" if out is None else storage.target(out)
@@ -64,18 +54,15 @@ def write(folder: str, out: str | None = None) -> Index:
                 raise UserError(f"{page} is there and no page of encoder-audit index; name another one with --out")
     elif out is not None and not storage.is_uri(page) and storage.is_folder(page):
         raise UserError(f"--out {out} is a folder; give the name of a page, such as {out.rstrip('/')}/{PAGE}")
-    found = seen_below(folder, page)
-    entries = tuple(one for one in found if isinstance(one, Entry))
-    unread = tuple(one for one in found if isinstance(one, Unread))
+    entries, unread = seen_below(folder, page)
     storage.write_atomic(page, render_index(entries, unread, folder, datetime.now(UTC)).encode())
     return Index(page, entries, unread)
 
 
-def seen_below(folder: str, page: str) -> Sequence[Entry | Unread]:
-    """All runs below a folder, with links from a page.
+def seen_below(folder: str, page: str) -> tuple[tuple[Entry, ...], tuple[Unread, ...]]:
+    """All runs below a folder, with links from a page: those with a report, and the others.
 
-    Raises:
-        UserError: the folder is not there, cannot be listed or holds no run.
+    Raises UserError: the folder is not there, cannot be listed or holds no run.
     """
     root = storage.target(folder)
     if not storage.is_folder(root):
@@ -86,7 +73,9 @@ def seen_below(folder: str, page: str) -> Sequence[Entry | Unread]:
     if seen[0].path == root and seen[0].fault:
         raise UserError(f"{folder}: {seen[0].fault}")
     paths, folders = [one.path for one in seen], {one.path: one for one in seen}
-    return storage.at_once(partial(_read, root=root, page=page, folders=folders), paths)
+    found = storage.at_once(partial(_read, root=root, page=page, folders=folders), paths)
+    unread = tuple(one for one in found if isinstance(one, Unread))
+    return tuple(one for one in found if isinstance(one, Entry)), unread
 
 
 def _is_run(folder: Folder) -> bool:

@@ -26,13 +26,7 @@ _KNOWLEDGE = ("distribution", "architecture", "algorithm")
 
 
 def sweeps(points: Sequence[Point], folder: RunFolder, own: Report) -> tuple[Sweep, ...]:
-    """The ``sweeps`` part of report.json, from the reports of the points; a point without changes is the run itself.
-
-    Args:
-        points: of all sweeps.
-        folder: of the run.
-        own: its report.
-    """
+    """The ``sweeps`` part of report.json, from the reports of the points; a point without changes is the run itself."""
 
     def measured(point: Point) -> SweepPoint:
         is_own = point.folder == folder

@@ -20,7 +20,7 @@ from urllib.parse import parse_qs, quote, urlsplit
 
 from rich.console import Console
 
-from mi_core.report.page.index import Entry, Unread, render_index
+from mi_core.report.page.index import render_index
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.report import compare
@@ -40,19 +40,17 @@ class Shown:
     def of(cls, folder: str) -> Shown:
         """As the folder is now. Raises UserError: as `pipelines.report.index.write`."""
         root = Path(storage.target(folder))
-        found = seen_below(folder, f"{root}/index.html")
+        found, unread = seen_below(folder, f"{root}/index.html")
         inside = {one.folder: root / one.folder for one in found if _is_within(root / one.folder, root)}
         entries = [
             replace(one, link=f"/{quote(one.folder)}/{PAGE_OF_RUN}" if one.link else "")
             for one in found
-            if isinstance(one, Entry) and one.folder in inside
+            if one.folder in inside
         ]
+        outside = [one for one in found if one.folder not in inside]
         unread = [
-            one
-            if isinstance(one, Unread)
-            else Unread(one.folder, "a file of it is not there, or leads out of the folder")
-            for one in found
-            if one.folder not in inside
+            *unread,
+            *(Unread(one.folder, "a file of it is missing or leads out of the folder") for one in outside),
         ]
         page = render_index(entries, unread, folder, datetime.now(UTC), served=True)
         return cls(page, {one.folder: inside[one.folder] for one in entries if one.link})
@@ -65,14 +63,9 @@ def _is_within(place: Path, root: Path) -> bool:
 
 
 def serve(folder: str, *, port: int = 0) -> ThreadingHTTPServer:
-    """A server that is ready: call ``serve_forever``.
+    """A server of a folder of runs on this disk, which is ready: call ``serve_forever``. Port 0: one that is free.
 
-    Args:
-        folder: with runs in it, on this disk.
-        port: 0: one that is free.
-
-    Raises:
-        UserError: the folder is not there, or on an object store.
+    Raises UserError: the folder is not there, or on an object store.
     """
     if storage.is_uri(folder):
         raise UserError(f"--serve shows a folder of this disk, not {folder}; without it a page is written there")
@@ -89,9 +82,9 @@ def serve(folder: str, *, port: int = 0) -> ThreadingHTTPServer:
             here = f"127.0.0.1:{self.server.server_port}"  # type: ignore[attr-defined]
             origin = self.headers.get("Origin")
             if self.headers.get("Host") not in (here, here.replace("127.0.0.1", "localhost")):
-                return self.refuse(HTTPStatus.FORBIDDEN, "another host")
+                return self.send_error(HTTPStatus.FORBIDDEN, "another host")
             if origin is not None and origin != f"http://{self.headers['Host']}":
-                return self.refuse(HTTPStatus.FORBIDDEN, "another origin")
+                return self.send_error(HTTPStatus.FORBIDDEN, "another origin")
             asked = urlsplit(self.path)
             shown = Shown.of(folder)
             reports = {f"/{quote(name)}/{PAGE_OF_RUN}": place / PAGE_OF_RUN for name, place in shown.runs.items()}
@@ -101,16 +94,16 @@ def serve(folder: str, *, port: int = 0) -> ThreadingHTTPServer:
                 return self.compare(parse_qs(asked.query).get("run", []), shown)
             if asked.path in reports:
                 return self.answer(reports[asked.path].read_text("utf-8"))
-            return self.refuse(HTTPStatus.NOT_FOUND, "no such page")
+            return self.send_error(HTTPStatus.NOT_FOUND, "no such page")
 
         def compare(self, names: list[str], shown: Shown) -> None:
             """Two runs side by side, as the command prints them."""
             if len(names) != 2 or not all(name in shown.runs for name in names):
-                return self.refuse(HTTPStatus.BAD_REQUEST, "tick two runs that have a report")
+                return self.send_error(HTTPStatus.BAD_REQUEST, "tick two runs that have a report")
             try:
                 found = compare.compare(*(str(shown.runs[name]) for name in names))
             except UserError:
-                return self.refuse(HTTPStatus.BAD_REQUEST, "tick two different runs")
+                return self.send_error(HTTPStatus.BAD_REQUEST, "tick two different runs")
             console = Console(record=True, width=120, file=io.StringIO())
             console.print(compare.table(found))
             return self.answer(console.export_html(inline_styles=True))
@@ -129,10 +122,6 @@ def serve(folder: str, *, port: int = 0) -> ThreadingHTTPServer:
                 self.send_header(name, value)
             self.end_headers()
             self.wfile.write(content)
-
-        def refuse(self, code: HTTPStatus, why: str) -> None:
-            """Refuse a request, in one line."""
-            self.send_error(code, why)
 
         def log_message(self, format: str, *arguments: object) -> None:
             """Requests are not printed."""

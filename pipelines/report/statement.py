@@ -57,14 +57,9 @@ class Check:
 
 
 def write(run: str, out: str | None = None) -> str:
-    """Write the statement of a finished run; returns where it stands.
+    """Write the statement of a finished run, to statement.json in its folder or elsewhere; returns where it stands.
 
-    Args:
-        run: its folder.
-        out: the statement; None: statement.json in the folder.
-
-    Raises:
-        UserError: as `state`, or the name for output is a folder.
+    Raises UserError: as `state`, or the name for output is a folder.
     """
     place = f"{storage.absolute(run)}/{STATEMENT}" if out is None else storage.target(out)
     if not storage.is_uri(place) and storage.is_folder(place):
@@ -76,9 +71,8 @@ def write(run: str, out: str | None = None) -> str:
 def state(run: str) -> Part:
     """The statement of a finished run: the same for the same run.
 
-    Raises:
-        UserError: there is no run or no report; the report is of another config, or has no primary attack; or the
-            folder does not hold what the report is of.
+    Raises UserError: there is no run or no report; the report is of another config, or has no primary attack; or the
+    folder does not hold what the report is of.
     """
     folder = run_folder(run)
     with reading(run):
@@ -91,14 +85,9 @@ def state(run: str) -> Part:
 
 
 def verify(file: str, run: str) -> list[Check]:
-    """Check a statement against a run, offline: every digest anew, and the verdict by the rule.
+    """Check a statement, or an envelope around it, against the folder of a run, offline: every digest, and the verdict.
 
-    Args:
-        file: the statement, or an envelope around it.
-        run: folder of the run.
-
-    Raises:
-        UserError: the file is no statement, or the folder holds no run or another one.
+    Raises UserError: the file is no statement, or the folder holds no run or another one.
     """
     try:
         stated, signatures = layout.read_statement(layout.parsed(storage.read_bytes(file)))
@@ -353,14 +342,9 @@ def _uncovered(predicate: Part, folder: RunFolder) -> Check:
 
 
 def _signed(signatures: int | None) -> Check:
-    if signatures is None:
-        text = "none is in this file: what holds shows that nothing was changed since, not who stated it"
-    else:
-        text = (
-            f"{signatures} in the envelope, not checked here; the tool that made them checks who stated it, "
-            "and what holds shows that nothing was changed since"
-        )
-    return Check("signature", NOTE, text)
+    shown = "what holds shows that nothing was changed since"
+    text = f"{signatures} in the envelope, not checked here; the tool that made them checks who stated it, and {shown}"
+    return Check("signature", NOTE, f"none is in this file: {shown}, not who stated it" if signatures is None else text)
 
 
 def _is_other(predicate: Part, folder: RunFolder) -> bool:

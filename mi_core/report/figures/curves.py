@@ -15,7 +15,7 @@ from mi_core.records import Estimate, FloatArray
 from mi_core.report.contents import final_inferences, final_rows, is_numeric, places_of, pooled_rows, primary_row
 from mi_core.report.figures import drawing
 from mi_core.report.figures.drawing import Drawing, EmbeddingMap, blank, label_axes, level
-from mi_core.report.model.attacks import InferenceRow, PooledRow, Sweep, SweepPoint
+from mi_core.report.model.attacks import AttackQueries, InferenceRow, PooledRow, Sweep, SweepPoint
 from mi_core.report.model.report import Report
 from mi_core.report.pooling import grouped, series_names, series_of
 from mi_core.report.words.numbers import count, rate
@@ -28,14 +28,9 @@ _Row = TypeVar("_Row", PooledRow, InferenceRow)
 
 
 def comparison_figures(report: Report) -> dict[str, Drawing]:
-    """Where an attack was tried on several targets: attack against target, and attack against utility.
+    """Where an attack was tried on several targets: ``compare-targets``, attack against target.
 
-    Args:
-        report: the content of report.json.
-
-    Returns:
-        ``compare-targets`` and, where targets have a utility or are classifiers, ``compare-utility`` and
-        ``compare-overfitting``; nothing for one target.
+    Where these have a utility or are classifiers, attack against that: ``compare-utility`` and ``compare-overfitting``.
     """
     rows = final_rows(pooled_rows(report))
     lead = primary_row(rows) or (rows[0] if rows else None)
@@ -51,12 +46,10 @@ def comparison_figures(report: Report) -> dict[str, Drawing]:
         values = {name: probes[first].value for name, probes in utility.items()}
         x = f"downstream accuracy, {say('probe', first)}"
         drawings["compare-utility"] = _against(rows, values, x, "What a better encoder gives away", "utility")
-    trained = {name: encoder.classifier for name, encoder in encoders.items() if encoder.classifier is not None}
-    if len(trained) > 1:
-        values = {name: classifier.overfitting.value for name, classifier in trained.items()}
-        x = "overfitting level: training minus test accuracy"
-        title = "What an overfitted classifier gives away"
-        drawings["compare-overfitting"] = _against(rows, values, x, title, "the overfitting level")
+    overfitted = {name: one.classifier.overfitting.value for name, one in encoders.items() if one.classifier}
+    if len(overfitted) > 1:
+        x, title = "overfitting level: training minus test accuracy", "What an overfitted classifier gives away"
+        drawings["compare-overfitting"] = _against(rows, overfitted, x, title, "the overfitting level")
     return drawings
 
 
@@ -104,11 +97,7 @@ def sweep_figures(report: Report) -> dict[str, Drawing]:
     """One figure per sweep, with utility where that changes too; and one against queries where those differ: those
     asked for an audited image, else those spent to fit.
 
-    Args:
-        report: the content of report.json.
-
-    Returns:
-        ``sweep-<name>`` and ``queries-<name>``; a sweep in which nothing changed has none.
+    They are ``sweep-<name>`` and ``queries-<name>``; a sweep in which nothing changed has none.
     """
     drawings: dict[str, Drawing] = {}
     lead = primary_row(pooled_rows(report))
@@ -117,9 +106,9 @@ def sweep_figures(report: Report) -> dict[str, Drawing]:
         if not series:
             continue
         drawings[drawing.file_name(f"sweep-{sweep.name}")] = _sweep(sweep, series, lead)
-        for spent, x in ((_per_image, "queries per audited image, mean"), (_to_fit, "queries spent to fit the attack")):
-            if any(len({spent(row) for _, row in points}) > 1 for points in series.values()):
-                drawn = _against_queries(sweep.name.replace("attacks.*.", ""), series, spent, x, sides_of(report))
+        for x in _SPENT:
+            if any(len({_spent(row, x) for _, row in points}) > 1 for points in series.values()):
+                drawn = _against_queries(sweep.name.replace("attacks.*.", ""), series, x, sides_of(report))
                 drawings[drawing.file_name(f"queries-{sweep.name}")] = drawn
                 break
     return drawings
@@ -190,19 +179,18 @@ def _utility_series(
     return {name: rows for name, rows in series.items() if len({entry.value for _, entry in rows}) > 1}
 
 
-def _to_fit(row: PooledRow) -> float | None:
-    """Queries spent to fit an attack, per seed."""
-    return None if row.queries is None else row.queries.attack_training / len(row.seeds)
+_TO_FIT = "queries spent to fit the attack"
+_SPENT: Mapping[str, Callable[[PooledRow, AttackQueries], float]] = {
+    "queries per audited image, mean": lambda row, asked: asked.evaluation / (row.n_member + row.n_nonmember),
+    _TO_FIT: lambda row, asked: asked.attack_training / len(row.seeds),
+}
 
 
-def _per_image(row: PooledRow) -> float | None:
-    """Queries spent on an audited image, on average."""
-    return None if row.queries is None else row.queries.evaluation / (row.n_member + row.n_nonmember)
+def _spent(row: PooledRow, what: str) -> float | None:
+    return None if row.queries is None else _SPENT[what](row, row.queries)
 
 
-def _against_queries(
-    sweep: str, series: _Series, spent: Callable[[PooledRow], float | None], x: str, sides: Sides
-) -> Drawing:
+def _against_queries(sweep: str, series: _Series, x: str, sides: Sides) -> Drawing:
     """Accuracy, AUC and the true-positive rate at 1 % FPR, where all have them, against what was spent."""
     everything = [row for points in series.values() for _, row in points]
     measure, measured = measured_by(everything)
@@ -215,14 +203,14 @@ def _against_queries(
     figure, panels = blank(height=2.0 + 1.7 * len(shown), rows=len(shown))
     placed, told = {}, []
     for name, rows in series.items():
-        mine = [(queries, row) for _, row in rows if (queries := spent(row)) is not None]
+        mine = [(queries, row) for _, row in rows if (queries := _spent(row, x)) is not None]
         placed[name] = sorted(mine, key=itemgetter(0))
         ends = (placed[name][0], placed[name][-1])
         told.append(
             f"{name} from " + " to ".join(f"{rate(getattr(row, measure).value)} at {q:,.4g}" for q, row in ends)
         )
     drawing.bands(panels, placed, shown, x, guessed=guessed)
-    if spent is _to_fit:
+    if x == _TO_FIT:
         drawing.log_scale(panels[-1].xaxis)
     alt = f"Attack {measured} against {x}, fewest to most: {'; '.join(told)}."
     return Drawing(figure, f"What queries buy: sweep of {sweep}", alt)
@@ -239,14 +227,9 @@ def plane(embeddings: FloatArray, seed: int) -> FloatArray:
 
 
 def attribute_figures(report: Report, maps: Sequence[EmbeddingMap]) -> dict[str, Drawing]:
-    """The figures of attribute inference.
+    """The figures of attribute inference, with maps of embeddings in the plane.
 
-    Args:
-        report: the content of report.json.
-        maps: embeddings in the plane.
-
-    Returns:
-        ``attributes-accuracy``, ``attributes-sweep-<name>`` and ``attributes-map-<target>-<output>-<attribute>``.
+    They are ``attributes-accuracy``, ``attributes-sweep-<name>`` and ``attributes-map-<target>-<output>-<attribute>``.
     """
     rows = final_inferences(report.attribute_inference)
     drawings = {"attributes-accuracy": _accuracies(rows)} if rows else {}

@@ -27,13 +27,9 @@ _MOST_LABELS = 12  # of one axis
 def defense_figures(report: Report) -> dict[str, Drawing]:
     """The figures of the defenses of every defended encoder.
 
-    Args:
-        report: the content of report.json.
-
-    Returns:
-        ``defenses-attacks-<target>`` (and ``-attributes-``) for a dozen defenses at most,
-        ``defenses-tradeoff-<target>`` where there is a utility, and ``defenses-epsilon-<target>`` where defenses
-        guarantee one; nothing without a defense.
+    They are ``defenses-attacks-<target>`` (and ``-attributes-``) for a dozen defenses at most,
+    ``defenses-tradeoff-<target>`` where there is a utility, and ``defenses-epsilon-<target>`` where defenses guarantee
+    one.
     """
     drawings: dict[str, Drawing] = {}
     for target, entries in grouped(report.defenses, attrgetter("target")).items():
@@ -45,11 +41,8 @@ def defense_figures(report: Report) -> dict[str, Drawing]:
         priced = [entry for entry in entries if entry.utility and entry.attacks]
         if priced:
             drawings[drawing.file_name(f"defenses-tradeoff-{target}")] = _tradeoff(target, priced)
-            by_defense = [
-                [entry for entry in mine if entry.numbers.get("epsilon", 0) > 0]
-                for mine in _by_defense(priced).values()
-            ]
-            sampled = [mine for mine in by_defense if len(mine) > 1]
+            promising = [entry for entry in priced if entry.numbers.get("epsilon", 0) > 0]
+            sampled = [mine for mine in _by_defense(promising).values() if len(mine) > 1]
             if sampled:
                 drawings[drawing.file_name(f"defenses-epsilon-{target}")] = _against_epsilon(target, sampled)
     return drawings
@@ -133,13 +126,11 @@ def _against_epsilon(target: str, sampled: Sequence[Sequence[DefenseRow]]) -> Dr
         panels[0].plot(places, losses, label=name, **style)
         rows = [strongest(entry, "defended") for entry in ordered]
         drawing.errors(panels[1], places, rows, **style)
-        pairs = zip(places, losses, rows, strict=True)
-        told.append(
-            f"{name} "
-            + ", ".join(
-                f"{plain(place)}: {percent(round(loss, 3))} and {rate(row.value)}" for place, loss, row in pairs
-            )
-        )
+        shown = [
+            f"{plain(place)}: {percent(round(loss, 3))} and {rate(row.value)}"
+            for place, loss, row in zip(places, losses, rows, strict=True)
+        ]
+        told.append(f"{name} {', '.join(shown)}")
     level(panels[0], 0.0, "")
     level(panels[1], 0.5, "")
     drawing.log_scale(panels[1].xaxis)
@@ -152,14 +143,7 @@ def _against_epsilon(target: str, sampled: Sequence[Sequence[DefenseRow]]) -> Dr
 
 
 def tuning_figures(report: Report) -> dict[str, Drawing]:
-    """The figure of a search: every trial, the front, and the chosen one as measured anew.
-
-    Args:
-        report: the content of report.json.
-
-    Returns:
-        ``tuning``; nothing without a search.
-    """
+    """``tuning``, the figure of a search, if there is one: every trial, the front, and the chosen one measured anew."""
     search = report.tuning
     if search is None:
         return {}

@@ -27,7 +27,7 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from mi_core.checks import ShapeError, check_finite, check_shape
 from mi_core.records import BoolArray, Estimate, FloatArray
-from mi_core.report.words.numbers import plain, rate
+from mi_core.report.words.numbers import count, plain, rate
 
 DPI = 220
 WIDTH, HEIGHT = 3.9, 3.1  # inches; so wide that a phone shows letters of ten pixels
@@ -178,6 +178,14 @@ def band(panel: Any, points: Sequence[tuple[float, Any]], name: str, index: int)
     panel.plot(places, values, linewidth=1.6, marker="o", markersize=3.5, label=name, **look(index))
 
 
+def two_groups(panel: Any, edges: FloatArray, inside: tuple[str, FloatArray], outside: tuple[str, FloatArray]) -> None:
+    """Histograms of two groups by their names, in percent of each: the first as an area, the second as a line."""
+    looks = ({"color": MEMBER, "alpha": 0.55}, {"color": NONMEMBER, "histtype": "step", "linewidth": 1.6})
+    for (name, values), drawn in zip((inside, outside), looks, strict=True):
+        weights, label = np.full(len(values), 100 / len(values)), f"{name} (n {count(len(values))})"
+        panel.hist(values, bins=edges, weights=weights, label=label, **drawn)
+
+
 def level(panel: Any, height: float = 0.5, label: str = "guessing") -> None:
     """A dashed line across the panel: what guessing gives."""
     panel.axhline(height, color=GREY, linewidth=0.9, linestyle=DASHED, label=label or None)
@@ -201,17 +209,13 @@ def abreast(
 ) -> str:
     """Estimates of several series side by side at every tick, and the same in words.
 
-    Args:
-        panel: of a figure.
-        ticks: what stands below.
-        series: by name, the number of a tick and what is measured there.
-        labels: how the ticks' labels look.
+    A series has the number of a tick and what is measured there; ``labels``: how the ticks' labels look.
     """
     step = 0.8 / max(1, len(series))
     for index, (name, found) in enumerate(series.items()):
         places = [number + (index - (len(series) - 1) / 2) * step for number, _ in found]
-        style = {"color": COLOURS[index % len(COLOURS)], "marker": MARKERS[index % len(MARKERS)]}
-        errors(panel, places, [entry for _, entry in found], label=name, linestyle="", **style)
+        style = look(index, marker=True) | {"linestyle": ""}
+        errors(panel, places, [entry for _, entry in found], label=name, **style)
     panel.set_xticks(range(len(ticks)), ticks, **labels)
     return "; ".join(f"{name} {', '.join(rate(entry.value) for _, entry in found)}" for name, found in series.items())
 

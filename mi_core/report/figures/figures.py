@@ -24,23 +24,18 @@ from mi_core.report.figures.defense_figures import defense_figures, tuning_figur
 from mi_core.report.figures.drawing import AttackScores, Drawing, FigureData, ViewGrid, blank, label_axes, level
 from mi_core.report.model.attacks import PooledRow
 from mi_core.report.model.report import Report
-from mi_core.report.pooling import grouped, series_names, series_of
+from mi_core.report.pooling import grouped, of_all, series_names, series_of
 from mi_core.report.words.numbers import count, percent, plain, rate
 from mi_core.report.words.sentences import Sides, say, sides_of
 
 
 def draw_figures(report: Report, data: FigureData) -> dict[str, Drawing]:
-    """Draw every figure the report has data for.
+    """Draw every figure the report has data for: file names without suffix, and figures.
 
-    Args:
-        report: the content of report.json.
-        data: scores and losses that report.json does not hold.
-
-    Returns:
-        File name without suffix -> figure: ``roc-<output>`` and ``scores-<output>-<attack>`` (with ``-<target>`` where
-        the target is not called "target", and ``-<reference>`` where curves would be too many), ``statistic-...`` for
-        what an attack reads if that is not its score; ``loss``; from two checkpoints on ``early-stopping`` (with
-        ``-<target>`` for further ones); ``views``; those of `curves` and `defense_figures`.
+    They are ``roc-<output>`` and ``scores-<output>-<attack>`` (with ``-<target>`` where the target is not called
+    "target", and ``-<reference>`` where curves would be too many), ``statistic-...`` for what an attack reads if that
+    is not its score; ``loss``; from two checkpoints on ``early-stopping`` (with ``-<target>`` for further ones);
+    ``views``; those of `curves` and `defense_figures`.
     """
     drawings: dict[str, Drawing] = {}
     sides = sides_of(report)
@@ -125,19 +120,13 @@ def _roc(series: Mapping[str, Sequence[AttackScores]], colours: Mapping[str, str
 
 @dataclass
 class _Histogram:
-    """Numbers of both groups, and the attacks whose scores, or what they read, these are.
+    """Numbers of both groups, and the attacks whose scores, or what they read, these are."""
 
-    Args:
-        kind: ``scores``, or ``statistic`` where they are what an attack reads.
-        name: the first attack; same: the others, and whether they score or read the same numbers.
-        runs: of the first; values: the numbers (N,) of each run.
-    """
-
-    kind: str
-    name: str
-    runs: Sequence[AttackScores]
-    values: Sequence[FloatArray]
-    same: list[str] = field(default_factory=list)
+    kind: str  # ``scores``, or ``statistic`` where they are what an attack reads
+    name: str  # of the first attack
+    runs: Sequence[AttackScores]  # of the first attack
+    values: Sequence[FloatArray]  # the numbers (N,) of each run
+    same: list[str] = field(default_factory=list)  # the others, and whether they score or read the same numbers
 
     def in_order(self) -> list[FloatArray]:
         """The numbers of members, then of non-members, of each run, ascending."""
@@ -156,8 +145,7 @@ def _histograms(series: Mapping[str, Sequence[AttackScores]]) -> list[_Histogram
     """Pictures of some attacks, each once: many attacks read, or score by, the same numbers."""
     every = [_Histogram("scores", name, runs, [run.score for run in runs]) for name, runs in series.items()]
     for name, runs in series.items():
-        read = [run.statistic for run in runs if run.statistic is not None]
-        if len(read) == len(runs):
+        if read := of_all([run.statistic for run in runs]):
             every.append(_Histogram("statistic", name, runs, read))
     shown: list[_Histogram] = []
     for one in every:
@@ -177,24 +165,14 @@ def _histogram(shown: _Histogram, sides: Sides) -> Drawing:
     low, high = np.quantile(score, (0.001, 0.999))
     clipped = np.clip(score, low, high)  # the outermost bins collect the tails
     edges = np.histogram_bin_edges(clipped, bins=40)
-    for side, who, colour, drawn in (
-        (member, sides.inside, drawing.MEMBER, {"alpha": 0.55}),
-        (~member, sides.outside, drawing.NONMEMBER, {"histtype": "step", "linewidth": 1.6}),
-    ):
-        number = int(side.sum())
-        weights, label = np.full(number, 100 / number), f"{who} (n {count(number)})"
-        panel.hist(clipped[side], bins=edges, weights=weights, color=colour, label=label, **drawn)
+    drawing.two_groups(panel, edges, (sides.inside, clipped[member]), (sides.outside, clipped[~member]))
     known = () if statistic else tuple(run.threshold for run in runs if run.threshold is not None)
     thresholds = [threshold for threshold in known if threshold != ALL_CALLED]
     for index, threshold in enumerate(thresholds):
         named = {"label": "threshold of each seed" if len(runs) > 1 else "threshold"} if index == 0 else {}
         panel.axvline(threshold, color="#222222", linewidth=0.9, linestyle=drawing.DASHED, **named)
-    what = (
-        "what the attack reads"
-        if statistic
-        else f"score (higher = more likely {'a member' if sides.known else 'used'})"
-    )
-    label_axes(panel, what, "share of images (%)")
+    scored = f"score (higher = more likely {'a member' if sides.known else 'used'})"
+    label_axes(panel, "what the attack reads" if statistic else scored, "share of images (%)")
     titled = f"What {name} reads" if statistic else f"Scores of {name}"
     title = f"{titled} on the {runs[0].output} output of {runs[0].target}, {_seeds(runs)}"
     medians = (

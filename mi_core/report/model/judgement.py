@@ -183,7 +183,10 @@ class TopSample:
 
 @dataclass(frozen=True, kw_only=True)
 class SampleAnswers:
-    """Answers for single candidates in one seed; the most and the least suspicious ones, and where all stand."""
+    """Answers for single candidates in one seed; the most and the least suspicious ones, and where all stand.
+
+    ``grouped``: whether each group of controls counts once.
+    """
 
     seed: int
     fdr: float
