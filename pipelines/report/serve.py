@@ -20,7 +20,7 @@ from urllib.parse import parse_qs, quote, urlsplit
 
 from rich.console import Console
 
-from mi_core.report.page.index import render_index
+from mi_core.report.page.index import Unread, render_index
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.report import compare
@@ -47,12 +47,9 @@ class Shown:
             for one in found
             if one.folder in inside
         ]
-        outside = [one for one in found if one.folder not in inside]
-        unread = [
-            *unread,
-            *(Unread(one.folder, "a file of it is missing or leads out of the folder") for one in outside),
-        ]
-        page = render_index(entries, unread, folder, datetime.now(UTC), served=True)
+        why = "a file of it is missing or leads out of the folder"
+        outside = [Unread(one.folder, why) for one in found if one.folder not in inside]
+        page = render_index(entries, [*unread, *outside], folder, datetime.now(UTC), served=True)
         return cls(page, {one.folder: inside[one.folder] for one in entries if one.link})
 
 
