@@ -63,7 +63,9 @@ class Unit:
     def fault(self, blind: bytes, design: Design) -> str:
         """The fault of an opened leaf that could stand for several images; empty: it has none.
 
-        It was opened with the number ``blind``, and is of a release of this design.
+        Args:
+            blind: the number that it was opened with.
+            design: of its release.
         """
         whole = all(re.fullmatch("[0-9a-f]{64}", text) for text in (self.sha256, *self.captions))
         fits = len(self.captions) in (0, 2 * design.captions)

@@ -95,7 +95,12 @@ def spelled(beacon: str) -> str:
 
 
 def beacon_fault(named: str, value: str) -> str:
-    """Why a value, as somebody gives it, cannot be that of a beacon, named in words; empty: it can be."""
+    """Why a value cannot be that of a beacon; empty: it can be.
+
+    Args:
+        named: the beacon in words.
+        value: as somebody gives it.
+    """
     if "drand" in named.lower() and not re.fullmatch("[0-9a-f]{64}", value):
         return f"{value!r} is no number of drand: it is the field randomness of the round, 64 characters of 0-9 and a-f"
     return "" if spelled(value) not in ("", spelled(named)) else f"{value!r} is no value"
@@ -186,10 +191,13 @@ def joined_draws(
     """The coins of the releases of a lot together, their units and strata numbered on.
 
     Args:
-        designs: of each release; albums: the names of its strata; draws: how its coins fell.
+        designs: of each release.
+        albums: the names of its strata.
+        draws: how its coins fell.
         captions: whether the coins of captions count; not where an encoder reads no texts.
 
-    Raises ConfigError: a release has another number of albums than of names.
+    Raises:
+        ConfigError: a release has another number of albums than of names.
     """
     strata: list[npt.NDArray[np.int64]] = []
     names: list[str] = []

@@ -20,7 +20,11 @@ def leaf_digest(content: bytes) -> bytes:
 
 
 def root_of(leaves: Sequence[bytes]) -> bytes:
-    """The root over N digests of leaves, 32 bytes. Raises ConfigError: there is no leaf."""
+    """The root over N digests of leaves, 32 bytes.
+
+    Raises:
+        ConfigError: there is no leaf.
+    """
     level = list(leaves)
     if not level:
         raise ConfigError("a Merkle tree needs at least one leaf")
@@ -32,8 +36,12 @@ def root_of(leaves: Sequence[bytes]) -> bytes:
 def proof_of(leaves: Sequence[bytes], opened: Sequence[int]) -> list[bytes]:
     """The nodes that `root_from` needs beside the opened leaves: 32 bytes each, level by level, from left to right.
 
-    Of all N digests those of the numbers in ``opened`` are opened. Raises ConfigError: a number is out of range, or
-    they do not ascend.
+    Args:
+        leaves: all N digests.
+        opened: numbers of leaves, each once, ascending.
+
+    Raises:
+        ConfigError: a number is out of range, or they do not ascend.
     """
     _check(opened, len(leaves))
     level, known, nodes = list(leaves), list(opened), []

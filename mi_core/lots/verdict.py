@@ -233,11 +233,14 @@ def support_of(
     scores: FloatArray,
     caption_scores: FloatArray | None = None,
 ) -> npt.NDArray[np.float64]:
-    """How much each answer speaks for a use: (M,) at least 0, with the sum 1. Arguments as those of `judge_claim`.
+    """How much each answer speaks for a use: (M,) at least 0, with the sum 1.
 
     Whoever moves answers until a claim says ``used`` moves much of this sum, however few they are. So a checker who
     picks by it finds them, where one who picks at random misses a few well chosen ones. Half of it is even, for what
     else somebody may move.
+
+    Args:
+        drawn, units, scores, caption_scores: as in `judge_claim`.
     """
     images, held = np.asarray(scores, dtype=np.float64), drawn.held_back[units]
     found = np.zeros(len(units))

@@ -28,8 +28,12 @@ def headline(result: ClaimResult, grade: str) -> str:
 
 
 def grade_in_words(grade: str, alone: bool, given: Sequence[str]) -> str:
-    """The grade of a claim and its reasons: the owner drew a release alone, or chose the ``given`` parts of the
-    plan.
+    """The grade of a claim and its reasons.
+
+    Args:
+        grade: of the claim.
+        alone: whether the owner drew a release alone.
+        given: the parts of the plan that the owner chose.
     """
     reasons = ["the owner drew alone, and may have drawn many lots"] if alone else []
     reasons += [f"the owner chose {', '.join(CHOSEN.get(part, part) for part in given)}"] if given else []
@@ -48,7 +52,12 @@ def power_in_words(published: int, held_back: int) -> str:
 
 
 def lines(result: ClaimResult, lost: int) -> list[str]:
-    """The lines below the headline; ``lost``: images that are missing or altered."""
+    """The lines below the headline.
+
+    Args:
+        result: of the claim.
+        lost: images that are missing or altered.
+    """
     decisive = result.any_time_p_value if result.counted == UNTIL_DECIDED else result.p_value
     meaning = "So chance alone may explain the result."
     if result.verdict == USED:

@@ -49,9 +49,12 @@ _IDENTITY = attrgetter("attack", "target", "output", "reference", "settings")  #
 
 
 def attack_result(metrics: MembershipMetrics, *, asked: bool, **tried: Any) -> AttackResult:
-    """The result of an attack in one seed, from the metrics that it reached and the other fields.
+    """The result of an attack in one seed.
 
-    ``asked``: whether candidates are judged, of which nobody knows who is a member.
+    Args:
+        metrics: that it reached.
+        asked: whether candidates are judged, of which nobody knows who is a member.
+        tried: the other fields.
     """
     return AttackResult(**vars(metrics) | (dict.fromkeys(_RATED) if asked else {}), **tried)
 

@@ -36,9 +36,13 @@ _ALIKE: Mapping[type, tuple[str, ...]] = {  # what pairs of one attack or infere
 def compare_defenses(report: Report, defended: Iterable[DefendedEncoder]) -> tuple[DefenseRow, ...]:
     """The ``defenses`` part: for every defended encoder what it leaves of everything measured.
 
-    The report has encoders, attacks (``pooled``) and attribute inference. Each row has pairs of the plain encoder and
-    the defended one, at the last checkpoints. Utility loss is 1 - defended / clean (Additive Logistic Mechanism,
-    section 5).
+    Args:
+        report: with encoders, attacks (``pooled``) and attribute inference.
+        defended: the encoders defended, and what the defenses tell of themselves.
+
+    Returns:
+        each with pairs of the plain encoder and the defended one, at the last checkpoints. Utility loss is
+        1 - defended / clean (Additive Logistic Mechanism, section 5).
     """
     attacks, inferences = final_rows(pooled_rows(report)), final_inferences(report.attribute_inference)
     return tuple(

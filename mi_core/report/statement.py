@@ -58,7 +58,8 @@ def statement(
         config, report_file: the files config.yaml and report.json; the second with the digests of its parts.
         results: the scores, and the other files and folders that show what was found.
 
-    Raises ConfigError: no attack of the report is marked as primary.
+    Raises:
+        ConfigError: no attack of the report is marked as primary.
     """
     said = of_report(report)
     return {
@@ -81,7 +82,8 @@ def statement(
 def of_report(report: Report) -> Part:
     """The parts of the predicate that report.json tells: run, versions, primary attack and verdict.
 
-    Raises ConfigError: no attack is marked as primary.
+    Raises:
+        ConfigError: no attack is marked as primary.
     """
     rows = [row for row in final_rows(report.attacks) if row.primary]
     if not rows:
@@ -122,7 +124,9 @@ def verdict_by_rule(found: Mapping[str, Any]) -> tuple[str, str | None]:
 def subjects(encoders: Iterable[Mapping[str, Any]], primary: Mapping[str, Any]) -> list[Part]:
     """The audited encoders of all seeds as subjects: the files of the audited epoch, or what else identifies them.
 
-    ``encoders`` as `statement` takes them; ``primary`` is the part of the predicate.
+    Args:
+        encoders: as `statement` takes them.
+        primary: the part ``primary`` of the predicate.
     """
     epoch, found = str(primary["epoch"]), []
     for encoder in (one for one in encoders if one["name"] == primary["target"]):
@@ -141,7 +145,8 @@ def subjects(encoders: Iterable[Mapping[str, Any]], primary: Mapping[str, Any]) 
 def parsed(data: bytes) -> Any:
     """The content of a JSON file in which no name stands twice: readers would take one value or the other.
 
-    Raises ValueError: a name stands twice, a number is none, or the file is no JSON.
+    Raises:
+        ValueError: a name stands twice, a number is none, or the file is no JSON.
     """
 
     def once(pairs: list[tuple[str, Any]]) -> Part:
@@ -158,11 +163,15 @@ def parsed(data: bytes) -> Any:
 
 
 def read_statement(content: Any) -> tuple[Part, int | None]:
-    """The statement in the content of a JSON file, and how many signatures its envelope has; None: it stands in none.
+    """The statement in a JSON file, and how many signatures its envelope has; None: it stands in none.
 
     Envelopes are those of DSSE, by themselves or in a bundle of Sigstore. Signatures are not checked.
 
-    Raises ConfigError: it holds no statement of this package.
+    Args:
+        content: of the file, whatever that is.
+
+    Raises:
+        ConfigError: it holds no statement of this package.
     """
     envelope = content.get("dsseEnvelope", content) if isinstance(content, dict) else content
     signatures = None

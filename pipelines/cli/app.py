@@ -267,7 +267,11 @@ def _answered(flags: Flags) -> Flags:
 
 
 def _written(flags: Flags, path: str, replace: bool) -> str:
-    """Write the config; returns what to do next. Raises UserError: the file exists, or the answers make no config."""
+    """Write the config; returns what to do next.
+
+    Raises:
+        UserError: the file exists, or the answers do not make a config.
+    """
     from pipelines.plan.load import loaded_from
 
     if storage.exists(path) and not replace:

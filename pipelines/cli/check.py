@@ -106,10 +106,16 @@ def check_stage(force: str | None) -> None:
 def loaded_run(
     config_or_run: str | None, overrides: list[str] | None, out: str | None, flags: Flags | None = None
 ) -> tuple[RunConfig, str]:
-    """A config, and the run folder that it stands for, or that is given.
+    """A config, and the run folder that it stands for.
 
-    ``config_or_run`` is a file or name of a config, or a run folder; beside flags that name an encoder, a field to
-    change. Raises UserError: there is no config and no flag names an encoder, or what they say is impossible.
+    Args:
+        config_or_run: file or name of a config, or a run folder; beside flags that name an encoder, a field to change.
+        overrides: fields to change.
+        out: the run folder; None: that of the config.
+        flags: of an audit without a config.
+
+    Raises:
+        UserError: there is no config and no flag names an encoder, or what they say is impossible.
     """
     from pipelines.files import storage
 

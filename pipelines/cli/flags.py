@@ -110,7 +110,11 @@ PREFIX = "Example: "
 
 
 def example(arguments: str) -> str:
-    """The last line of a command's help; ``arguments`` have no square brackets, which rich reads as styles."""
+    """The last line of a command's help.
+
+    Args:
+        arguments: what follows ``encoder-audit``; without square brackets, which rich reads as styles.
+    """
     return f"{PREFIX}encoder-audit {arguments}"
 
 
@@ -201,7 +205,8 @@ class EncoderFlags:
     def claim_arguments(self) -> tuple[str, dict[str, Any]]:
         """The encoder, and the settings of `pipelines.lots.claim.claim`.
 
-        Raises UserError: both an encoder and an API are given, or neither, or options of the other one.
+        Raises:
+            UserError: both an encoder and an API are given, or neither, or options of the other one.
         """
         model = self.url or self.encoder
         if model is None or (self.encoder is not None and self.url is not None):
@@ -252,7 +257,11 @@ class Flags(EncoderFlags):
     ] = None
 
     def settings(self) -> dict[str, Any]:
-        """The settings of a config. Raises UserError: a flag is missing, or two contradict each other."""
+        """The settings of a config.
+
+        Raises:
+            UserError: a flag is missing, or two contradict each other.
+        """
         if self.encoder is not None and self.url is not None:
             raise UserError("--encoder and --encoder-url are both given; keep the one to audit")
         if not self.names_encoder:

@@ -140,7 +140,8 @@ def in_config(kind: str, name: str) -> str:
 def page(kind: str, name: str) -> str:
     """All that is told of one attack or defense, as Markdown: facts, docstrings and the lines of a config.
 
-    Raises ConfigError: there is none of this name.
+    Raises:
+        ConfigError: there is none of this name.
     """
     there = methods(kind)
     method = there[check_choice(kind, name, there)]

@@ -19,7 +19,8 @@ from pipelines.console import LOGGER
 def run(stage: str | None = None) -> NoReturn:
     """Run the command that the arguments name, and end the process with its code, after what asked for the end.
 
-    ``stage`` as `main`.
+    Args:
+        stage: as `main`.
     """
     code, LOGGER.propagate = 1, False  # a library that sets up the root logger would print every line again
     try:

@@ -46,7 +46,8 @@ def ask_again(file: str, place: str | None, model: Any, **settings: Any) -> Chec
         model: the encoder, as the reader of the statement has it.
         settings: as those of `pipelines.lots.claim.claim`.
 
-    Raises UserError: the lot is another one, or the encoder is asked in another way than the question says.
+    Raises:
+        UserError: the lot is another one, or the encoder is asked in another way than the question says.
     """
     stated = Stated.read(file)
     try:

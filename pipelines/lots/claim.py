@@ -55,9 +55,15 @@ class Claim(ClaimPage):
 
 
 def register_claim(place: str, model: Any, decided_by: str, **settings: Any) -> Question:
-    """Register a question about a lot that a later number will decide, and ask nothing yet.
+    """Register a question that a later number will decide, and ask nothing yet.
 
-    ``model`` and ``settings`` as `claim` takes them; ``decided_by``: which number, in words. Raises as `claim`.
+    Args:
+        place: folder of the lot.
+        model, settings: as `claim` takes them.
+        decided_by: which later number will decide the nonce, in words.
+
+    Raises:
+        UserError, ConfigError, ShapeError: as `claim`.
     """
     lot, releases = _written(place)
     with on_parts(f"{lot.path}/{VAULT}", None, "claim"), evaluating(model):
@@ -185,6 +191,7 @@ def ask(
         releases: with N units together.
         units: (M,) numbers over all releases.
         folder: of the answers, part by part; what is there is not asked again.
+        asking: how.
         each: runs the parts.
     """
     total = sum(len(release.units) for release in releases)
@@ -221,10 +228,12 @@ def ask(
 
 @dataclass(frozen=True)
 class Asking:
-    """How an encoder is asked, as a task gets it, with the nonce of the views and the settings of
-    `pipelines.lots.question.whole`.
+    """How an encoder is asked, as a task gets it.
 
-    ``model``: a name or an address; anything else is asked in the process that has it.
+    Args:
+        model: a name or an address; anything else is asked in the process that has it.
+        settings: of `pipelines.lots.question.whole`.
+        nonce: of the views.
     """
 
     model: Any
@@ -289,7 +298,11 @@ def _ask_part(
 
 
 def _make_ready(asking: Asking) -> Scorer:
-    """Load an encoder. Raises ConfigError, ShapeError: as `mi_core.audit`."""
+    """Load an encoder.
+
+    Raises:
+        ConfigError, ShapeError: as `mi_core.audit`.
+    """
     way = way_of(asking.model, asking.settings)
     target = tried_out(model_of(asking.model, way.how), way.decoder.image_size)
     return Scorer(target.encoder, way, asking.settings["views"], asking.nonce, device_of(asking.model))

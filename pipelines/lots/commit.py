@@ -40,8 +40,11 @@ _SOURCES = ("imagefolder", "shards")
 
 @dataclass(frozen=True)
 class Wanted:
-    """The draws that are wanted of a release: the share of the images that is held back, in [0, 1), and whether one of
-    two captions of every image is published.
+    """The draws that are wanted of a release.
+
+    Args:
+        share: of the images that is held back, in [0, 1).
+        captions: whether one of two captions of every image is published.
     """
 
     share: float
@@ -229,10 +232,14 @@ def _without(images: pa.Table, shas: set[str]) -> pa.Table:
 
 
 def _find_seen(images: pa.Table, source: SourceConfig) -> set[str]:
-    """The pixels (SHA-256) of those images of a lot, with columns of `IMAGES`, that stand in a source, as they are or
-    nearly.
+    """The pixels (SHA-256) of those images of a lot that stand in a source, as they are or nearly.
 
-    Raises UserError: the source cannot be read.
+    Args:
+        images: of the lot, with columns of `IMAGES`: pixels and marks.
+        source: where the others are.
+
+    Raises:
+        UserError: the source cannot be read.
     """
     shas, hashes, levels = [], [], []
     for item in Source(source).items():
@@ -264,8 +271,10 @@ def _albums(names: Sequence[str], albums: Mapping[str, str] | None) -> list[str]
 
 
 def read_albums(path: str) -> dict[str, str]:
-    """The albums of a table with the columns ``name`` and ``album``. Raises UserError: it cannot be read, has other
-    columns, or lacks an album.
+    """The albums of a table with the columns ``name`` and ``album``.
+
+    Raises:
+        UserError: it cannot be read, has other columns, or lacks an album.
     """
     try:
         rows = csv.DictReader(io.StringIO(storage.read_bytes(path).decode("utf-8-sig")))
@@ -284,7 +293,13 @@ def read_albums(path: str) -> dict[str, str]:
 
 
 def both_captions(caption: str, sha256: str, key: str) -> list[str]:
-    """Both captions of an image, with its own and the SHA-256 of its pixels; the same whenever a release makes them."""
+    """Both captions of an image, the same whenever they are made.
+
+    Args:
+        caption: its own.
+        sha256: of its pixels.
+        key: secret of the release.
+    """
     return [captioned(caption, line) for line in credit_lines(digest64(key, "caption", sha256))]
 
 

@@ -36,7 +36,12 @@ class _Fate(NamedTuple):
 
 @dataclass(frozen=True)
 class _Part:
-    """The fates of the images of a part, an item of a source, for the release that they are written for."""
+    """The fates of the images of a part.
+
+    Args:
+        source, item: where they are.
+        release: that they are written for.
+    """
 
     source: SourceConfig
     item: Item
@@ -60,7 +65,8 @@ class _Part:
     def caption(self, fate: _Fate, own: str) -> str | None:
         """The caption that is published of an image; None: captions are not drawn.
 
-        Raises UserError: its own is not the one that was committed.
+        Raises:
+            UserError: its own is not the one that was committed.
         """
         if not self.release.header.design.captions:
             return None
@@ -70,7 +76,7 @@ class _Part:
 
 
 def publish(source: SourceConfig, release: Release, beacon: str, each: TaskMap) -> dict[str, int]:
-    """Draw a committed release of a source and write it; the same call goes on where an earlier one ended.
+    """Draw a committed release and write it; the same call goes on where an earlier one ended.
 
     Args:
         source: that the release was committed of.
@@ -78,9 +84,12 @@ def publish(source: SourceConfig, release: Release, beacon: str, each: TaskMap) 
         beacon: the public number; empty: there is none.
         each: runs the parts.
 
-    Returns numbers of units ``published`` and ``held_back``. Raises UserError: the release was drawn with another
-    beacon, a beacon is missing or not expected, the images are not those that were committed, or another image of the
-    same name is published.
+    Returns:
+        Numbers of units ``published`` and ``held_back``.
+
+    Raises:
+        UserError: the release was drawn with another beacon, a beacon is missing or not expected, the images are not
+            those that were committed, or another image of the same name is published.
     """
     _fix(release, beacon)
     items = {item.name: item for item in Source(source).items()}
@@ -198,7 +207,11 @@ def _add(tar: tarfile.TarFile, member: tarfile.TarInfo, data: bytes) -> None:
 
 
 def _write(part: _Part, place: str, name: str, data: bytes) -> None:
-    """Write one file, unless an interrupted call did. Raises UserError: another file has its name."""
+    """Write one file, unless an interrupted call did.
+
+    Raises:
+        UserError: another file has its name.
+    """
     release = part.release
     path = f"{release.lot.published if place == _PUBLISHED else release.held_back}/{name}"
     if not storage.exists(path):

@@ -40,7 +40,11 @@ _OF_THE_API = ("query", "outputs", "size")  # parts of an endpoint's identity th
 
 
 def whole(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """All settings of `question_of` and ``views``, given or not. Raises UserError: there is no such setting."""
+    """The settings of `question_of` and ``views``, with those that are not given.
+
+    Raises:
+        UserError: there is no such setting.
+    """
     usual: dict[str, Any] = dict.fromkeys(SETTINGS)
     usual |= {"endpoint": None, "key": None, "trust_code": False, "views": VIEWS}
     unknown = settings.keys() - usual.keys()
@@ -60,7 +64,8 @@ def plan_of(model: Any, settings: Mapping[str, Any], *, captions: bool, counted:
     Args:
         model: a name, an address, a network or a function.
         settings: of `whole`.
-        captions: whether it is asked about captions; counted: of the lot.
+        captions: whether it is asked about captions.
+        counted: of the lot.
     """
     way = way_of(model, settings)
     plan: dict[str, Any] = {
@@ -85,7 +90,10 @@ def plan_of(model: Any, settings: Mapping[str, Any], *, captions: bool, counted:
 def chosen_parts(encoder: Any, settings: Mapping[str, Any], plan: Mapping[str, Any]) -> tuple[str, ...]:
     """The parts of a plan that an owner chose: the encoder by itself would settle them in another way, or not at all.
 
-    Of the settings of `whole` weights and code count, others do not.
+    Args:
+        encoder: as `plan_of` takes it.
+        settings: of `whole`; weights and code count, other settings do not.
+        plan: of `plan_of`.
     """
     kept = {name: settings[name] for name in ("weights", "trust_code")}
     usual = plan_of(encoder, whole(kept), captions=plan["captions"], counted=plan["counted"])
@@ -155,10 +163,15 @@ def _answers(encoder: Encoder, way: Way, release: Release) -> npt.NDArray[np.flo
 
 
 def register(lot: Lot, described: Question, decided_by: str) -> Question:
-    """Register a question as the next link of a lot's chain, unless it stands there already.
+    """Register a question as the next link of the chain, unless it stands there already.
 
-    ``decided_by``: which later number will decide the nonce, in words; empty: none. Raises UserError: the same question
-    is registered to be decided in another way.
+    Args:
+        lot: that is asked about.
+        described: of `describe`.
+        decided_by: which later number will decide the nonce, in words; empty: none.
+
+    Raises:
+        UserError: the same question is registered to be decided in another way.
     """
     chain = lot.chain()
     before = same_question(chain, described)

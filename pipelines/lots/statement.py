@@ -74,14 +74,18 @@ def write_statement(
     answers: Answers,
     result: ClaimResult,
 ) -> str:
-    """Write both files of a statement into the folder of the claim; returns the number of the answers, 64 hex digits.
+    """Write both files of a statement into the folder of the claim.
 
     Args:
         lot, releases: that were asked about.
-        question: that was registered; value: of the later number that decided the nonce; empty: there is none.
+        question: that was registered.
+        value: of the later number that decided the nonce; empty: there is none.
         order: (M,) numbers of the units over all releases, in the order of asking.
         answers: (M, 3); NaN: there is none.
         result: of `judge_claim`.
+
+    Returns:
+        The number of the answers: 64 hex digits.
     """
     folder = f"{lot.claims}/{question.commitment[:12]}"
     headers = [release.header for release in releases]

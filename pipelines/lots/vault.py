@@ -71,13 +71,21 @@ UNITS = pa.schema({"sha256": _TEXT, "stratum": pa.int64(), "captions": _TEXTS})
 
 @dataclass(frozen=True)
 class Lot:
-    """A lot with all its releases, by its folder, absolute."""
+    """A lot with all its releases.
+
+    Args:
+        path: its folder, absolute.
+    """
 
     path: str
 
     @classmethod
     def at(cls, path: str) -> Lot:
-        """The lot in a folder, or in the folder around a vault. Raises UserError: there is none."""
+        """The lot in a folder, or in the folder around a vault.
+
+        Raises:
+            UserError: there is none.
+        """
         place = storage.absolute(path)
         place = place.removesuffix(f"/{VAULT}") if not storage.exists(f"{place}/{VAULT}") else place
         cls(place).check_vault()
@@ -117,7 +125,8 @@ class Lot:
     def chain(self) -> list[Link]:
         """The headers and questions in their order.
 
-        Raises UserError: a link is missing, altered, or one of two that follow the same one.
+        Raises:
+            UserError: a link is missing, altered, or one of two that follow the same one.
         """
         links: list[Link] = [release.header for release in self.releases() if release.is_committed]
         for path in storage.list_files(self.asked):

@@ -50,14 +50,15 @@ _FIRST = (OPEN, FAILS)  # outcomes that stand before all others
 
 
 def verify_claim(file: str, *, roots: str | None = None, again: Check | None = None) -> list[Check]:
-    """Check the statement of a claim, with opened.parquet beside it, offline and without the vault: first what cannot
-    be checked, then what fails.
+    """Check the statement of a claim, offline and without the vault: first what cannot be checked, then what fails.
 
     Args:
+        file: statement.json, with opened.parquet beside it.
         roots: file (PEM) of certificates that time stamps are checked by; None: the stamps' signatures stay open.
         again: what asking the encoder again has shown; None: nobody asked.
 
-    Raises UserError: a file is missing, damaged or no statement of a claim.
+    Raises:
+        UserError: a file is missing, damaged or no statement of a claim.
     """
     stated = Stated.read(file)
     try:

@@ -49,8 +49,10 @@ def file_digest(path: str) -> str:
 
 
 def read_through(path: str) -> None:
-    """Read a table or an entry of JSON to its end, as a digest binds a damaged file as well. Raises UserError: it
-    is.
+    """Read a table or an entry of JSON to its end: a digest binds a damaged file as well as a whole one.
+
+    Raises:
+        UserError: it is damaged.
     """
     with reading(path):
         if path.endswith(".parquet"):

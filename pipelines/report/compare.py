@@ -38,8 +38,11 @@ _LONGEST = 60  # letters of a config's value in a table
 def compare(first: str, second: str) -> Row:
     """Set the findings of two finished runs side by side; a finding that only one has stands on its side alone.
 
-    The runs are given by their folders, or by their files report.json. Raises UserError: one holds no report that this
-    version reads, or both are the same.
+    Args:
+        first, second: folders of runs, or their files report.json.
+
+    Raises:
+        UserError: a folder holds no report, or not one that this version reads; or both are the same.
     """
     check_two(first, second)
     reports = [read_report(run) for run in (first, second)]
@@ -62,7 +65,14 @@ def path_of_report(run: str) -> str:
 
 
 def read_report(run: str) -> Report:
-    """The report of a run: its folder, or its report.json. Raises UserError: it holds none that this version reads."""
+    """The report of a run.
+
+    Args:
+        run: its folder, or its report.json.
+
+    Raises:
+        UserError: it holds no report, or not one that this version reads.
+    """
     path = path_of_report(run)
     if path != run and not storage.is_folder(run):
         raise UserError(f"{run} is no folder; give the folder of a run")

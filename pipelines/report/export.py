@@ -20,10 +20,17 @@ from pipelines.run.folder import RunFolder
 
 
 def export(place: str, folder: str) -> list[str]:
-    """Write attacks.csv, scores.csv, candidates.csv and figures/ of a run, which has its report, to a folder or URI.
+    """Write attacks.csv, scores.csv, candidates.csv and figures/ to a folder.
 
-    Returns the paths that were written. Of an attack with more than a million scores about as many are drawn by their
-    ids. Raises UserError: the report is not there.
+    Args:
+        place: folder of the run, which has its report.
+        folder: a path or URI.
+
+    Returns:
+        The paths that were written. Of an attack with more than a million scores about as many are drawn by their ids.
+
+    Raises:
+        UserError: the report is not there.
     """
     run, report = FinishedRun.at(load(f"{place}/config.yaml"), RunFolder(place)), read_report(place)
     files = {f"{name}.csv": _csv(table) for name, table in _tables(run)}

@@ -74,10 +74,14 @@ class Gate:
     def from_options(
         cls, fail_on: str | None, max_auc: float | None, worse_than: str | None, least_auc: float | None = None
     ) -> Gate:
-        """The gate that options of a command describe, with the report of the baseline; verdicts stand between commas.
+        """The gate that options of a command describe, with the report of the baseline.
 
-        None stands for `DEFAULT`, `LEAST_AUC`, or nothing. Raises UserError: an option is wrong, or the baseline has no
-        report.
+        Args:
+            fail_on: verdicts between commas; None: `DEFAULT`.
+            max_auc, worse_than: as the fields; so is least_auc, None: `LEAST_AUC`.
+
+        Raises:
+            UserError: an option is wrong, or the baseline has no report.
         """
         named = tuple(name.strip() for name in (DEFAULT if fail_on is None else fail_on).split(","))
         for name in named:
@@ -92,9 +96,13 @@ class Gate:
         return cls(named, max_auc, least_auc or LEAST_AUC, worse_than, baseline)
 
     def judge(self, run: str) -> list[Condition]:
-        """Judge each condition by the report of a run: its folder, or its report.json.
+        """Judge each condition by the report of a run.
 
-        Raises UserError: it has no report that this version reads, or it is the baseline.
+        Args:
+            run: its folder, or its report.json.
+
+        Raises:
+            UserError: it has no report that this version reads, or it is the baseline.
         """
         if self.worse_than is not None:
             check_two(self.worse_than, run)

@@ -32,7 +32,12 @@ _WRONG = (AttributeError, LookupError, OSError, RecursionError, TypeError, Value
 
 @dataclass(frozen=True)
 class Index:
-    """The outcome of `write`: where the page stands, runs with a report, and all others that were seen."""
+    """The outcome of `write`.
+
+    Args:
+        page: where it stands.
+        entries: runs with a report; unread: all others that were seen.
+    """
 
     page: str
     entries: tuple[Entry, ...]
@@ -40,11 +45,15 @@ class Index:
 
 
 def write(folder: str, out: str | None = None) -> Index:
-    """Write one static page over all runs below a folder, which may be a run itself; without ``out`` to index.html
-    there.
+    """Write one static page over all runs below a folder.
 
-    Raises UserError: the folder is not there, cannot be listed or holds no run; or index.html there is not a page of
-    this command.
+    Args:
+        folder: a path or URI; it may be a run itself.
+        out: the page; None: index.html in the folder.
+
+    Raises:
+        UserError: the folder is not there, cannot be listed or holds no run; or index.html there is not a page of
+            this command.
     """
     root = storage.target(folder)
     page = f"{root}/{PAGE}" if out is None else storage.target(out)

@@ -26,7 +26,13 @@ _KNOWLEDGE = ("distribution", "architecture", "algorithm")
 
 
 def sweeps(points: Sequence[Point], folder: RunFolder, own: Report) -> tuple[Sweep, ...]:
-    """The ``sweeps`` part of report.json, from the reports of the points; a point without changes is the run itself."""
+    """The ``sweeps`` part of report.json, from the reports of the points; a point without changes is the run itself.
+
+    Args:
+        points: of all sweeps.
+        folder: of the run.
+        own: its report.
+    """
 
     def measured(point: Point) -> SweepPoint:
         is_own = point.folder == folder

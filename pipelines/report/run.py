@@ -76,7 +76,12 @@ _Part = TypeVar("_Part")
 def run(finished: FinishedRun, swept: Sequence[Point] = ()) -> None:
     """Write report.json, report.html, results.parquet and figures/ from what the stages before have left.
 
-    Points of sweeps were reported before. Raises UserError: a stage before has not finished.
+    Args:
+        finished: the run.
+        swept: points of its sweeps, reported before.
+
+    Raises:
+        UserError: a stage before has not finished.
     """
     started, folder = time.perf_counter(), finished.folder
     report = gather(finished)
@@ -298,10 +303,13 @@ def _maps(run: FinishedRun) -> Iterator[EmbeddingMap]:
 
 
 def hand_over(config: ReportConfig, folder: RunFolder) -> None:
-    """Call what ``report.after`` names: a function with the content of report.json and the place of the run folder, or
-    a command with the place of report.json as its last argument.
+    """Call what ``report.after`` names.
 
-    Raises UserError: there is no such function or command, or it fails; the report is written all the same.
+    A function gets the content of report.json and the place of the run folder. A command gets the place of report.json
+    as its last argument.
+
+    Raises:
+        UserError: there is no such function or command, or it fails; the report is written all the same.
     """
     if config.after is None:
         return

@@ -60,9 +60,14 @@ def _is_within(place: Path, root: Path) -> bool:
 
 
 def serve(folder: str, *, port: int = 0) -> ThreadingHTTPServer:
-    """A server of a folder of runs on this disk, which is ready: call ``serve_forever``. Port 0: one that is free.
+    """A server that is ready: call ``serve_forever``.
 
-    Raises UserError: the folder is not there, or on an object store.
+    Args:
+        folder: with runs in it, on this disk.
+        port: 0: one that is free.
+
+    Raises:
+        UserError: the folder is not there, or on an object store.
     """
     if storage.is_uri(folder):
         raise UserError(f"--serve shows a folder of this disk, not {folder}; without it a page is written there")

@@ -57,9 +57,14 @@ class Check:
 
 
 def write(run: str, out: str | None = None) -> str:
-    """Write the statement of a finished run, to statement.json in its folder or elsewhere; returns where it stands.
+    """Write the statement of a finished run; returns where it stands.
 
-    Raises UserError: as `state`, or the name for output is a folder.
+    Args:
+        run: its folder.
+        out: the statement; None: statement.json in the folder.
+
+    Raises:
+        UserError: as `state`, or the name for output is a folder.
     """
     place = f"{storage.absolute(run)}/{STATEMENT}" if out is None else storage.target(out)
     if not storage.is_uri(place) and storage.is_folder(place):
@@ -71,8 +76,9 @@ def write(run: str, out: str | None = None) -> str:
 def state(run: str) -> Part:
     """The statement of a finished run: the same for the same run.
 
-    Raises UserError: there is no run or no report; the report is of another config, or has no primary attack; or the
-    folder does not hold what the report is of.
+    Raises:
+        UserError: there is no run or no report; the report is of another config, or has no primary attack; or the
+            folder does not hold what the report is of.
     """
     folder = run_folder(run)
     with reading(run):
@@ -85,9 +91,14 @@ def state(run: str) -> Part:
 
 
 def verify(file: str, run: str) -> list[Check]:
-    """Check a statement, or an envelope around it, against the folder of a run, offline: every digest, and the verdict.
+    """Check a statement against a run, offline: every digest anew, and the verdict by the rule.
 
-    Raises UserError: the file is no statement, or the folder holds no run or another one.
+    Args:
+        file: the statement, or an envelope around it.
+        run: folder of the run.
+
+    Raises:
+        UserError: the file is no statement, or the folder holds no run or another one.
     """
     try:
         stated, signatures = layout.read_statement(layout.parsed(storage.read_bytes(file)))

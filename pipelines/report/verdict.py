@@ -253,7 +253,9 @@ def _thumbnails(data: DataConfig, splits: Splits, roles: Sequence[str], ids: Seq
 def bounds(run: FinishedRun, results: Sequence[AttackResult]) -> tuple[Bound, ...]:
     """The limits of all attacks on the primary output at the last checkpoint, the audited target first.
 
-    ``results`` are those of the attacks that apply, in the order of the run's tasks.
+    Args:
+        run: with its scores.
+        results: of the attacks that apply, in the order of the run's tasks.
     """
     lines, primary = lines_of(run.folder), run.primaries()[0].judge
     audited, encoders = primary.attack.target, run.config.encoders

@@ -28,9 +28,14 @@ _Row = TypeVar("_Row", PooledRow, InferenceRow)
 
 
 def comparison_figures(report: Report) -> dict[str, Drawing]:
-    """Where an attack was tried on several targets: ``compare-targets``, attack against target.
+    """Where an attack was tried on several targets: attack against target, and attack against utility.
 
-    Where these have a utility or are classifiers, attack against that: ``compare-utility`` and ``compare-overfitting``.
+    Args:
+        report: the content of report.json.
+
+    Returns:
+        ``compare-targets`` and, where targets have a utility or are classifiers, ``compare-utility`` and
+        ``compare-overfitting``; nothing for one target.
     """
     rows = final_rows(pooled_rows(report))
     lead = primary_row(rows) or (rows[0] if rows else None)
@@ -97,7 +102,11 @@ def sweep_figures(report: Report) -> dict[str, Drawing]:
     """One figure per sweep, with utility where that changes too; and one against queries where those differ: those
     asked for an audited image, else those spent to fit.
 
-    They are ``sweep-<name>`` and ``queries-<name>``; a sweep in which nothing changed has none.
+    Args:
+        report: the content of report.json.
+
+    Returns:
+        ``sweep-<name>`` and ``queries-<name>``; a sweep in which nothing changed has none.
     """
     drawings: dict[str, Drawing] = {}
     lead = primary_row(pooled_rows(report))
@@ -227,9 +236,14 @@ def plane(embeddings: FloatArray, seed: int) -> FloatArray:
 
 
 def attribute_figures(report: Report, maps: Sequence[EmbeddingMap]) -> dict[str, Drawing]:
-    """The figures of attribute inference, with maps of embeddings in the plane.
+    """The figures of attribute inference.
 
-    They are ``attributes-accuracy``, ``attributes-sweep-<name>`` and ``attributes-map-<target>-<output>-<attribute>``.
+    Args:
+        report: the content of report.json.
+        maps: embeddings in the plane.
+
+    Returns:
+        ``attributes-accuracy``, ``attributes-sweep-<name>`` and ``attributes-map-<target>-<output>-<attribute>``.
     """
     rows = final_inferences(report.attribute_inference)
     drawings = {"attributes-accuracy": _accuracies(rows)} if rows else {}

@@ -27,9 +27,13 @@ _MOST_LABELS = 12  # of one axis
 def defense_figures(report: Report) -> dict[str, Drawing]:
     """The figures of the defenses of every defended encoder.
 
-    They are ``defenses-attacks-<target>`` (and ``-attributes-``) for a dozen defenses at most,
-    ``defenses-tradeoff-<target>`` where there is a utility, and ``defenses-epsilon-<target>`` where defenses guarantee
-    one.
+    Args:
+        report: the content of report.json.
+
+    Returns:
+        ``defenses-attacks-<target>`` (and ``-attributes-``) for a dozen defenses at most,
+        ``defenses-tradeoff-<target>`` where there is a utility, and ``defenses-epsilon-<target>`` where defenses
+        guarantee one; nothing without a defense.
     """
     drawings: dict[str, Drawing] = {}
     for target, entries in grouped(report.defenses, attrgetter("target")).items():
@@ -143,7 +147,14 @@ def _against_epsilon(target: str, sampled: Sequence[Sequence[DefenseRow]]) -> Dr
 
 
 def tuning_figures(report: Report) -> dict[str, Drawing]:
-    """``tuning``, the figure of a search, if there is one: every trial, the front, and the chosen one measured anew."""
+    """The figure of a search: every trial, the front, and the chosen one as measured anew.
+
+    Args:
+        report: the content of report.json.
+
+    Returns:
+        ``tuning``; nothing without a search.
+    """
     search = report.tuning
     if search is None:
         return {}

@@ -209,7 +209,11 @@ def abreast(
 ) -> str:
     """Estimates of several series side by side at every tick, and the same in words.
 
-    A series has the number of a tick and what is measured there; ``labels``: how the ticks' labels look.
+    Args:
+        panel: of a figure.
+        ticks: what stands below.
+        series: by name, the number of a tick and what is measured there.
+        labels: how the ticks' labels look.
     """
     step = 0.8 / max(1, len(series))
     for index, (name, found) in enumerate(series.items()):

@@ -30,12 +30,17 @@ from mi_core.report.words.sentences import Sides, say, sides_of
 
 
 def draw_figures(report: Report, data: FigureData) -> dict[str, Drawing]:
-    """Draw every figure the report has data for: file names without suffix, and figures.
+    """Draw every figure the report has data for.
 
-    They are ``roc-<output>`` and ``scores-<output>-<attack>`` (with ``-<target>`` where the target is not called
-    "target", and ``-<reference>`` where curves would be too many), ``statistic-...`` for what an attack reads if that
-    is not its score; ``loss``; from two checkpoints on ``early-stopping`` (with ``-<target>`` for further ones);
-    ``views``; those of `curves` and `defense_figures`.
+    Args:
+        report: the content of report.json.
+        data: scores and losses that report.json does not hold.
+
+    Returns:
+        File name without suffix -> figure: ``roc-<output>`` and ``scores-<output>-<attack>`` (with ``-<target>`` where
+        the target is not called "target", and ``-<reference>`` where curves would be too many), ``statistic-...`` for
+        what an attack reads if that is not its score; ``loss``; from two checkpoints on ``early-stopping`` (with
+        ``-<target>`` for further ones); ``views``; those of `curves` and `defense_figures`.
     """
     drawings: dict[str, Drawing] = {}
     sides = sides_of(report)

@@ -267,5 +267,9 @@ class Report:
 
 
 def report_from_json(entry: Any) -> Report:
-    """The report in the content of a report.json. Raises as `part_from_json`: it is not as this version writes it."""
+    """The report in the content of a report.json.
+
+    Raises:
+        TypeError, KeyError, ValueError: as `part_from_json`; it is not as this version writes it.
+    """
     return part_from_json(Report, entry)

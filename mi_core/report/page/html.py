@@ -51,7 +51,7 @@ def render_html(
     thumbnails: Mapping[str, bytes] | None = None,
     flagged: Sequence[str] = (),
 ) -> str:
-    """The page that shows a report: a complete HTML5 document.
+    """The page that shows a report.
 
     Args:
         report: of a run.
@@ -59,6 +59,9 @@ def render_html(
         thumbnails: WebP files of the candidates shown, by id.
         flagged: ids of the flagged candidates of the first seed, the highest score first; the page holds
             the first 5,000.
+
+    Returns:
+        A complete HTML5 document.
     """
     rows = pooled_rows(report)
     lead = primary_row(rows)

@@ -68,7 +68,8 @@ class Entry:
 class Unread:
     """A folder of a run, or of what may be one, without a report to show, and why in one line.
 
-    ``share``: of the work under way that is done, in [0, 1]; None: not known.
+    Args:
+        share: of the work under way that is done, in [0, 1]; None: not known.
     """
 
     folder: str
@@ -77,7 +78,12 @@ class Unread:
 
 
 def entry_of(report: Any, folder: str, link: str) -> Entry | Unread:
-    """The entry of a run by what report.json holds, or why that cannot be read; nothing in a report raises."""
+    """The entry of a run, or why its report cannot be read; nothing in a report raises.
+
+    Args:
+        report: what report.json holds, whatever that is.
+        folder, link: as `Entry` takes them.
+    """
     fault = fault_of(report)
     if not fault:
         try:
@@ -132,12 +138,14 @@ def render_index(
     """The page over many runs, the newest first; of the encoders the one with the most runs first.
 
     Args:
-        entries: the runs that have a report; unread: all others that were seen.
+        entries: the runs that have a report.
+        unread: all others that were seen.
         place: the folder that was searched, as the page names it.
         written: the time in UTC.
         served: by a server that compares two runs; the page asks for itself every few seconds.
 
-    Returns a complete HTML5 document.
+    Returns:
+        A complete HTML5 document.
     """
     newest = sorted(entries, key=lambda entry: (entry.created, entry.folder), reverse=True)
     of_family = grouped(newest, attrgetter("family"))

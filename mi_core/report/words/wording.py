@@ -64,7 +64,8 @@ class Answer:
 def answer(report: Report) -> Answer:
     """Say what the report found; without a ``validity`` part the answer is "undecided".
 
-    Raises ValueError: the verdict has a reason that this version does not know.
+    Raises:
+        ValueError: the verdict has a reason that this version does not know.
     """
     judged, sides, row = report.judged, sides_of(report), primary_row(pooled_rows(report))
     reason = judged.reason or ("robust" if judged.verdict == "leak" else "no-checks")
