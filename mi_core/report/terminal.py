@@ -41,22 +41,6 @@ def terminal_table(report: Report, *, whole: bool = True) -> RenderableType:
         report: of a run.
         whole: every table; else the verdict, its controls and the attacks on the output that it rests on, and the names
             of what else there is.
-
-    Example:
-        >>> from rich.console import Console
-        >>> from mi_core.report.model.report import report_from_json
-        >>> estimate = {"value": 0.93, "ci95": [0.91, 0.95], "n": 880}
-        >>> entry = {"attack": "lpla", "target": "target", "output": "backbone", "reference": "known", "seed": 0,
-        ...          "n_member": 440, "n_nonmember": 440, "accuracy": estimate, "auc": estimate, "tpr_at_fpr": {}}
-        >>> report = report_from_json({
-        ...     "schema_version": 1, "name": "demo", "created": "2026-01-31T12:00:00Z", "config_sha256": "7c",
-        ...     "versions": {}, "data": {"source": "digits", "roles": {}, "duplicates_removed": 0}, "encoders": {},
-        ...     "attacks": [entry]})
-        >>> console = Console(width=80)
-        >>> with console.capture() as capture:
-        ...     console.print(terminal_table(report))
-        >>> "Undecided" in capture.get()
-        True
     """
     answer = wording.answer(report)
     style = _STYLES[answer.verdict]

@@ -53,10 +53,8 @@ def _tables(run: FinishedRun) -> Iterator[tuple[str, pa.Table]]:
         if task.judge.last:
             told = run.tried(task) | {"reference": task.judge.attack.reference}
             table = judged(task, ("id", "member", "score", "control", "calibrated"), DRAWN)
-            for number, (name, value) in enumerate(told.items()):
-                table = table.add_column(
-                    number, name, pa.array([value] * len(table), pa.string() if value is None else None)
-                )
+            for name, value in reversed(told.items()):
+                table = table.add_column(0, name, pa.array(["" if value is None else value] * len(table)))
             scores.append(table)
     yield "scores", pa.concat_tables(scores, promote_options="default")
     answers = []
