@@ -53,7 +53,12 @@ def trained(images: np.ndarray[Any, Any]) -> Callable[[torch.Tensor], torch.Tens
     for _ in range(TARGET.epochs):
         trainer.train_epoch()
     encoder = trainer.encoder().eval()
-    return lambda images: encoder(images)["projection"]
+
+    def digits_encoder(images: torch.Tensor) -> torch.Tensor:
+        """The projection of digits."""
+        return encoder(images)["projection"]
+
+    return digits_encoder
 
 
 def claimed(place: Path) -> Path:
@@ -66,7 +71,7 @@ def claimed(place: Path) -> Path:
     encoder = trained(np.stack([np.asarray(Image.open(path).convert("L")) for path in published]))
 
     def digits_encoder(images: torch.Tensor) -> torch.Tensor:
-        """The projection of a digit."""
+        """The projection of digits in colour."""
         return encoder(images.mean(dim=1, keepdim=True))
 
     found = claim(str(place / "lot"), digits_encoder, size=8, augmentation=TARGET.augmentation)
