@@ -71,7 +71,8 @@ def test_single_candidates_are_answered_from_the_primary_attack(finished_run: Pa
     with (finished_run / "seed-0" / "validity" / "flagged.csv").open() as lines:
         flagged = [line["id"] for line in csv.DictReader(lines)]
     assert set(flagged) == {name for name, one in zip(table["id"], table["flagged"], strict=True) if one}
-    assert [one["id"] for one in samples["top"]] == table["id"][:12]
+    assert [one["id"] for one in samples["top"]] == table["id"][:48]
+    assert [one["id"] for one in samples["lowest"]] == table["id"][::-1][:48]
 
 
 def folder_of(place: Path, name: str, count: int, start: int, **save: Any) -> dict[str, str]:

@@ -117,7 +117,7 @@ def test_check_takes_a_config_and_no_run_folder(call) -> None:
 
 
 def test_check_reads_the_data_and_writes_nothing(call, config: Path, tmp_path: Path) -> None:
-    outcome = call("check", config)
+    outcome = call("check", config, "-v")
     assert outcome.code == 0
     assert "60 target-member" in outcome.out.replace("\n", " ")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["small.yaml"]
