@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -29,6 +30,14 @@ hypothesis.settings.load_profile("untimed")
 
 
 ROOT = Path(__file__).parents[1]
+
+gc.disable()  # while thousands of tests are imported, which stay
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays: no collection of garbage looks at it again."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -204,23 +204,11 @@ def test_a_config_is_made_in_one_place() -> None:
     assert makers == {"pipelines/plan/checks.py", "pipelines/pretrain/lanes.py"}  # the second makes one of Ray's
 
 
-def test_plans_need_no_ray_and_no_more_of_torch_than_configs() -> None:
+def test_plans_import_no_ray_and_no_torch() -> None:
     """So that a test of a rule takes milliseconds, and `check` starts nothing."""
     for path in sources("pipelines/plan"):
         for line, module in imports(path):
             assert module.split(".")[0] not in ("ray", "torch"), f"{where(path, line)}: plan must not import {module}"
-    modules = [dotted(path) for path in sources("pipelines/plan")]
-    code = f"""
-import importlib, sys
-import pipelines.config.run_config
-before = set(sys.modules)
-for name in {modules!r}:
-    importlib.import_module(name)
-new = {{name.split(".")[0] for name in set(sys.modules) - before}}
-print(sorted(new & {{"ray", "torch", "torchvision", "sklearn"}}))
-"""
-    found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert found.stdout == "[]\n"
 
 
 def test_attacks_see_features_alone() -> None:
@@ -293,27 +281,29 @@ def test_the_rules_can_fail(tmp_path: Path) -> None:
     assert set(circle({"a": ["b"], "b": ["c"], "c": ["a"], "d": ["a"]})) == {"a", "b", "c"}
 
 
-def test_light_processes_leave_pytorch_alone() -> None:
+def test_processes_load_what_they_compute_with_and_plans_no_more_of_torch_than_configs() -> None:
+    """A second of every process that a run starts; in one process, from what loads least to what loads most."""
+    heavy = {"torch", "ray", "sklearn"}
+    workers = ("pipelines.extract.actor.worker", "pipelines.pretrain.worker", "pipelines.attack.run")
+    plans = tuple(dotted(path) for path in sources("pipelines/plan"))
+    steps = (
+        (LIGHT, heavy, False),
+        (("pipelines.config.run_config",), set(), False),
+        (plans, heavy | {"torchvision"}, True),
+        (workers, {"sklearn", "scipy.stats", "scipy.optimize"}, False),
+    )
     code = f"""
 import importlib, sys
-for name in {LIGHT!r}:
-    importlib.import_module(name)
-    print(name, sorted({{"torch", "ray", "sklearn"}} & set(sys.modules)))
+for names, banned, beyond in {steps!r}:
+    before = set(sys.modules) if beyond else set()
+    for name in names:
+        importlib.import_module(name)
+        print(name, sorted(banned & (set(sys.modules) - before)))
 """
     found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert found.stdout.splitlines() == [f"{name} []" for name in LIGHT]
-
-
-def test_workers_load_what_they_compute_with() -> None:
-    """A second of every process that a run starts."""
-    code = """
-import importlib, sys
-for name in ("pipelines.extract.actor.worker", "pipelines.pretrain.worker", "pipelines.attack.run"):
-    importlib.import_module(name)
-    print(name, sorted({"sklearn", "scipy.stats", "scipy.optimize"} & set(sys.modules)))
-"""
-    found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert all(line.endswith(" []") for line in found.stdout.splitlines()), found.stdout
+    assert found.stdout.splitlines() == [
+        f"{name} []" for name in (*LIGHT, "pipelines.config.run_config", *plans, *workers)
+    ]
 
 
 def test_every_task_and_actor_says_what_memory_it_takes() -> None:

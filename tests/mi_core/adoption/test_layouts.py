@@ -11,6 +11,7 @@ import pickle
 import re
 import zipfile
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -116,12 +117,12 @@ def _every_key_is_used_or_ignored_or_ends_the_run(case: Case) -> None:
 @torch.no_grad()
 def test_decoders_are_left_out() -> None:
     """MAE's decoder and I-JEPA's predictor stand beside the encoder; no audit reads them."""
-    network = seeded(lambda: transformer("vit_base_patch16_224", img_size=224))
+    network = seeded(lambda: transformer("vit_tiny_patch16_224", img_size=224))
     tail = {"mask_token": torch.randn(1, 1, 512), "decoder_pos_embed": torch.randn(1, 5, 512)}
     tail |= {f"decoder_{name}.weight": torch.ones(512, 512) for name in ("embed", "blocks.0.mlp.fc1", "norm", "pred")}
     for load, words in (
-        ("checkpoint:vit-b/16", "the decoder, which"),
-        ("timm:vit_base_patch16_224", "a decoder, which"),
+        ("checkpoint:deit-tiny/16", "the decoder, which"),
+        ("timm:vit_tiny_patch16_224", "a decoder, which"),
     ):
         adopted = embedded({"model": network.state_dict() | tail}, load, 224)
         assert len(adopted.ignored) == 1 and words in adopted.ignored[0]
@@ -481,6 +482,11 @@ def chunked(state: State) -> State:
     return {re.sub(r"blocks\.(\d+)", grouped, key): one for key, one in state.items()}
 
 
+@cache
+def dinov2_embeddings() -> torch.Tensor:
+    return embedded(STATE).encoder(images(28))["backbone"]
+
+
 STATE = dinov2_state()
 TEACHER, STUDENT = below("backbone.", STATE), below("backbone.", {key: one + 1 for key, one in STATE.items()})
 HEADS = below("dino_head.mlp.", mlp([384, 16, 8]).state_dict()) | {
@@ -505,9 +511,8 @@ HEADS = below("dino_head.mlp.", mlp([384, 16, 8]).state_dict()) | {
 )
 def test_what_a_training_of_dinov2_writes(content: Any, outputs: int) -> None:
     """Teachers with heads, blocks in chunks, and files of a rank, whose student is never taken."""
-    expected = embedded(STATE).encoder(images(28))["backbone"]
     found = embedded(content)
-    torch.testing.assert_close(found.encoder(images(28))["backbone"], expected)
+    torch.testing.assert_close(found.encoder(images(28))["backbone"], dinov2_embeddings())
     assert found.assumed[0] == f"6 attention heads, as a {found.layout.removesuffix(' with timm names')} has"
     assert "(stands for hidden patches in training)" in " ".join(found.ignored)
     assert found.encoder.outputs == ("backbone", "projection")[:outputs]
@@ -517,96 +522,101 @@ def test_a_normalisation_that_no_file_tells_is_named() -> None:
     """timm's own transformers have a mean of .5, DeiT's those of ImageNet: their names and shapes are the same."""
     import timm
 
-    small = timm.create_model("vit_small_patch16_224", pretrained=False, num_classes=0).state_dict()
-    found = embedded(small, "checkpoint:deit-s/16", 224)
+    small = timm.create_model("vit_tiny_patch16_224", pretrained=False, num_classes=0, img_size=32).state_dict()
+    found = embedded(small, "checkpoint:deit-tiny/16", 32)
     assert found.assumed[-1].startswith("normalisation assumed: bilinear, mean 0.485, ")
     given = {"mean": (0.5,) * 3, "std": (0.5,) * 3}
-    told = adopt("checkpoint:deit-s/16", saved(small), channels=3, image_size=224, preprocessing=given)
+    told = adopt("checkpoint:deit-tiny/16", saved(small), channels=3, image_size=32, preprocessing=given)
     assert not any("normalisation" in words for words in told.assumed)
+
+
+SHUFFLENET, RESNET = "torchvision:shufflenet_v2_x0_5", "checkpoint:resnet18-imagenet"
+
+
+@cache
+def known(load: str, seed: int = 1) -> tuple[State, torch.Tensor]:
+    """A state dict that this name loads, and the embeddings of the network."""
+    state = seeded(models.shufflenet_v2_x0_5 if load == SHUFFLENET else models.resnet18, seed).state_dict()
+    state = {key: one for key, one in state.items() if load == SHUFFLENET or not key.startswith("fc.")}
+    with torch.no_grad():
+        return state, embedded(state, load, 32).encoder(images())["backbone"]
+
+
+def gives(content: Any, load: str, expected: torch.Tensor, **settings: Any) -> Adopted:
+    found = embedded(content, load, 32, **settings)
+    torch.testing.assert_close(found.encoder(images())["backbone"], expected)
+    return found
 
 
 @torch.no_grad()
 @pytest.mark.parametrize(
     ("start", "load"),
     [
-        ("net.encoder.", "torchvision:resnet18"),
-        ("_forward_module.model.", "checkpoint:resnet18-imagenet"),
-        ("encoder.", "torchvision:resnet18"),
-        ("encoder.", "checkpoint:resnet18-imagenet"),
-        ("embedding_model.wrapped_model._model.", "torchvision:resnet18"),
+        ("net.encoder.", SHUFFLENET),
+        ("_forward_module.model.", RESNET),
+        ("encoder.", SHUFFLENET),
+        ("encoder.", RESNET),
+        ("embedding_model.wrapped_model._model.", SHUFFLENET),
     ],
 )
 def test_a_prefix_is_taken_off_where_that_makes_all_names_fit(start: str, load: str) -> None:
-    state = seeded(models.resnet18).state_dict()
-    state = {key: one for key, one in state.items() if load.startswith("torchvision") or not key.startswith("fc.")}
-    expected = embedded(state, load, 32).encoder(images())["backbone"]
-    found = embedded({"state_dict": below(start, state), "epoch": 3}, load, 32)
-    torch.testing.assert_close(found.encoder(images())["backbone"], expected)
+    state, expected = known(load)
+    gives({"state_dict": below(start, state), "epoch": 3}, load, expected)
     content = below(start, state) | {"probe.weight": torch.ones(2, 2)}
-    if start != "encoder." or load.startswith("torchvision"):  # a layout of its own knows no probe
+    if start != "encoder." or load == SHUFFLENET:  # a layout of its own knows no probe
         assert "probe.*" in " ".join(embedded(content, load, 32).ignored)
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("wrapper", ["_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_orig_mod"])
-@pytest.mark.parametrize("load", ["checkpoint:resnet18-imagenet", "torchvision:resnet18"])
+@pytest.mark.parametrize("load", [RESNET, SHUFFLENET])
 def test_wrappers_within_names_are_taken_off(wrapper: str, load: str) -> None:
     """As layers that FSDP, activation checkpointing and torch.compile wrap one by one have them."""
-    state = {key: one for key, one in seeded(models.resnet18).state_dict().items() if key[:3] != "fc."}
-    state |= seeded(models.resnet18).state_dict() if load.startswith("torchvision") else {}
-    expected = embedded(state, load, 32).encoder(images())["backbone"]
-    wrapped = {key.replace("layer1.", f"layer1.{wrapper}."): one for key, one in state.items()}
-    both = {f"_orig_mod.{key}".replace(".conv", f".{wrapper}.conv"): one for key, one in wrapped.items()}
+    state, expected = known(load)
+    wrapped = {re.sub(r"^(layer1|stage2)\.", rf"\1.{wrapper}.", key): one for key, one in state.items()}
+    both = {re.sub(r"\.(conv|branch)", rf".{wrapper}.\1", f"_orig_mod.{key}"): one for key, one in wrapped.items()}
+    assert len(wrapped.keys() & state.keys()) < len(state)
     for content in (wrapped, both, {"state_dict": wrapped}):
-        torch.testing.assert_close(embedded(content, load, 32).encoder(images())["backbone"], expected)
+        gives(content, load, expected)
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("load", ["checkpoint:resnet18-imagenet", "torchvision:resnet18"])
+@pytest.mark.parametrize("load", [RESNET, SHUFFLENET])
 def test_two_networks_below_prefixes_are_told_apart_by_a_key(load: str) -> None:
-    state = seeded(models.resnet18).state_dict()
-    state = {key: one for key, one in state.items() if load.startswith("torchvision") or not key.startswith("fc.")}
-    expected = embedded(state, load, 32).encoder(images())["backbone"]
+    state, expected = known(load)
     both = below("a.", {key: one + 1 for key, one in state.items()}) | below("b.", state)
     for content in (both, {"state_dict": both, "epoch": 3}):
         with pytest.raises(ConfigError, match=r"the network 2 times, under a\., b\.; .* weights_key = 'a'"):
             embedded(content, load, 32)
-        torch.testing.assert_close(embedded(content, load, 32, weights_key="b").encoder(images())["backbone"], expected)
+        gives(content, load, expected, weights_key="b")
 
 
 @torch.no_grad()
 def test_equal_copies_in_a_checkpoint_of_lightly_train_are_one_network() -> None:
     """It keeps the network under the names of its training, and again as three modules that share the weights."""
-    network = seeded(models.resnet18)
-    state = network.state_dict()
-    expected = embedded(state, "torchvision:resnet18", 32).encoder(images())["backbone"]
+    network = seeded(models.shufflenet_v2_x0_5)
     shared = {name: nn.ModuleDict({name: network}) for name in ("wrapped_model", "embedding_model")}
-    trained = below("embedding_model.wrapped_model._model.", state) | below(
-        "projection_head.", mlp([8, 4]).state_dict()
-    )
+    trained = below("embedding_model.wrapped_model._model.", network.state_dict())
+    trained |= below("projection_head.", mlp([8, 4]).state_dict())
     content = {"state_dict": trained, "lightly_train": {"models": {"model": network, **shared}}, "epoch": 3}
-    found = embedded(content, "torchvision:resnet18", 32)
-    torch.testing.assert_close(found.encoder(images())["backbone"], expected)
-    assert "projection_head.*" in " ".join(found.ignored)
+    assert "projection_head.*" in " ".join(gives(content, SHUFFLENET, known(SHUFFLENET)[1]).ignored)
 
 
 @torch.no_grad()
 def test_the_entry_of_a_file_is_chosen() -> None:
-    raw, average = (seeded(models.resnet18, seed).state_dict() for seed in (1, 2))
-    expected = [embedded(one, "torchvision:resnet18", 32).encoder(images())["backbone"] for one in (raw, average)]
+    (raw, first), (average, second) = (known(SHUFFLENET, seed) for seed in (1, 2))
     content = {"state_dict": raw, "state_dict_ema": below("module.", average), "extra": {"model_ema": average}}
     for key, wanted in (
-        (None, 0),
-        ("state_dict", 0),
-        ("state_dict_ema", 1),
-        ("state_dict_ema.module", 1),
-        ("extra.model_ema", 1),
+        (None, first),
+        ("state_dict", first),
+        ("state_dict_ema", second),
+        ("state_dict_ema.module", second),
+        ("extra.model_ema", second),
     ):
-        found = embedded(content, "torchvision:resnet18", 32, weights_key=key)
-        torch.testing.assert_close(found.encoder(images())["backbone"], expected[wanted])
+        gives(content, SHUFFLENET, wanted, weights_key=key)
     for key in ("ema", "state_dict.ema"):
         with pytest.raises(ConfigError, match=f"weights_key = '(ema|{key})', but the file has "):
-            embedded(content, "torchvision:resnet18", 32, weights_key=key)
+            embedded(content, SHUFFLENET, 32, weights_key=key)
 
 
 @torch.no_grad()

@@ -67,6 +67,13 @@ def rewritten(place: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -
     place.write_bytes(file_of([one | {"sha256": line_digest(one)} for one in changed]))
 
 
+@pytest.fixture(scope="module")
+def looked(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The file after one look."""
+    found_in(registration=(place := tmp_path_factory.mktemp("look") / "looks.jsonl"), nonce="7")
+    return place.read_bytes()
+
+
 def test_without_a_file_every_front_end_says_that_nothing_recorded_the_looks() -> None:
     """Six audits of the same images in other ways, of which somebody may show the highest."""
     crops: list[dict[str, Any]] = [{"crop_scale": (low, 1.0)} for low in (0.2, 0.6)]
@@ -133,9 +140,11 @@ def test_the_same_again_is_another_look_of_the_same_numbers(tmp_path: Path) -> N
     ],
     ids=", ".join,
 )
-def test_what_is_chosen_after_an_earlier_look_is_said_to_be(changes: dict[str, Any], tmp_path: Path) -> None:
+def test_what_is_chosen_after_an_earlier_look_is_said_to_be(
+    changes: dict[str, Any], looked: bytes, tmp_path: Path
+) -> None:
     place = tmp_path / "looks.jsonl"
-    found_in(registration=place, nonce="7")
+    place.write_bytes(looked)
     late = found_in(**{"registration": str(place), "nonce": "7"} | changes)
     assert late.validity.registered is False and late.report["registration"]["after_looking"] is True
     assert "this is report 2." in str(late) and AFTER in str(late) and BEFORE not in str(late)
@@ -184,10 +193,8 @@ def test_attacks_that_are_left_out_later_still_count_against_the_p_value(
     assert [one["planned"] for one in planned] == [{"target": 1}, {"target": 2}, {"target": 3}]
 
 
-def test_a_file_that_was_changed_is_refused_before_anything_is_asked(tmp_path: Path) -> None:
-    place = tmp_path / "looks.jsonl"
-    found_in(registration=place)
-    whole = place.read_bytes()
+def test_a_file_that_was_changed_is_refused_before_anything_is_asked(looked: bytes, tmp_path: Path) -> None:
+    place, whole = tmp_path / "looks.jsonl", looked
 
     def refused(message: str) -> None:
         with pytest.raises(ConfigError, match=message):

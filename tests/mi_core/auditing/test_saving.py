@@ -60,7 +60,7 @@ class Functional:
     """A function that has no name."""
 
     def __call__(self, images: torch.Tensor) -> torch.Tensor:
-        return images.flatten(1)
+        return torch.nn.functional.adaptive_avg_pool2d(images, 4).flatten(1)
 
 
 CASES: dict[str, list[Any]] = {
@@ -126,12 +126,16 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def settings_of(argument: str, value: Any, place: Path) -> dict[str, Any]:
-    """The arguments of an audit of a named encoder, with one argument of a case and what it needs beside it."""
+def settings_of(cases: dict[str, Any], place: Path) -> dict[str, Any]:
+    """The arguments of an audit of a named encoder, with some arguments of a case and what they need beside them."""
     settings: dict[str, Any] = {"model": "checkpoint:conv4", "weights": place / "weights", "size": SIDE, "views": 2}
     settings |= {"candidates": place / "candidates", "controls": place / "controls", "quick": True, "progress": False}
-    if callable(value) and argument == "candidates":
-        value = value()
+    for argument, value in cases.items():
+        add(settings, argument, value() if callable(value) and argument == "candidates" else value, place)
+    return settings
+
+
+def add(settings: dict[str, Any], argument: str, value: Any, place: Path) -> None:
     settings[argument] = value
     if argument == "model" or (argument == "weights" and value is None):
         settings |= {"weights": None} | ({} if argument == "model" else {"model": network()})
@@ -153,25 +157,24 @@ def settings_of(argument: str, value: Any, place: Path) -> dict[str, Any]:
         settings |= {"model": API, "weights": None}
     elif argument == "size" and value is None:
         settings |= {"model": Functional(), "weights": None}
-    return settings
 
 
-TOGETHER = ("views", "std", "trust_code", "near_duplicates", "fdr", "factor", "seed", "progress")
-"""Arguments of one value each that go into one audit."""
+ALONE = ("size", "channels", "weights", "weights_key", "references", "attacks", "endpoint", "key")
+IN_MEMORY = ("candidates", "controls", "model")
+TOGETHER = tuple(name for name in CASES if name not in (*ALONE, *IN_MEMORY, "quick"))
+"""Arguments that go into one audit; what is in memory is filled in by the user, so it goes into others."""
 
 
 @pytest.mark.parametrize(
-    ("argument", "number"),
-    [(name, number) for name, values in CASES.items() if name not in TOGETHER for number in range(len(values))]
-    + [("std", 0)],
+    ("names", "number"),
+    [(names, number) for names, audits in ((TOGETHER, 4), (IN_MEMORY, 8)) for number in range(audits)]
+    + [((name,), number) for name in ALONE for number in range(len(CASES[name]))],
 )
 def test_it_is_saved_with_every_argument(
-    argument: str, number: int, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    names: tuple[str, ...], number: int, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(config_text, "EPOCHS", 1)
-    settings = settings_of(argument, CASES[argument][number], place)
-    if argument in TOGETHER:
-        settings |= {name: CASES[name][0] for name in TOGETHER}
+    settings = settings_of({name: CASES[name][number % len(CASES[name])] for name in names}, place)
     if settings["model"] == API:
         with serving(lambda images: {"backbone": images.flatten(1)}) as server:
             found = audit(**settings | {"model": f"{server.url}/json"})
@@ -185,6 +188,7 @@ def test_it_is_saved_with_every_argument(
     assert "secret" not in (tmp_path / "report.json").read_text()
     text = found.config()
     assert yaml.safe_load(text)["name"] == "audit"
+    assert names != TOGETHER or "FILL-IN" not in text
     if "FILL-IN" not in text:
         (tmp_path / "audit.yaml").write_text(text)
         assert load(str(tmp_path / "audit.yaml"), []).queries.views == settings["views"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -55,6 +56,13 @@ def given(name: str) -> tuple[Encoder, ProviderData, ProviderData]:
     return classifier(), MEMBERS, OUTSIDE
 
 
+@cache
+def fitted(name: str) -> tuple[Encoder, ProviderData, ProviderData, Any]:
+    """An encoder, its members and others, and what the defense fitted on them."""
+    encoder, members, outside = given(name)
+    return encoder, members, outside, made(name).fit(encoder, members, outside)
+
+
 @pytest.mark.parametrize("name", QUICK)
 def test_off_changes_no_bit(name: str) -> None:
     (encoder, members, outside), defense = given(name), made(name, **OFF[name])
@@ -64,9 +72,8 @@ def test_off_changes_no_bit(name: str) -> None:
 
 @pytest.mark.parametrize("name", QUICK)
 def test_a_file_brings_the_same_answers_and_the_encoder_stays(name: str) -> None:
-    (encoder, members, outside), before = given(name), torch.random.get_rng_state()
+    (encoder, members, outside, state), before = fitted(name), torch.random.get_rng_state()
     identity, plain = fingerprint(encoder), answers(encoder, outside.images, "logits")
-    state = made(name).fit(encoder, members, outside)
     served = made(name).defended(encoder, state)
     assert not same_answers(encoder, served, outside.images)
     assert same_answers(served, made(name).defended(encoder, through_a_file(state)), outside.images)
@@ -86,8 +93,8 @@ def test_a_file_brings_the_same_answers_and_the_encoder_stays(name: str) -> None
 @pytest.mark.parametrize("name", QUICK)
 def test_the_same_query_gets_the_same_answer(name: str) -> None:
     """Whatever it is asked beside, and however often: otherwise noise would average away."""
-    encoder, members, outside = given(name)
-    served = made(name).defended(encoder, made(name).fit(encoder, members, outside))
+    encoder, _, outside, state = fitted(name)
+    served = made(name).defended(encoder, state)
     images = outside.images[:30].float() / 255
     with torch.inference_mode():
         whole = served(images)
@@ -100,8 +107,8 @@ def test_the_same_query_gets_the_same_answer(name: str) -> None:
 
 @pytest.mark.parametrize("name", QUICK)
 def test_answers_in_half_precision_and_with_gradients(name: str) -> None:
-    encoder, members, outside = given(name)
-    served = made(name).defended(encoder, made(name).fit(encoder, members, outside))
+    encoder, _, outside, state = fitted(name)
+    served = made(name).defended(encoder, state)
     images = outside.images[:5].float() / 255
     with torch.autocast("cpu", dtype=torch.bfloat16), torch.inference_mode():
         assert all(found.isfinite().all() for found in served(images).values())

@@ -79,7 +79,7 @@ def test_the_search_is_that_of_one_query_at_a_time() -> None:
 
 def test_changed_answers_are_on_the_other_side_and_keep_the_class(plain: Encoder, served: Any) -> None:
     network = served.change.network
-    logits = answers(plain, KNOWN[0].images[:100], "logits")
+    logits = answers(plain, KNOWN[0].images[:40], "logits")
     found = carried_over(network, logits)
 
     def side(values: torch.Tensor) -> np.ndarray:
@@ -106,7 +106,7 @@ def test_the_share_of_changed_answers_is_that_of_the_answers(plain: Encoder, sta
 
 
 def test_the_budget_is_the_expected_noise(plain: Encoder, state: Any, served: Any) -> None:
-    images, network, budget = KNOWN[0].images[:100], served.change.network, 0.1
+    images, network, budget = KNOWN[0].images[:60], served.change.network, 0.1
     logits = answers(plain, images, "logits")
     changed = carried_over(network, logits)
     noise = (changed.softmax(dim=1) - logits.softmax(dim=1)).abs().sum(dim=1)

@@ -198,8 +198,8 @@ def leaking(epochs: int, learning_rate: float) -> dict[str, Any]:
 
 
 def test_a_planted_leak_is_found(local_ray: None, tmp_path: Path) -> None:
-    """Sixty members seen a few hundred times: an encoder that remembers. A flipped sign would give AUC near 0."""
-    report = run(tmp_path / "run", **leaking(250, 0.005))
+    """Sixty members seen 150 times: an encoder that remembers. A flipped sign would give AUC near 0."""
+    report = run(tmp_path / "run", **leaking(150, 0.005))
     assert report["validity"]["attack_auc"]["value"] > 0.95
     assert report["validity"]["verdict"] == "leak"
     low, high = report["validity"]["control_auc"]["ci95"]

@@ -224,7 +224,7 @@ def test_sizes_of_drawn_roles_lie_in_the_ranges(tars: SourceConfig, tmp_path: Pa
     config = config_with(data=data, encoders=encoders, attacks=[{"attack": "lpla", "reference": "known"}])
     scanned, source = scan(config.data), config.data.sources["pool"]
     found = sizes_of(config.data, sampled(source, config, evenly))
-    drawn = [draw(config.data, scanned, seed).counts() for seed in range(100)]
+    drawn = [draw(config.data, scanned, seed).counts() for seed in range(30)]
     for role, size in found.items():
         mean = np.mean([counts[role] for counts in drawn])
         assert mean == pytest.approx(size.value, rel=0.2)
