@@ -149,7 +149,7 @@ def add(settings: dict[str, Any], argument: str, value: Any, place: Path) -> Non
     elif argument == "registration":
         settings["registration"] = type(value)(place / value)
     elif argument in ("mean", "std"):
-        settings |= {"mean": (0.5,) * 3, "std": (0.5,) * 3} | {argument: value}
+        settings |= {name: settings.get(name, (0.5,) * 3) for name in ("mean", "std")} | {argument: value}
     elif argument == "channels" and value == 1:
         grey = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(SIDE * SIDE, 16))
         settings |= {"model": grey, "weights": None}

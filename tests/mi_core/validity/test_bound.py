@@ -14,10 +14,10 @@ import pytest
 from scipy.special import expit, logit, ndtri
 from scipy.stats import binom, t
 
+from docs.studies.bounded import AT, PLANTED, SETTINGS, drawn, outcomes
 from mi_core.checks import ConfigError, ShapeError
 from mi_core.metrics.delong import auc, placements
 from mi_core.validity.bound import CANNOT_TELL, MET, NOT_MET, auc_limits, outcome
-from tests.mi_core.validity.bounded import AT, PLANTED, SETTINGS, drawn, outcomes
 from tests.raising import refused
 
 RECORDED = json.loads((Path(__file__).parents[3] / "configs" / "results" / "bound.json").read_text())

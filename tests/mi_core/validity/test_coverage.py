@@ -13,9 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mi_core.metrics.delong import auc, placements
-from mi_core.records import Estimate
-from tests.mi_core.validity.coverage import (
+from docs.studies.coverage import (
     INTERVALS,
     SIMPLE,
     TRIPLES,
@@ -27,6 +25,8 @@ from tests.mi_core.validity.coverage import (
     every_cell,
     false_leaks,
 )
+from mi_core.metrics.delong import auc, placements
+from mi_core.records import Estimate
 
 RECORDED = json.loads((Path(__file__).parents[3] / "configs" / "results" / "coverage.json").read_text())
 

@@ -33,7 +33,7 @@ def test_an_auc_is_told_as_what_it_is(report: dict[str, Any]) -> None:
     report["validity"]["attack_auc"]["value"] = 0.937
     answer = wording.answer(typed(report))
     assert any("tells which is which in 94 of 100 cases; guessing gives 50" in line for line in answer.lines)
-    assert any("(50 of 100)" in line and "found nothing" in line for line in answer.lines)
+    assert any("(right in 50 of 100)" in line and "found nothing" in line for line in answer.lines)
     report["validity"]["blind_auc"] |= {"value": 0.6, "ci95": [0.56, 0.64]}
     beyond = next(line for line in wording.answer(typed(report)).lines if "60 of 100" in line)
     assert "found nothing" not in beyond
@@ -77,7 +77,7 @@ def test_a_check_that_saw_nothing_is_no_reason_for_confounded(report: dict[str, 
     }
     answer = wording.answer(typed(found))
     told = " ".join(answer.lines)
-    assert "(84 of 100) tells the two groups apart that often" in told and "52 of 100" not in told
+    assert "(right in 84 of 100) tells the two groups apart;" in told and "52 of 100" not in told
     assert "AUC .841" in answer.sentence and ".523" not in answer.sentence
     assert {
         one.name.partition(" of ")[2]: one.holds for one in answer.conditions if one.name.startswith("AUC of ")

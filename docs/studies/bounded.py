@@ -1,6 +1,6 @@
 """How often a bound is said to be met, not met or neither: binormal scores of several attacks on the same images.
 
-``python -m tests.mi_core.validity.bounded FILE`` writes `configs/results/bound.json`.
+``python -m docs.studies.bounded FILE`` writes `configs/results/bound.json`.
 """
 
 from __future__ import annotations
