@@ -28,7 +28,7 @@ def prospects(config: RunConfig, counts: Mapping[str, float]) -> Iterator[str]:
     if min(candidates, controls) < 1:
         return
     by, factor = threat.groups_by, config.validity.factor
-    sides = f"{count(candidates)} images in question against {count(controls)} controls"
+    sides = f"{count(candidates)} images against {count(controls)} controls"
     found = {share: detectable_auc(candidates, controls, share=share, by=by, factor=factor) for share in (1.0, 0.1)}
     if found[1.0] is None:
         yield f"{sides} are too few: no leak would be seen, however strong"
@@ -39,7 +39,7 @@ def prospects(config: RunConfig, counts: Mapping[str, float]) -> Iterator[str]:
         )
         yield (
             f"{sides} show {strength}: AUC {rate(found[1.0], 2)} or more, in {percent(POWER)} of audits "
-            f"(.5 is guessing); {tenth} if only a tenth of them was used"
+            f"(.5 is guessing); {tenth} if only a tenth was used"
         )
     yield _single_images(candidates, controls, config.validity.fdr)
     target = config.encoders[threat.primary.target]

@@ -108,7 +108,7 @@ def _short(row: PooledRow) -> dict[str, Any]:
     if row.knowledge is not None:
         short["knowledge"] = part_as_json(row.knowledge)
     for name, entry in _estimates(row):
-        if name in _ESTIMATES:
+        if name in _ESTIMATES and name != "difference":  # which moves with the primary attack
             short[name] = _numbers(entry, ("value", "ci95", "sd"))
     published = flat.get("tpr_0.001_percent_as_published")
     return short | ({} if published is None else {"tpr_0.001_percent_as_published": round(published, 4)})

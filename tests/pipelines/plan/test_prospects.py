@@ -44,7 +44,7 @@ def test_known_controls_are_not_counted_and_the_numbers_are_those_of_the_rule() 
     least = detectable_auc(500, 500, by="choice")
     assert least is not None and verdict_power(500, 500, least - 0.02) < 0.8 <= verdict_power(500, 500, least + 0.02)
     told = f"leak: AUC {least:.2f} or more".replace("0.", ".", 1)
-    assert line.startswith("500 images in question against 500 controls show ") and told in line
+    assert line.startswith("500 images against 500 controls show ") and told in line
     together = least_flags(500, 500, 0.05)
     assert single == f"to name one image: 9,999 controls, or {together} images that stand out together"
     everyone = np.linspace(0, 1, 500)  # controls; as many candidates as were named score above all of them

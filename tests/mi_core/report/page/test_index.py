@@ -164,7 +164,7 @@ def entry(report: dict[str, Any], folder: str = "run") -> Entry:
 
 def test_an_entry_says_what_the_report_says(report: dict[str, Any]) -> None:
     found, validity = entry(report), report["validity"]
-    assert found.name == report["name"]
+    assert found.name == f"{report['name']}: moco-v2, conv4, 400 epochs"
     assert found.created == datetime.fromisoformat(report["created"]).astimezone(UTC)
     assert found.answer.verdict == validity["verdict"] == "leak"
     assert [found.auc, found.blind, found.control] == [
