@@ -78,10 +78,10 @@ LIGHT = (
 # The size of the house. A figure may only be lowered: what comes in is paid for by what goes.
 BUDGET = {  # allowed, and how far below it a count may lie before the budget is lowered
     "product lines": (61_999, 300),
-    "lines of code": (39_422, 300),
+    "lines of code": (39_419, 300),
     "files": (370, 5),
     "test lines": (46_548, 500),
-    "words": (36_473, 500),
+    "words": (36_465, 500),
 }
 PAGES = ("docs", "configs", "cluster", "pipelines")
 

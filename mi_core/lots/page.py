@@ -51,11 +51,6 @@ class ClaimPage:
         """Images that are missing or altered; they count against the claim."""
         return int(np.isnan(self.scores).sum())
 
-    @property
-    def p_value(self) -> float:
-        """The one that decides."""
-        return self.result.any_time_p_value if self.result.counted == UNTIL_DECIDED else self.result.p_value
-
 
 def render_claim(page: ClaimPage) -> str:
     """The page: a complete HTML5 document without scripts, which prints on two pages."""
@@ -67,8 +62,6 @@ def render_claim(page: ClaimPage) -> str:
             headline=headline(page.result, page.grade),
             lines=lines(page.result, page.lost),
             graded=grade_in_words(page.grade, page.alone, page.question.given),
-            alone=page.alone,
-            lost=page.lost,
             figures=[(one, inline_svg(one, number)) for number, one in enumerate(figures)],
         )
     )

@@ -125,6 +125,11 @@ class ClaimResult:
     share: float
     albums: tuple[AlbumResult, ...]
 
+    @property
+    def decisive_p_value(self) -> float:
+        """The p-value that the verdict follows."""
+        return self.p_value if self.counted == ALL else self.any_time_p_value
+
     def as_json(self) -> dict[str, Any]:
         """The entry of claim.json."""
         entry = asdict(self)

@@ -58,7 +58,7 @@ def lines(result: ClaimResult, lost: int) -> list[str]:
         result: of the claim.
         lost: images that are missing or altered.
     """
-    decisive = result.any_time_p_value if result.counted == UNTIL_DECIDED else result.p_value
+    decisive = result.decisive_p_value
     meaning = "So chance alone may explain the result."
     if result.verdict == USED:
         meaning = (

@@ -84,12 +84,12 @@ def answer_candidates(task: Task, test: SeedTest, fdr: float) -> SampleAnswers:
         fdr=fdr,
         grouped=groups is not None,
         file=samples_folder(folder).removeprefix(f"{folder.path.rpartition('/')[0]}/"),
-        top=_told(highest),
-        lowest=_told(lowest),
+        top=_top_samples(highest),
+        lowest=_top_samples(lowest),
     )
 
 
-def _told(rows: pa.Table) -> tuple[TopSample, ...]:
+def _top_samples(rows: pa.Table) -> tuple[TopSample, ...]:
     return tuple(
         TopSample(id=row["id"], shard=row["item"], **{name: float(row[name]) for name in NUMBERS})
         for row in rows.slice(0, TOP).to_pylist()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
-from functools import reduce
+from functools import cache, reduce
 from operator import add, attrgetter
 from typing import Any
 
@@ -46,7 +46,7 @@ from pipelines.encoders.stored import describe
 from pipelines.files import storage
 from pipelines.plan.rules import ThreatModel
 from pipelines.report.finished import FinishedRun
-from pipelines.report.verdict import difference_from
+from pipelines.report.verdict import difference_from, paired_by_id
 from pipelines.run.folder import SeedFolder
 
 TOP = 12  # samples named in the report
@@ -55,11 +55,13 @@ PROMISED = frozenset({"epsilon", "epsilon_rdp", "delta", "gamma"})
 
 def attack_results(run: FinishedRun) -> Iterator[AttackResult]:
     """The results of the attacks that apply."""
-    primaries = {task.judge.seed: task for task in run.primaries()}
+    primaries = {task.judge.seed: task for task in run.primaries() if result_of(task).not_applicable is None}
+    first = cache(lambda seed: paired_by_id(primaries[seed]))  # read once for all others
     for task, result in run.applying():
         judge, attack = task.judge, task.judge.attack
         assert result.metrics is not None
         shadow = attack.reference if run.threat.shadows_of(attack) else None
+        compared = judge.last and judge.seed in primaries and task != primaries[judge.seed]
         kind = SHADOW if shadow in run.config.encoders else SHADOWS
         yield attack_result(
             result.metrics,
@@ -72,7 +74,7 @@ def attack_results(run: FinishedRun) -> Iterator[AttackResult]:
             queries=result.queries,
             seconds=result.seconds,
             primary=judge.primary,
-            difference=difference_from(primaries.get(judge.seed), task),
+            difference=difference_from(first(judge.seed), task) if compared else None,
         )
 
 

@@ -37,7 +37,7 @@ class Shown:
     runs: Mapping[str, Path]
 
     @classmethod
-    def of(cls, folder: str) -> Shown:
+    def from_folder(cls, folder: str) -> Shown:
         """As the folder is now. Raises UserError: as `pipelines.report.index.write`."""
         root = Path(storage.target(folder))
         found, unread = seen_below(folder, f"{root}/index.html")
@@ -71,7 +71,7 @@ def serve(folder: str, *, port: int = 0) -> ThreadingHTTPServer:
     """
     if storage.is_uri(folder):
         raise UserError(f"--serve shows a folder of this disk, not {folder}; without it a page is written there")
-    Shown.of(folder)
+    Shown.from_folder(folder)
 
     class Handler(BaseHTTPRequestHandler):
         """Answers one request."""
@@ -88,7 +88,7 @@ def serve(folder: str, *, port: int = 0) -> ThreadingHTTPServer:
             if origin is not None and origin != f"http://{self.headers['Host']}":
                 return self.send_error(HTTPStatus.FORBIDDEN, "another origin")
             asked = urlsplit(self.path)
-            shown = Shown.of(folder)
+            shown = Shown.from_folder(folder)
             reports = {f"/{quote(name)}/{PAGE_OF_RUN}": place / PAGE_OF_RUN for name, place in shown.runs.items()}
             if asked.path == "/":
                 return self.answer(shown.page)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -114,14 +114,17 @@ def _lot_p_value(task: Task) -> float | None:
     return test.welch_p if test.permutation_p is None else test.permutation_p
 
 
-def difference_from(primary: Task | None, task: Task) -> Estimate | None:
-    """The AUC of an attack minus that of the primary one, paired over the images that both score.
+def paired_by_id(task: Task) -> dict[str, np.ndarray]:
+    """`counted_scores` with their ids, of so many samples at most as differences are computed of."""
+    return counted_scores(task, ("id",), _PAIRED)
 
-    None: it is the primary one, or of an earlier checkpoint.
+
+def difference_from(first: Mapping[str, np.ndarray], task: Task) -> Estimate | None:
+    """The AUC of an attack minus that of the primary one, whose scores are ``first``, over the images of both.
+
+    None: of these only members or only others are left.
     """
-    if primary is None or not task.judge.last or task == primary or result_of(primary).not_applicable is not None:
-        return None
-    mine, first = (counted_scores(one, ("id",), _PAIRED) for one in (task, primary))
+    mine = paired_by_id(task)
     _, here, there = np.intersect1d(mine["id"], first["id"], assume_unique=True, return_indices=True)
     member, groups = mine["member"][here], mine.get("group")
     if member.all() or not member.any():

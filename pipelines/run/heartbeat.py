@@ -121,9 +121,8 @@ def lines(pieces: Sequence[Piece]) -> list[str]:
 SILENT_SECONDS = 6 * WRITE_SECONDS  # a run that is silent for longer may be dead
 
 
-DONE, RUNNING, STOPPED, FAILED, KILLED, SILENT, UNKNOWN = (
-    *("done", "running", "stopped", "failed", "killed", "silent", "unknown"),
-)
+DONE, RUNNING, STOPPED, FAILED = "done", "running", "stopped", "failed"
+KILLED, SILENT, UNKNOWN = "killed", "silent", "unknown"
 EXIT_CODES = {STOPPED: 3, FAILED: 3, KILLED: 3, SILENT: 4}
 """Of `status`, by the state of a run: 3 ended before its end, 4 gives no sign of life; others 0."""
 

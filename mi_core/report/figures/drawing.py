@@ -83,13 +83,11 @@ class Drawing:
                 places = np.asarray(many.get_offsets() if isinstance(many, PathCollection) else ())
                 drawn += [(many, path.vertices) for path in many.get_paths()] if not len(places) else [(many, places)]
             names = {bar: bars for bars in panel.containers for bar in bars.get_children()}
-            for artist, places in drawn:
+            for place, (artist, points) in enumerate(drawn):
                 whole = names.get(artist, artist)
                 labels = [str(one.get_label()) for one in (whole, *getattr(whole, "patches", ())[:1])]
-                name = next(
-                    (label for label in labels if not label.startswith("_")), f"unnamed {drawn.index((artist, places))}"
-                )
-                yield from ((number, name, float(x), float(y)) for x, y in places)
+                name = next((label for label in labels if not label.startswith("_")), f"unnamed {place}")
+                yield from ((number, name, float(x), float(y)) for x, y in points)
 
 
 def blank(height: float = HEIGHT, rows: int = 1) -> tuple[Figure, list[Any]]:

@@ -114,7 +114,7 @@ def test_text_in_figures_is_never_a_formula(short_report: dict[str, Any]) -> Non
     ]
     data = FigureData((run,), (LossCurve(name, 0, np.ones(1), np.ones(1)),), (shown,))
     drawn = draw_figures(typed(short_report | {"pooled": rows}), data)
-    assert all(figure.image for figure in drawn.values())
+    assert all(figure.image and list(figure.points()) for figure in drawn.values())
     assert {title.split("-")[0] for title in drawn} >= {"roc", "scores", "loss", "compare", "sweep", "queries"}
 
 
