@@ -20,8 +20,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torchvision import models
-from torchvision.models.resnet import BasicBlock
 
 from mi_core.checks import ConfigError
 
@@ -111,6 +109,8 @@ class ResNet8(nn.Module):
 
 def _block(before: int, after: int) -> nn.Module:
     """A basic block; one that changes the width halves the resolution."""
+    from torchvision.models.resnet import BasicBlock  # torchvision costs a process two seconds
+
     shortcut: nn.Module | None = None
     if after != before:
         shortcut = nn.Sequential(nn.Conv2d(before, after, 1, stride=2, bias=False), nn.BatchNorm2d(after))
@@ -133,6 +133,8 @@ class _PooledFeatures(nn.Module):
 
 def vgg11_bn(images: ImageShape) -> nn.Module:
     """VGG-11 with batch norm, the unknown architecture of EncoderMI's experiments, D = 512."""
+    from torchvision import models
+
     features = models.vgg11_bn(weights=None).features
     if images.channels != 3:
         features[0] = nn.Conv2d(images.channels, 64, 3, padding=1)
@@ -146,6 +148,8 @@ def mobilenetv2(images: ImageShape, *, cifar_stem: bool) -> nn.Module:
 
     The CIFAR stem has stride 1 in the first and the second stage.
     """
+    from torchvision import models
+
     features = models.mobilenet_v2(weights=None).features
     if images.channels != 3:
         features[0][0] = nn.Conv2d(images.channels, 32, 3, stride=2, padding=1, bias=False)
@@ -158,6 +162,8 @@ def mobilenetv2(images: ImageShape, *, cifar_stem: bool) -> nn.Module:
 
 def resnet(images: ImageShape, name: str, *, cifar_stem: bool) -> nn.Module:
     """A residual network by torchvision's name, such as ``resnet18`` (D = 512) or ``resnet50`` (D = 2048)."""
+    from torchvision import models
+
     network: nn.Module = getattr(models, name)(weights=None)
     network.width = network.fc.in_features  # type: ignore[union-attr]
     network.fc = nn.Identity()
@@ -169,18 +175,17 @@ def resnet(images: ImageShape, name: str, *, cifar_stem: bool) -> nn.Module:
     return network
 
 
-class PatchMean(models.VisionTransformer):  # type: ignore[misc]
-    """Images (B, C, S, S) to the mean (B, D) of their patches after the last norm. Arguments as torchvision's."""
+class PatchMean(nn.Module):
+    """A transformer of torchvision without its class token: (B, C, S, S) to the mean (B, D) of the normed patches."""
 
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
-        del self.class_token
-        self.register_buffer("class_token", torch.empty(1, 0, self.hidden_dim), persistent=False)  # there are none
+    def __init__(self, network: Any) -> None:
+        super().__init__()
+        self.conv_proj, self.encoder = network.conv_proj, network.encoder
         self.encoder.pos_embedding = nn.Parameter(self.encoder.pos_embedding.detach()[:, 1:].clone())
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """The mean of the patches."""
-        states: torch.Tensor = self.encoder(self._process_input(images))
+        states: torch.Tensor = self.encoder(self.conv_proj(images).flatten(2).transpose(1, 2))
         return states.mean(dim=1)
 
 
@@ -188,7 +193,9 @@ def vision_transformer(
     images: ImageShape, *, width: int, layers: int, heads: int, registers: int = 0, class_token: bool = True
 ) -> nn.Module:
     """A ViT without its classifier: (B, C, S, S) to (B, width); the hidden layers are four times as wide."""
-    network: nn.Module = (models.VisionTransformer if class_token else PatchMean)(
+    from torchvision import models
+
+    network: nn.Module = models.VisionTransformer(
         image_size=images.size,
         patch_size=images.patch,
         num_layers=layers,
@@ -197,6 +204,7 @@ def vision_transformer(
         mlp_dim=4 * width,
     )
     network.heads = nn.Identity()
+    network = network if class_token else PatchMean(network)
     if images.channels != 3:
         network.conv_proj = nn.Conv2d(images.channels, width, images.patch, stride=images.patch)
     if registers:

@@ -13,15 +13,17 @@ silence: a picture that cannot be read is lost, other files are counted by their
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from PIL import Image
 
 from mi_core.hashing import printable
@@ -110,19 +112,17 @@ def _slices(count: int, path: str = "") -> list[Item]:
     ]
 
 
-def _digits_items(_: SourceConfig) -> list[Item]:
-    from sklearn.datasets import load_digits
-
-    return _slices(len(load_digits().target))
-
-
 def _digits_scan(_: SourceConfig, item: Item) -> Iterator[Sample | Problem]:
-    from sklearn.datasets import load_digits
+    for row, (*levels, digit) in enumerate(_digits()[item.start : item.stop], start=item.start):
+        pixels = np.round(np.reshape(levels, (8, 8)) * (255 / 16)).astype(np.uint8)
+        yield Sample(f"{row:04d}", encode_png(pixels), int(digit))
 
-    digits = load_digits()
-    for row in range(item.start, item.stop):
-        pixels = np.round(digits.images[row] * (255 / 16)).astype(np.uint8)
-        yield Sample(f"{row:04d}", encode_png(pixels), int(digits.target[row]))
+
+@cache
+def _digits() -> npt.NDArray[np.float64]:
+    """(1797, 65) levels from 0 to 16 and the digit, from scikit-learn's file: importing it takes a second."""
+    (folder,) = importlib.util.find_spec("sklearn").submodule_search_locations  # type: ignore[union-attr,misc]
+    return np.loadtxt(f"{folder}/datasets/data/digits.csv.gz", delimiter=",")
 
 
 def _noise_scan(source: SourceConfig, item: Item) -> Iterator[Sample | Problem]:
@@ -220,7 +220,7 @@ def _torchvision_scan(source: SourceConfig, item: Item) -> Iterator[Sample | Pro
 
 
 READERS: dict[str, Reader] = {
-    "digits": Reader(_digits_items, _digits_scan),
+    "digits": Reader(lambda _: _slices(len(_digits())), _digits_scan),
     NOISE: Reader(lambda source: _slices(noise_options(source).count), _noise_scan),
     "imagefolder": Reader(_folder_items, _folder_scan),
     "shards": Reader(lambda source: tar_shards.items_of(source.patterns), _shard_scan),
