@@ -12,6 +12,7 @@ from typing import Any
 
 import jsonschema
 import pytest
+import ray
 import yaml
 
 from pipelines.config.reading.schema import schema
@@ -50,10 +51,10 @@ def audit(folder: Path, *options: str, code: int = 0) -> str:
     return " ".join(told.split())
 
 
-def test_the_page_s_attack_runs_on_workers_and_its_code_is_registered(tmp_path: Path) -> None:
+def test_the_page_s_attack_runs_on_workers_and_its_code_is_registered(local_ray: None, tmp_path: Path) -> None:
     (tmp_path / "my_attack.py").write_text(CODE)
     (tmp_path / "small.yaml").write_text(yaml.safe_dump(small_config(**yaml.safe_load(CONFIG))))
-    audit(tmp_path)
+    audit(tmp_path, "--address", ray.get_runtime_context().gcs_address)
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     assert {one["attack"] for one in report["attacks"]} == {"encodermi-t", "low-cosine"}
     assert report["methods"]["low-cosine"]["source"] == "this page"
