@@ -29,6 +29,8 @@ from mi_core.metrics.intervals import Groups, clustered_rate, rate, worth_of
 from mi_core.records import BoolArray, Estimate, FloatArray
 
 LOW_FPRS = (0.001, 0.01)
+TITLES = {"accuracy": "Accuracy", "precision": "Precision", "recall": "Recall", "auc": "AUC"}
+"""The estimates of `MembershipMetrics`, as a table is headed; all but the AUC take to know who is a member."""
 _CHUNK = 2**22  # weights of resampled groups that are held at once
 _Integers = npt.NDArray[np.integer[Any]]
 

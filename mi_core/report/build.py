@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from mi_core.checks import NumericError
 from mi_core.metrics.delong import auc
-from mi_core.metrics.membership import MembershipMetrics
+from mi_core.metrics.membership import TITLES, MembershipMetrics
 from mi_core.metrics.pooled import pool, pooled_count
 from mi_core.records import BoolArray, Estimate, FloatArray
 from mi_core.report.model.attacks import AttackResult
@@ -43,7 +43,6 @@ from mi_core.validity.sets.share import LeastShare, least_share
 from mi_core.validity.verdict import CHOICE, GROUPS_DIFFER, Validity, cauchy_combination, holm, judge_pooled
 
 TOP = 48  # candidates of either end shown in a report
-_RATED = ("accuracy", "precision", "recall")  # what takes to know who is a member
 _Groups = npt.NDArray[np.int64] | None
 _IDENTITY = attrgetter("attack", "target", "output", "reference", "settings")  # what tests of one attack share
 
@@ -56,7 +55,7 @@ def attack_result(metrics: MembershipMetrics, *, asked: bool, **tried: Any) -> A
         asked: whether candidates are judged, of which nobody knows who is a member.
         tried: the other fields.
     """
-    return AttackResult(**vars(metrics) | (dict.fromkeys(_RATED) if asked else {}), **tried)
+    return AttackResult(**vars(metrics) | (dict.fromkeys(TITLES.keys() - {"auc"}) if asked else {}), **tried)
 
 
 def queries_part(entries: Iterable[QueryEntry], budget: int | None = None) -> QueriesPart:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import Any, TypeVar
 
-from mi_core.metrics.membership import ClassResult
+from mi_core.metrics.membership import TITLES, ClassResult
 from mi_core.metrics.pooled import pool, pooled_count
 from mi_core.records import Estimate
 from mi_core.report.model.attacks import (
@@ -25,7 +25,6 @@ IDENTITY = ("attack", "target", "shadow", "output", "reference", "settings", "ep
 """Fields that results of one attack have in common over seeds."""
 INFERRED = ("attribute", "target", "output", "settings", "epoch")
 """The same of an inference."""
-_ESTIMATES = ("accuracy", "precision", "recall", "auc", "difference")
 _T = TypeVar("_T")
 _Key = TypeVar("_Key")
 _Result = TypeVar("_Result", AttackResult, InferenceResult)
@@ -69,7 +68,7 @@ def _pooled(results: Sequence[AttackResult], overlap: float) -> PooledRow:
     told: dict[str, Any] = {name: getattr(first, name) for name in (*IDENTITY, "knowledge")}
     for side in ("n_member", "n_nonmember"):
         told[side] = pooled_count([getattr(result, side) for result in results], overlap)
-    for name in _ESTIMATES:
+    for name in (*TITLES, "difference"):
         told[name] = pool_estimate([getattr(result, name) for result in results], overlap=overlap)
     seconds = of_all([result.seconds for result in results])
     return PooledRow(

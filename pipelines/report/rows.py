@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from mi_core.metrics.membership import published_tpr
+from mi_core.metrics.membership import TITLES, published_tpr
 from mi_core.records import Estimate
 from mi_core.report.contents import final_inferences, final_rows, pooled_rows
 from mi_core.report.model.as_json import part_as_json
@@ -19,7 +19,6 @@ from pipelines.files import storage
 from pipelines.run.folder import RunFolder
 from pipelines.run.points import Point
 
-_ESTIMATES = ("accuracy", "precision", "recall", "auc")
 _WORDS = ("attack", "target", "output", "reference", "shadow", "settings", "epoch")
 _INFERRED = ("accuracy", "majority")
 _KNOWLEDGE = ("distribution", "architecture", "algorithm")
@@ -108,7 +107,7 @@ def _short(row: PooledRow) -> dict[str, Any]:
     if row.knowledge is not None:
         short["knowledge"] = part_as_json(row.knowledge)
     for name, entry in _estimates(row):
-        if name in _ESTIMATES:  # not the difference, which moves with the primary attack
+        if name in TITLES:  # not the difference, which moves with the primary attack
             short[name] = _numbers(entry, ("value", "ci95", "sd"))
     published = flat.get("tpr_0.001_percent_as_published")
     return short | ({} if published is None else {"tpr_0.001_percent_as_published": round(published, 4)})
@@ -159,7 +158,7 @@ def _row(row: PooledRow, sweep: str, point: str) -> dict[str, Any]:
 
 
 def _estimates(row: PooledRow) -> Iterator[tuple[str, Estimate]]:
-    for name in (*_ESTIMATES, "difference"):
+    for name in (*TITLES, "difference"):
         if (entry := getattr(row, name)) is not None:
             yield name, entry
     for alpha, entry in row.tpr_at_fpr.items():

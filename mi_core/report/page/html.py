@@ -16,6 +16,7 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
+from mi_core.metrics.membership import TITLES
 from mi_core.records import Estimate
 from mi_core.report.contents import carried_rates, final_inferences, final_rows, pooled_rows, primary_row
 from mi_core.report.defenses import defense_tables, front_of
@@ -28,10 +29,6 @@ from mi_core.report.words import numbers, wording
 from mi_core.report.words.sentences import PAGES, Sides, checks, glossary, say, share_found, sides_of, template
 from mi_core.validity.verdict import CHOICE
 
-_METRICS = {  # whether it is known who is a member
-    True: {"auc": "AUC", "accuracy": "Accuracy", "precision": "Precision", "recall": "Recall"},
-    False: {"auc": "AUC"},
-}
 _DIFFERENCE = "Minus primary"
 _place = attrgetter("target", "output")  # where an attack was tried
 _SHOWN = 440 / 280.8  # pixels of the page for a point of a figure
@@ -171,7 +168,7 @@ def _groups(report: Report, rows: Sequence[PooledRow], sides: Sides) -> list[dic
 
     A false-positive rate is a column only where the images of some row carry it.
     """
-    lead, metrics = primary_row(rows), _METRICS[sides.known].values()
+    lead, metrics = primary_row(rows), _metrics(sides).values()
     several = len({entry.seed for entry in report.attacks}) > 1
     of_seeds = grouped(final_rows(report.attacks) if several else [], _place)
     by_place = grouped(rows, _place)
@@ -240,9 +237,14 @@ def _sweep_rows(sweep: Sweep, lead: PooledRow | None) -> tuple[list[str], list[t
     return list(dict.fromkeys(name for _, rows in by_point for name in rows)), by_point
 
 
+def _metrics(sides: Sides) -> dict[str, str]:
+    """The estimates of attacks and their titles, the AUC first; others only where it is known who is a member."""
+    return {"auc": TITLES["auc"], **(TITLES if sides.known else {})}
+
+
 def _cells(sides: Sides, row: AttackRow, columns: Sequence[str]) -> list[tuple[str, Estimate | None]]:
     """The estimates of a row under the columns of its table; None where a part is absent."""
-    metrics = _METRICS[sides.known] | {"difference": _DIFFERENCE}
+    metrics = _metrics(sides) | {"difference": _DIFFERENCE}
     by_title: dict[str, Estimate | None] = {title: getattr(row, name) for name, title in metrics.items()}
     by_title |= {share_found(alpha, sides): entry for alpha, entry in row.tpr_at_fpr.items()}
     return [(column, by_title.get(column)) for column in columns]
