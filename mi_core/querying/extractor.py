@@ -28,6 +28,7 @@ from mi_core.encoders.checkpoint import Encoder
 from mi_core.features.measure import Batch, Views, by_query
 from mi_core.querying.forward import Answers, BankAnswers, Clock, EncoderOracle, Forward, Seconds, Work
 from mi_core.querying.plan import QueryPlan
+from mi_core.querying.precision import rounded
 from mi_core.runtime import hand_over, tf32, upload
 
 AHEAD = 2  # batches that wait for a GPU, at most: each holds its images in pinned memory
@@ -66,6 +67,8 @@ class Extractor:
 
     def __post_init__(self) -> None:
         self._forward = Forward(self.device, self.plan.precision)
+        if (self.device.type, self.plan.precision) == ("cpu", "bfloat16"):
+            self.encoders = {name: rounded(encoder) for name, encoder in self.encoders.items()}
         self._bank = BankAnswers(self.bank, self._forward, self.plan.batch_views)
         if self.device.type == "cuda":
             self._drawing = torch.cuda.Stream(self.device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,14 @@ import pytest
 import torch
 from torch import nn
 
+from mi_core.augmentations.simclr import SimCLRAugmentation
+from mi_core.encoders import build_backbone
 from mi_core.encoders.checkpoint import Encoder
+from mi_core.features.embedding import Embedding
 from mi_core.querying import precision_trial
+from mi_core.querying.extractor import Extractor
+from mi_core.querying.plan import QueryPlan
+from mi_core.querying.precision import rounded
 from mi_core.querying.precision_trial import has_bfloat16, tried_precision
 
 
@@ -78,10 +85,44 @@ def test_an_old_cpu_tries_nothing_and_what_is_no_network_here_is_not_asked(monke
     assert far.backbone.calls == 0
 
 
-def test_networks_like_those_in_use_stay_alike() -> None:
-    """The bound on cosines is one that real networks keep."""
-    from mi_core.encoders import build_backbone
+def network(name: str) -> Encoder:
+    torch.manual_seed(0)
+    return Encoder(build_backbone(name, 3, 32), {}, torch.zeros(1, 3, 1, 1), torch.ones(1, 3, 1, 1)).eval()
 
-    for name in ("resnet8", "vit-tiny/8"):
-        network = Encoder(build_backbone(name, 3, 32), {}, torch.zeros(1, 3, 1, 1), torch.ones(1, 3, 1, 1)).eval()
-        assert precision_trial._is_alike(network, 3, 32)
+
+@pytest.mark.parametrize(
+    ("name", "alike"),
+    [("resnet8", True), ("vit-tiny/8", True), ("mobilenetv2", False)],  # fresh, the last gives all images one answer
+)
+def test_networks_like_those_in_use_stay_alike(name: str, alike: bool) -> None:
+    """The bound on cosines is one that real networks keep; where images are not told apart, it is not kept."""
+    assert precision_trial._is_alike(network(name), 3, 32) is alike
+
+
+def test_weights_that_were_rounded_once_give_the_answers_of_autocast() -> None:
+    plain, images = network("resnet8"), torch.rand(4, 3, 32, 32)
+    plain.text = nn.Linear(3, 3)
+    before = {name: weights.clone() for name, weights in plain.state_dict().items()}
+    copied = rounded(plain)
+    assert rounded(plain) is copied
+    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(plain(images)["backbone"], copied(images)["backbone"])
+    after = plain.state_dict()
+    assert all(
+        torch.equal(weights, after[name]) and weights.dtype == after[name].dtype for name, weights in before.items()
+    )
+    halved = {name for name, weights in copied.state_dict().items() if weights.dtype == torch.bfloat16}
+    assert halved == {name for name, weights in before.items() if weights.dim() == 4 and name not in ("mean", "std")}
+    shared = {weights.data_ptr() for weights in plain.state_dict().values()}
+    assert all(one.data_ptr() in shared for name, one in copied.state_dict().items() if name not in halved)
+
+
+def test_an_extractor_asks_in_bfloat16_with_such_weights_and_leaves_codes_that_cannot_be_copied() -> None:
+    locked = encoder()
+    locked.backbone.lock = threading.Lock()
+    assert rounded(locked) is locked
+    own = network("resnet8")
+    for precision, kept in (("bfloat16", rounded(own)), ("float32", own)):
+        plan = QueryPlan((Embedding(),), ("backbone",), 1, precision=precision)
+        made = Extractor({"own": own, "locked": locked}, plan, SimCLRAugmentation(), torch.device("cpu"))
+        assert made.encoders["own"] is kept and made.encoders["locked"] is locked
