@@ -107,14 +107,19 @@ class ResNet8(nn.Module):
         return maps.mean(dim=(2, 3))
 
 
+def _torchvision() -> Any:
+    """The networks of torchvision, imported when one is built: that takes a process two seconds."""
+    from torchvision import models
+
+    return models
+
+
 def _block(before: int, after: int) -> nn.Module:
     """A basic block; one that changes the width halves the resolution."""
-    from torchvision.models.resnet import BasicBlock  # torchvision costs a process two seconds
-
     shortcut: nn.Module | None = None
     if after != before:
         shortcut = nn.Sequential(nn.Conv2d(before, after, 1, stride=2, bias=False), nn.BatchNorm2d(after))
-    block: nn.Module = BasicBlock(before, after, stride=1 if shortcut is None else 2, downsample=shortcut)
+    block: nn.Module = _torchvision().resnet.BasicBlock(before, after, stride=1 if shortcut is None else 2, downsample=shortcut)
     return block
 
 
@@ -133,9 +138,7 @@ class _PooledFeatures(nn.Module):
 
 def vgg11_bn(images: ImageShape) -> nn.Module:
     """VGG-11 with batch norm, the unknown architecture of EncoderMI's experiments, D = 512."""
-    from torchvision import models
-
-    features = models.vgg11_bn(weights=None).features
+    features = _torchvision().vgg11_bn(weights=None).features
     if images.channels != 3:
         features[0] = nn.Conv2d(images.channels, 64, 3, padding=1)
         nn.init.kaiming_normal_(features[0].weight, mode="fan_out", nonlinearity="relu")
@@ -148,9 +151,7 @@ def mobilenetv2(images: ImageShape, *, cifar_stem: bool) -> nn.Module:
 
     The CIFAR stem has stride 1 in the first and the second stage.
     """
-    from torchvision import models
-
-    features = models.mobilenet_v2(weights=None).features
+    features = _torchvision().mobilenet_v2(weights=None).features
     if images.channels != 3:
         features[0][0] = nn.Conv2d(images.channels, 32, 3, stride=2, padding=1, bias=False)
         nn.init.kaiming_normal_(features[0][0].weight, mode="fan_out")
@@ -162,9 +163,7 @@ def mobilenetv2(images: ImageShape, *, cifar_stem: bool) -> nn.Module:
 
 def resnet(images: ImageShape, name: str, *, cifar_stem: bool) -> nn.Module:
     """A residual network by torchvision's name, such as ``resnet18`` (D = 512) or ``resnet50`` (D = 2048)."""
-    from torchvision import models
-
-    network: nn.Module = getattr(models, name)(weights=None)
+    network: nn.Module = getattr(_torchvision(), name)(weights=None)
     network.width = network.fc.in_features  # type: ignore[union-attr]
     network.fc = nn.Identity()
     if cifar_stem:
@@ -193,9 +192,7 @@ def vision_transformer(
     images: ImageShape, *, width: int, layers: int, heads: int, registers: int = 0, class_token: bool = True
 ) -> nn.Module:
     """A ViT without its classifier: (B, C, S, S) to (B, width); the hidden layers are four times as wide."""
-    from torchvision import models
-
-    network: nn.Module = models.VisionTransformer(
+    network: nn.Module = _torchvision().VisionTransformer(
         image_size=images.size,
         patch_size=images.patch,
         num_layers=layers,
