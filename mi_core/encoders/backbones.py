@@ -119,7 +119,8 @@ def _block(before: int, after: int) -> nn.Module:
     shortcut: nn.Module | None = None
     if after != before:
         shortcut = nn.Sequential(nn.Conv2d(before, after, 1, stride=2, bias=False), nn.BatchNorm2d(after))
-    block: nn.Module = _torchvision().resnet.BasicBlock(before, after, stride=1 if shortcut is None else 2, downsample=shortcut)
+    stride = 1 if shortcut is None else 2
+    block: nn.Module = _torchvision().resnet.BasicBlock(before, after, stride=stride, downsample=shortcut)
     return block
 
 
