@@ -147,7 +147,7 @@ def fingerprint_of(tensors: Mapping[str, torch.Tensor]) -> str:
     for name, tensor in sorted(tensors.items()):
         array = tensor.detach().cpu().contiguous()
         digest.update(f"{name}:{array.dtype}:{tuple(array.shape)};".encode())
-        digest.update(array.reshape(-1).view(torch.uint8).numpy())
+        digest.update(array.reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -15,7 +16,7 @@ from torch import nn
 from torchvision import models
 
 State = dict[str, torch.Tensor]
-LAYERS = 4  # of every transformer in a file, in place of 12
+LAYERS = 4  # of a short transformer, in place of 12
 MEAN, STD = (torch.tensor(values).reshape(1, 3, 1, 1) for values in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
 
 
@@ -47,8 +48,7 @@ def seeded(build: Callable[[], nn.Module], seed: int = 1) -> Any:
 def other(build: Callable[[], nn.Module]) -> Any:
     """The network beside, which nobody releases: one number for all weights, in a file and in memory."""
     with torch.device("meta"):
-        module = build()
-    return module._apply(lambda tensor: torch.ones((), dtype=tensor.dtype).expand(tensor.shape))
+        return build()._apply(lambda one: torch.ones((), dtype=one.dtype, device="cpu").expand(one.shape))
 
 
 def cifar_resnet(outputs: int = 16) -> nn.Module:
@@ -232,7 +232,7 @@ def moco_v3_resnet() -> Case:
 
 def moco_v3_vit() -> Case:
     def build() -> nn.Module:
-        network = transformer(num_heads=12, depth=LAYERS)
+        network = short(num_heads=12)
         network.head = mlp([384, 48, 48, 16], bias=False, norm=True, last_norm=True)
         return network  # type: ignore[no-any-return]
 
@@ -545,12 +545,7 @@ def dino_resnet() -> Case:
 
 
 def dino_vit() -> Case:
-    return dino(
-        "deit-s/16",
-        lambda: transformer(depth=LAYERS),
-        " with timm names",
-        ("6 attention heads, as a DINO checkpoint has",),
-    )
+    return dino("deit-s/16", short, " with timm names", ("6 attention heads, as a DINO checkpoint has",))
 
 
 def mae_decoder() -> dict[str, torch.Tensor]:
@@ -567,7 +562,7 @@ def mae_decoder() -> dict[str, torch.Tensor]:
 
 
 def mae() -> Case:
-    network = seeded(lambda: transformer("vit_base_patch16_224", depth=LAYERS))
+    network = seeded(lambda: short("vit_base_patch16_224"))
     return Case(
         "vit-b/16",
         {"model": network.state_dict() | mae_decoder()},
@@ -596,13 +591,13 @@ def official_dinov2(load: str, state: dict[str, torch.Tensor], network: nn.Modul
 
 def dinov2() -> Case:
     """It has layer scale in each block."""
-    network = seeded(lambda: transformer("vit_small_patch14_dinov2", img_size=28, depth=LAYERS))
+    network = seeded(lambda: short("vit_small_patch14_dinov2", img_size=28))
     return official_dinov2("dinov2-s/14", network.state_dict(), network)
 
 
 def dinov2_registers() -> Case:
     """It keeps a position for the class token, which timm adds to the token, and calls registers so."""
-    network = seeded(lambda: transformer("vit_small_patch14_reg4_dinov2", img_size=28, depth=LAYERS))
+    network = seeded(lambda: short("vit_small_patch14_reg4_dinov2", img_size=28))
     state, first = network.state_dict(), torch.randn(1, 1, 384)
     state["register_tokens"] = state.pop("reg_token")
     state["pos_embed"] = torch.cat([first, state["pos_embed"]], dim=1)
@@ -611,7 +606,7 @@ def dinov2_registers() -> Case:
 
 
 def deit() -> Case:
-    network = seeded(lambda: transformer(num_classes=10, depth=LAYERS))
+    network = seeded(lambda: short(num_classes=10))
     said = "6 attention heads, as deit-s/16 has"
     return Case(
         "deit-s/16",
@@ -644,6 +639,7 @@ def separate_dictionaries() -> Case:
     )
 
 
+short = partial(transformer, depth=LAYERS)
 CASES = (
     *(moco_v1, moco_v2, moco_demo, moco_v3_resnet, moco_v3_vit, simclr_leftthomas, simclr_sthalles, compiled),
     *(lightly_byol, lightly_swav, lightly_dino, solo_learn, simsiam, byol_pytorch, swav, barlow_twins, vicreg),

@@ -46,6 +46,7 @@ from tests.mi_core.adoption.references import (
     moco_positions,
     saved,
     seeded,
+    short,
     transformer,
     without_fc,
 )
@@ -55,8 +56,7 @@ from tests.mi_core.adoption.references import (
 def shallow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Backbones of as many layers as the files here have: their names and answers are made in the same way."""
     for name in ("vit-s", "vit-b", "vit-b-gap", "deit-s", "dinov2-s", "dinov2-s-reg"):
-        build = partial(ENCODERS[name].build, layers=LAYERS)
-        monkeypatch.setitem(ENCODERS, name, replace(ENCODERS[name], build=build))
+        monkeypatch.setitem(ENCODERS, name, replace(row := ENCODERS[name], build=partial(row.build, layers=LAYERS)))
 
 
 def taken(case: Case) -> Adopted:
@@ -137,9 +137,7 @@ def test_decoders_are_left_out(shallow: None) -> None:
     ):
         adopted = embedded({"model": network.state_dict() | tail}, load, 224)
         assert len(adopted.ignored) == 1 and words in adopted.ignored[0]
-    own = below(
-        "module.", seeded(lambda: transformer("vit_base_patch16_gap_224", num_heads=12, depth=LAYERS)).state_dict()
-    )
+    own = below("module.", seeded(lambda: short("vit_base_patch16_gap_224", num_heads=12)).state_dict())
     others = below("module.", {"predictor_embed.weight": torch.ones(384, 768), "mask_token": torch.ones(1, 1, 384)})
     content = {"encoder": own, "predictor": others, "target_encoder": own, "opt": {}, "epoch": 3}
     adopted = embedded(content, "checkpoint:vit-b-gap/16", 32)
@@ -479,11 +477,6 @@ def embedded(state: object, load: str = "checkpoint:dinov2-s/14", side: int = 28
     return adopt(load, saved(state), channels=3, image_size=side, **settings)
 
 
-def ones_like(state: State) -> State:
-    """Weights of another network, which take no memory."""
-    return {key: torch.ones((), dtype=one.dtype).expand(one.shape) for key, one in state.items()}
-
-
 def dinov2_state() -> State:
     state = seeded(lambda: transformer("vit_small_patch14_dinov2", img_size=28)).state_dict()
     return {**state, "mask_token": torch.zeros(1, 384)}
@@ -506,7 +499,8 @@ def dinov2_embeddings() -> torch.Tensor:
 
 
 STATE = dinov2_state()
-TEACHER, STUDENT = below("backbone.", STATE), below("backbone.", ones_like(STATE))
+TEACHER = below("backbone.", STATE)
+STUDENT = shapes_of(lambda: transformer("vit_small_patch14_dinov2", img_size=28), "backbone.")
 HEADS = below("dino_head.mlp.", mlp([384, 16, 8]).state_dict()) | {
     "dino_head.last_layer.weight_v": torch.ones(4, 8),
     "ibot_head.mlp.0.weight": torch.ones(8, 384),
@@ -602,7 +596,7 @@ def test_wrappers_within_names_are_taken_off(wrapper: str, load: str) -> None:
 @pytest.mark.parametrize("load", [RESNET, SHUFFLENET])
 def test_two_networks_below_prefixes_are_told_apart_by_a_key(load: str) -> None:
     state, expected = known(load)
-    both = below("a.", ones_like(state)) | below("b.", state)
+    both = below("a.", {key: torch.ones(()).expand(one.shape) for key, one in state.items()}) | below("b.", state)
     for content in (both, {"state_dict": both, "epoch": 3}):
         with pytest.raises(ConfigError, match=r"the network 2 times, under a\., b\.; .* weights_key = 'a'"):
             embedded(content, load, 32)

@@ -32,7 +32,7 @@ MEMBERS, OUTSIDE = attribute_images(90, 0), attribute_images(40, 1)
 SEEN, UNSEEN = membership_images(60, 0, member=True), membership_images(40, 1, member=False)
 QUICK: dict[str, dict[str, Any]] = {
     "attriguard": {"rounds": 1, "steps": 20, "epochs": 20, "batch_size": 32, "learning_rate": 1e-2, "confidence": 1.0},
-    "memguard": {"epochs": 80, "learning_rate": 0.1, "batch_size": 16},
+    "memguard": {"budget": 0.3, "epochs": 80, "learning_rate": 0.1, "batch_size": 16},
     "olympus": {"epochs": 2, "batch_size": 32},
     "output-noise": {},
 }
@@ -73,9 +73,8 @@ def test_off_changes_no_bit(name: str) -> None:
 @pytest.mark.parametrize("name", QUICK)
 def test_a_file_brings_the_same_answers_and_the_encoder_stays(name: str) -> None:
     (encoder, members, outside, state), before = fitted(name), torch.random.get_rng_state()
-    asked = outside.images[:12]
-    identity, plain = fingerprint(encoder), answers(encoder, asked, "logits")
-    served = made(name).defended(encoder, state)
+    identity, asked = fingerprint(encoder), outside.images[:12]
+    plain, served = answers(encoder, asked, "logits"), made(name).defended(encoder, state)
     assert not same_answers(encoder, served, asked)
     assert same_answers(served, made(name).defended(encoder, through_a_file(state)), asked)
     again = made(name).fit(encoder, members, outside)

@@ -46,8 +46,7 @@ def test_candidates_are_never_called_members(asked: dict[str, Any], figure_data:
     for row in (*asked["attacks"], *asked["pooled"]):
         row["reference"] = "shadow"
         row["shadow"] = "shadow"
-    told = shown(asked, figure_data)
-    for place, text in told.items():
+    for place, text in (told := shown(asked, figure_data)).items():
         for word in UNKNOWN:
             assert word not in unrelated(text), (place, word)
     page = told["page"]
