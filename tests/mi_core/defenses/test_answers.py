@@ -32,7 +32,7 @@ MEMBERS, OUTSIDE = attribute_images(90, 0), attribute_images(40, 1)
 SEEN, UNSEEN = membership_images(60, 0, member=True), membership_images(40, 1, member=False)
 QUICK: dict[str, dict[str, Any]] = {
     "attriguard": {"rounds": 1, "steps": 20, "epochs": 20, "batch_size": 32, "learning_rate": 1e-2, "confidence": 1.0},
-    "memguard": {"budget": 0.3, "epochs": 80, "learning_rate": 0.1, "batch_size": 16},
+    "memguard": {"budget": 0.05, "epochs": 80, "learning_rate": 0.1, "batch_size": 16},
     "olympus": {"epochs": 2, "batch_size": 32},
     "output-noise": {},
 }
