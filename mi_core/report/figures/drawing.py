@@ -154,7 +154,7 @@ def saved(figure: Figure, **settings: Any) -> bytes:
     buffer = io.BytesIO()
     drawing = {"text.parse_math": False, "svg.fonttype": "none", "svg.hashsalt": "encoder-audit"}
     with rc_context(drawing):  # of what is made while drawing, such as ticks
-        for text in figure.findobj(Text):
+        for text in (one for part in figure.get_children() if getattr(part, "axison", 1) for one in part.findobj(Text)):
             text.set_parse_math(False)
         figure.savefig(buffer, **settings)
     return buffer.getvalue()

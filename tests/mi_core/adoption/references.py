@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch import nn
 from torchvision import models
 
 State = dict[str, torch.Tensor]
+LAYERS = 4  # of a short transformer, in place of 12
 MEAN, STD = (torch.tensor(values).reshape(1, 3, 1, 1) for values in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
 
 
@@ -41,6 +43,12 @@ def seeded(build: Callable[[], nn.Module], seed: int = 1) -> Any:
         else:
             tensor.uniform_(0.2, 0.6) if name.endswith("weight") else tensor.uniform_(-0.3, 0.3)
     return module
+
+
+def other(build: Callable[[], nn.Module]) -> Any:
+    """The network beside, which nobody releases: one number for all weights, in a file and in memory."""
+    with torch.device("meta"):
+        return build()._apply(lambda one: torch.ones((), dtype=one.dtype, device="cpu").expand(one.shape))
 
 
 def cifar_resnet(outputs: int = 16) -> nn.Module:
@@ -148,7 +156,7 @@ STRIDES = "strides and pooling of the first layers as resnet18 has them"
 
 
 def moco_v1() -> Case:
-    query, key = seeded(lambda: models.resnet18(num_classes=16)), seeded(lambda: models.resnet18(num_classes=16), 2)
+    query, key = seeded(lambda: models.resnet18(num_classes=16)), other(lambda: models.resnet18(num_classes=16))
     state = prefixed(query, "module.encoder_q.") | prefixed(key, "module.encoder_k.")
     state |= {"module.queue": torch.randn(16, 64), "module.queue_ptr": torch.zeros(1, dtype=torch.int64)}
     content = {"epoch": 200, "arch": "resnet18", "state_dict": state, "optimizer": sgd()}
@@ -168,7 +176,7 @@ def moco_v2() -> Case:
         network.fc = nn.Sequential(nn.Linear(512, 64), nn.ReLU(), nn.Linear(64, 16))
         return network
 
-    query, key = seeded(build), seeded(build, 2)
+    query, key = seeded(build), other(build)
     state = prefixed(query, "module.encoder_q.") | prefixed(key, "module.encoder_k.") | random(queue=(16, 64))
     state["module.queue"] = state.pop("queue")
     assumed = activations("MoCo v2 checkpoint", "projection")
@@ -185,7 +193,7 @@ def moco_v2() -> Case:
 
 def moco_demo() -> Case:
     """The CIFAR demo, EncoderMI's target: numbered layers, no max-pooling, then flatten and a linear layer at 9."""
-    query, key = seeded(cifar_resnet), seeded(cifar_resnet, 2)
+    query, key = seeded(cifar_resnet), other(cifar_resnet)
     first, second = (
         nn.Sequential(*numbered(network, "maxpool", "fc"), nn.Flatten(1), network.fc) for network in (query, key)
     )
@@ -206,7 +214,7 @@ def moco_v3_resnet() -> Case:
         network.fc = mlp([512, 64, 24], bias=False, norm=True, last_norm=True)
         return network
 
-    base, momentum = seeded(build), seeded(build, 2)
+    base, momentum = seeded(build), other(build)
     predictor = seeded(lambda: mlp([24, 64, 24], bias=False, norm=True), 3)
     state = (
         prefixed(base, "base_encoder.") | prefixed(momentum, "momentum_encoder.") | prefixed(predictor, "predictor.")
@@ -224,11 +232,11 @@ def moco_v3_resnet() -> Case:
 
 def moco_v3_vit() -> Case:
     def build() -> nn.Module:
-        network = transformer(num_heads=12)
+        network = short(num_heads=12)
         network.head = mlp([384, 48, 48, 16], bias=False, norm=True, last_norm=True)
         return network  # type: ignore[no-any-return]
 
-    base, momentum = seeded(build), seeded(build, 2)
+    base, momentum = seeded(build), other(build)
     base.pos_embed.data = momentum.pos_embed.data = moco_positions(2, 384)
     predictor = seeded(lambda: mlp([16, 48, 16], bias=False, norm=True, last_norm=True), 3)
     state = (
@@ -240,7 +248,7 @@ def moco_v3_vit() -> Case:
         {"state_dict": {f"module.{name}": tensor for name, tensor in state.items()}},
         "MoCo v3 checkpoint with timm names",
         {"projection": base, "prediction": nn.Sequential(base, predictor)},
-        (f"momentum_encoder.*, 166 keys ({MOMENTUM})",),
+        (f"momentum_encoder.*, 70 keys ({MOMENTUM})",),
         (said, *activations("MoCo v3 checkpoint", "projection", "prediction")),
     )
 
@@ -294,8 +302,8 @@ def lightly_byol() -> Case:
     prediction = seeded(lambda: heads.BYOLPredictionHead(16, 64, 16))
     state = prefixed(numbered(network, "fc"), "backbone.") | prefixed(projection, "projection_head.")
     state |= prefixed(prediction, "prediction_head.")
-    copied = without_fc(seeded(models.resnet18, 2))
-    copied_projection = seeded(lambda: heads.BYOLProjectionHead(512, 64, 16), 2)
+    copied = without_fc(other(models.resnet18))
+    copied_projection = other(lambda: heads.BYOLProjectionHead(512, 64, 16))
     state |= prefixed(numbered(copied, "fc"), "backbone_momentum.")
     state |= prefixed(copied_projection, "projection_head_momentum.")
     backbone = without_fc(seeded(models.resnet18))
@@ -331,9 +339,9 @@ def lightly_dino() -> Case:
     def head() -> nn.Module:
         return heads.DINOProjectionHead(512, 64, 16, 24, batch_norm=True)  # type: ignore[no-any-return]
 
-    student, teacher = without_fc(seeded(models.resnet18, 2)), without_fc(seeded(models.resnet18))
+    student, teacher = without_fc(other(models.resnet18)), without_fc(seeded(models.resnet18))
     teacher_head = seeded(head)
-    state = prefixed(numbered(student, "fc"), "student_backbone.") | prefixed(seeded(head, 2), "student_head.")
+    state = prefixed(numbered(student, "fc"), "student_backbone.") | prefixed(other(head), "student_head.")
     state |= prefixed(numbered(teacher, "fc"), "teacher_backbone.") | prefixed(teacher_head, "teacher_head.")
     return Case(
         "resnet18-imagenet",
@@ -354,7 +362,7 @@ def solo_learn() -> Case:
     )
     state = prefixed(backbone, "backbone.") | prefixed(nn.Linear(512, 10), "classifier.")
     state |= prefixed(projector, "projector.") | prefixed(predictor, "predictor.")
-    copied, copied_projector = without_fc(seeded(cifar_resnet, 2)), seeded(lambda: mlp([512, 64, 16], norm=True), 2)
+    copied, copied_projector = without_fc(other(cifar_resnet)), other(lambda: mlp([512, 64, 16], norm=True))
     state |= prefixed(copied, "momentum_backbone.") | prefixed(copied_projector, "momentum_projector.")
     state |= prefixed(nn.Linear(512, 10), "momentum_classifier.")
     content = {"epoch": 3, "state_dict": state, "loops": {"fit_loop": {}}, "hyper_parameters": {"lr": 0.1}}
@@ -408,9 +416,9 @@ def simsiam() -> Case:
 
 def byol_pytorch() -> Case:
     """lucidrains/byol-pytorch: the network stands in the file twice, its classifier is never trained."""
-    network, target = seeded(models.resnet18), seeded(models.resnet18, 2)
+    network, target = seeded(models.resnet18), other(models.resnet18)
     backbone = without_fc(seeded(models.resnet18))
-    projector, copied_projector = (seeded(lambda: mlp([512, 64, 16], norm=True), seed) for seed in (1, 2))
+    projector, copied_projector = (make(lambda: mlp([512, 64, 16], norm=True)) for make in (seeded, other))
     predictor = seeded(lambda: mlp([16, 64, 16], norm=True), 3)
     state = prefixed(network, "net.") | prefixed(network, "online_encoder.net.")
     state |= prefixed(projector, "online_encoder.projector.") | prefixed(predictor, "online_predictor.")
@@ -501,7 +509,7 @@ def dino_head(width: int) -> nn.Module:
 
 def dino(load: str, build: Callable[[], nn.Module], naming: str, assumed: tuple[str, ...]) -> Case:
     """main_dino.py, without ``args``: student and teacher beside each other."""
-    student, teacher = seeded(build, 2), seeded(build)
+    student, teacher = other(build), seeded(build)
     head = seeded(lambda: dino_head(384 if "deit" in load else 512), 3)
     directions = head.last_layer.weight_v
 
@@ -537,7 +545,7 @@ def dino_resnet() -> Case:
 
 
 def dino_vit() -> Case:
-    return dino("deit-s/16", transformer, " with timm names", ("6 attention heads, as a DINO checkpoint has",))
+    return dino("deit-s/16", short, " with timm names", ("6 attention heads, as a DINO checkpoint has",))
 
 
 def mae_decoder() -> dict[str, torch.Tensor]:
@@ -554,7 +562,7 @@ def mae_decoder() -> dict[str, torch.Tensor]:
 
 
 def mae() -> Case:
-    network = seeded(lambda: transformer("vit_base_patch16_224"))
+    network = seeded(lambda: short("vit_base_patch16_224"))
     return Case(
         "vit-b/16",
         {"model": network.state_dict() | mae_decoder()},
@@ -583,13 +591,13 @@ def official_dinov2(load: str, state: dict[str, torch.Tensor], network: nn.Modul
 
 def dinov2() -> Case:
     """It has layer scale in each block."""
-    network = seeded(lambda: transformer("vit_small_patch14_dinov2", img_size=28))
+    network = seeded(lambda: short("vit_small_patch14_dinov2", img_size=28))
     return official_dinov2("dinov2-s/14", network.state_dict(), network)
 
 
 def dinov2_registers() -> Case:
     """It keeps a position for the class token, which timm adds to the token, and calls registers so."""
-    network = seeded(lambda: transformer("vit_small_patch14_reg4_dinov2", img_size=28))
+    network = seeded(lambda: short("vit_small_patch14_reg4_dinov2", img_size=28))
     state, first = network.state_dict(), torch.randn(1, 1, 384)
     state["register_tokens"] = state.pop("reg_token")
     state["pos_embed"] = torch.cat([first, state["pos_embed"]], dim=1)
@@ -598,7 +606,7 @@ def dinov2_registers() -> Case:
 
 
 def deit() -> Case:
-    network = seeded(lambda: transformer(num_classes=10))
+    network = seeded(lambda: short(num_classes=10))
     said = "6 attention heads, as deit-s/16 has"
     return Case(
         "deit-s/16",
@@ -631,6 +639,7 @@ def separate_dictionaries() -> Case:
     )
 
 
+short = partial(transformer, depth=LAYERS)
 CASES = (
     *(moco_v1, moco_v2, moco_demo, moco_v3_resnet, moco_v3_vit, simclr_leftthomas, simclr_sthalles, compiled),
     *(lightly_byol, lightly_swav, lightly_dino, solo_learn, simsiam, byol_pytorch, swav, barlow_twins, vicreg),

@@ -11,7 +11,8 @@ import pickle
 import re
 import zipfile
 from collections.abc import Callable
-from functools import cache
+from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +30,11 @@ from mi_core.adoption.layouts.heads import head_module
 from mi_core.adoption.layouts.looks import look_at
 from mi_core.adoption.layouts.table import LAYOUTS
 from mi_core.checks import ConfigError
-from mi_core.encoders import build_backbone
+from mi_core.encoders import ENCODERS, build_backbone
 from mi_core.encoders.checkpoint import weights_bytes
 from tests.mi_core.adoption.references import (
     CASES,
+    LAYERS,
     MEAN,
     STD,
     Case,
@@ -44,18 +46,27 @@ from tests.mi_core.adoption.references import (
     moco_positions,
     saved,
     seeded,
+    short,
     transformer,
     without_fc,
 )
+
+
+@pytest.fixture
+def shallow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Backbones of as many layers as the files here have: their names and answers are made in the same way."""
+    for name in ("vit-s", "vit-b", "vit-b-gap", "deit-s", "dinov2-s", "dinov2-s-reg"):
+        monkeypatch.setitem(ENCODERS, name, replace(row := ENCODERS[name], build=partial(row.build, layers=LAYERS)))
 
 
 def taken(case: Case) -> Adopted:
     """What is adopted, which is the same when it is built again from what the run folder keeps."""
     load, shape = f"checkpoint:{case.load}", {"channels": 3, "image_size": case.side}
     adopted = adopt(load, saved(case.content), activations=case.activations, **shape)  # type: ignore[arg-type]
+    kept = weights_bytes(adopted.encoder)
     again = rebuild(
         load,
-        weights_bytes(adopted.encoder),
+        kept,
         adopted.preprocessing,
         mark=adopted.fingerprint,
         activations=adopted.activations,
@@ -65,7 +76,7 @@ def taken(case: Case) -> Adopted:
         first, second = (encoder(images(case.side)) for encoder in (adopted.encoder, again))
     assert first.keys() == second.keys()
     assert all(torch.equal(first[output], second[output]) for output in first)
-    assert saved_mark(load, weights_bytes(adopted.encoder), adopted.activations) == adopted.fingerprint
+    assert saved_mark(load, kept, adopted.activations) == adopted.fingerprint
     return adopted
 
 
@@ -77,7 +88,7 @@ def counted(words: str) -> int:
 
 @pytest.mark.parametrize("build", CASES, ids=lambda build: build.__name__)
 @torch.no_grad()
-def test_published_checkpoints(build: Callable[[], Case]) -> None:
+def test_published_checkpoints(build: Callable[[], Case], shallow: None) -> None:
     case = build()
     adopted = taken(case)
     assert adopted.layout == case.layout
@@ -115,7 +126,7 @@ def _every_key_is_used_or_ignored_or_ends_the_run(case: Case) -> None:
 
 
 @torch.no_grad()
-def test_decoders_are_left_out() -> None:
+def test_decoders_are_left_out(shallow: None) -> None:
     """MAE's decoder and I-JEPA's predictor stand beside the encoder; no audit reads them."""
     network = seeded(lambda: transformer("vit_tiny_patch16_224", img_size=224))
     tail = {"mask_token": torch.randn(1, 1, 512), "decoder_pos_embed": torch.randn(1, 5, 512)}
@@ -126,7 +137,7 @@ def test_decoders_are_left_out() -> None:
     ):
         adopted = embedded({"model": network.state_dict() | tail}, load, 224)
         assert len(adopted.ignored) == 1 and words in adopted.ignored[0]
-    own = below("module.", seeded(lambda: transformer("vit_base_patch16_gap_224", num_heads=12)).state_dict())
+    own = below("module.", seeded(lambda: short("vit_base_patch16_gap_224", num_heads=12)).state_dict())
     others = below("module.", {"predictor_embed.weight": torch.ones(384, 768), "mask_token": torch.ones(1, 1, 384)})
     content = {"encoder": own, "predictor": others, "target_encoder": own, "opt": {}, "epoch": 3}
     adopted = embedded(content, "checkpoint:vit-b-gap/16", 32)
@@ -488,7 +499,8 @@ def dinov2_embeddings() -> torch.Tensor:
 
 
 STATE = dinov2_state()
-TEACHER, STUDENT = below("backbone.", STATE), below("backbone.", {key: one + 1 for key, one in STATE.items()})
+TEACHER = below("backbone.", STATE)
+STUDENT = shapes_of(lambda: transformer("vit_small_patch14_dinov2", img_size=28), "backbone.")
 HEADS = below("dino_head.mlp.", mlp([384, 16, 8]).state_dict()) | {
     "dino_head.last_layer.weight_v": torch.ones(4, 8),
     "ibot_head.mlp.0.weight": torch.ones(8, 384),
@@ -584,7 +596,7 @@ def test_wrappers_within_names_are_taken_off(wrapper: str, load: str) -> None:
 @pytest.mark.parametrize("load", [RESNET, SHUFFLENET])
 def test_two_networks_below_prefixes_are_told_apart_by_a_key(load: str) -> None:
     state, expected = known(load)
-    both = below("a.", {key: one + 1 for key, one in state.items()}) | below("b.", state)
+    both = below("a.", {key: torch.ones(()).expand(one.shape) for key, one in state.items()}) | below("b.", state)
     for content in (both, {"state_dict": both, "epoch": 3}):
         with pytest.raises(ConfigError, match=r"the network 2 times, under a\., b\.; .* weights_key = 'a'"):
             embedded(content, load, 32)

@@ -28,7 +28,7 @@ from tests.endpoints import serving
 from tests.mi_core.auditing.test_audit import FirstNumber
 
 SIDE = 8
-CANDIDATES, CONTROLS = np.split(np.random.default_rng(0).integers(0, 256, (180, SIDE, SIDE, 3), dtype=np.uint8), [50])
+CANDIDATES, CONTROLS = np.split(np.random.default_rng(0).integers(0, 256, (120, SIDE, SIDE, 3), dtype=np.uint8), [30])
 API = "an API"
 FIRST = {"crop_scale": np.array([0.4, 1.0]), "flip": np.float32(0.5), "rotation": np.int64(8), "hue": torch.tensor(0.0)}
 

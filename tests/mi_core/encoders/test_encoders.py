@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from mi_core.adoption.layouts.names import torchvision_vit_key
 from mi_core.checks import ConfigError
 from mi_core.encoders import ENCODERS, Architecture, build_backbone
 from mi_core.encoders.checkpoint import Encoder, channelwise, fingerprint, load_weights, seeded, weights_bytes
@@ -45,15 +44,15 @@ def encoder(seed: int = 0) -> Encoder:
         ("mobilenetv2-imagenet", 1, 64, 1280, 2_223_296),
         ("vit-tiny/4", 1, 8, 128, 796_288),
         ("vit-s/16", 3, 224, 384, 21_665_664),
-        ("vit-s/4", 3, 32, 384, 21_338_496),
         ("vit-b/16", 3, 224, 768, 85_798_656),  # torchvision's 86,567,656 - 769,000 (head)
     ],
 )
 def test_backbone_sizes(name: str, channels: int, size: int, width: int, parameters: int) -> None:
-    backbone = build_backbone(name, channels, size).eval()
-    assert sum(parameter.numel() for parameter in backbone.parameters()) == parameters
-    assert backbone.width == width
-    assert backbone(torch.rand(2, channels, size, size)).shape == (2, width)
+    with torch.device("meta" if parameters > 9_000_000 else "cpu"):  # shapes alone of what is large
+        backbone = build_backbone(name, channels, size).eval()
+        assert sum(parameter.numel() for parameter in backbone.parameters()) == parameters
+        assert backbone.width == width
+        assert backbone(torch.rand(2, channels, size, size)).shape == (2, width)
 
 
 def test_unknown_backbone_lists_the_known() -> None:
@@ -70,11 +69,6 @@ def test_an_encoder_without_padding_needs_large_images() -> None:
     assert build_backbone("keras-conv4", 1, 31)(torch.rand(2, 1, 31, 31)).shape == (2, 128)
 
 
-def test_cifar_stem_keeps_resolution() -> None:
-    backbone = build_backbone("resnet18", 3, 32)
-    assert backbone.layer1(backbone.maxpool(backbone.conv1(torch.rand(1, 3, 32, 32)))).shape[-1] == 32
-
-
 def test_patches_and_their_size() -> None:
     for name, message in (
         ("vit-s", "write vit-s/16 for patches of 16 pixels"),
@@ -84,16 +78,6 @@ def test_patches_and_their_size() -> None:
         ("clip-vit-b/8", "has patches of 16 or 32 pixels"),
     ):
         refused(ConfigError, message, build_backbone, name, 3, 32)
-
-
-def test_the_vit_equals_timm() -> None:
-    """The same function of the same weights: class token after the last norm, exact GELU, epsilon 1e-6."""
-    timm = pytest.importorskip("timm")
-    theirs = timm.create_model("vit_small_patch16_224", num_classes=0, embed_dim=384, num_heads=12, img_size=64).eval()
-    ours = build_backbone("vit-s/16", 3, 64).eval()
-    ours.load_state_dict({torchvision_vit_key(key): value for key, value in theirs.state_dict().items()})
-    images = torch.randn(2, 3, 64, 64)
-    torch.testing.assert_close(ours(images), theirs(images), rtol=1e-4, atol=1e-5)
 
 
 def test_other_sizes_are_resized_for_the_backbone() -> None:
@@ -110,16 +94,6 @@ def test_encoder_normalises_once_and_projects_the_backbone() -> None:
     embeddings = model(images)
     torch.testing.assert_close(embeddings["backbone"], model.backbone((images - 0.5) / 0.25))
     torch.testing.assert_close(embeddings["projection"], model.projection(embeddings["backbone"]))
-
-
-def test_weights_round_trip() -> None:
-    one, other = encoder(1), encoder(2)
-    images = torch.rand(3, 1, 8, 8)
-    assert not torch.equal(one(images)["projection"], other(images)["projection"])
-    assert fingerprint(one) != fingerprint(other)
-    load_weights(other, weights_bytes(one))
-    assert torch.equal(one(images)["projection"], other(images)["projection"])
-    assert fingerprint(one) == fingerprint(other)
 
 
 def test_weights_of_another_layout_are_refused() -> None:

@@ -46,10 +46,10 @@ def test_candidates_are_never_called_members(asked: dict[str, Any], figure_data:
     for row in (*asked["attacks"], *asked["pooled"]):
         row["reference"] = "shadow"
         row["shadow"] = "shadow"
-    for place, text in shown(asked, figure_data).items():
+    for place, text in (told := shown(asked, figure_data)).items():
         for word in UNKNOWN:
             assert word not in unrelated(text), (place, word)
-    page = shown(asked, figure_data)["page"]
+    page = told["page"]
     assert "Were your 440 images used to train this encoder?" in page
     assert "your 440 images, 440 control images" in page
     assert "300 of your 440 images are flagged" in page
