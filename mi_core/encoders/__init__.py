@@ -4,23 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from importlib import import_module
 from typing import Any
 
 from torch import nn
 
 from mi_core.checks import ConfigError, check_choice
-from mi_core.encoders.backbones import (
-    Conv4,
-    ImageShape,
-    KerasConv4,
-    ResNet8,
-    mobilenetv2,
-    resnet,
-    vgg11_bn,
-    vision_transformer,
-)
 from mi_core.encoders.clip import clip_vit_b
+from mi_core.encoders.pixels import Conv4, ImageShape, KerasConv4
 from mi_core.plugins import plugged_in
 
 
@@ -33,11 +24,16 @@ class Architecture:
     patches: bool = False  # whether a name ends in a patch size, as ``vit-s/16`` does
 
 
+def _late(what: str, **settings: Any) -> Callable[[ImageShape], nn.Module]:
+    """How a backbone of `backbones` is made, which is imported late: torchvision takes a second."""
+    return lambda images: getattr(import_module("mi_core.encoders.backbones"), what)(images, **settings)
+
+
 def _vit(
     summary: str, width: int, layers: int, heads: int, *, registers: int = 0, class_token: bool = True
 ) -> Architecture:
     how: dict[str, Any] = {"width": width, "layers": layers, "heads": heads, "registers": registers}
-    return Architecture(summary, partial(vision_transformer, **how, class_token=class_token), patches=True)
+    return Architecture(summary, _late("vision_transformer", **how, class_token=class_token), patches=True)
 
 
 _MOCO_S = _vit("ViT-S as in MoCo v3: 12 layers, 12 heads, D = 384.", 384, 12, 12)
@@ -50,31 +46,31 @@ ENCODERS: dict[str, Architecture] = {
         "The encoder of Keras' SimCLR example, for images of 31 pixels or more, D = 128.", KerasConv4
     ),
     "resnet8": Architecture(
-        "The CPU-sized backbone for 32-pixel images (307,360 parameters for three channels), D = 128.", ResNet8
+        "The CPU-sized backbone for 32-pixel images (307,360 parameters for three channels), D = 128.", _late("ResNet8")
     ),
-    "resnet8-narrow": Architecture("resnet8 with a narrow last block, D = 32.", partial(ResNet8, width=32)),
-    "resnet8-wide": Architecture("resnet8 with a wide last block, D = 256.", partial(ResNet8, width=256)),
+    "resnet8-narrow": Architecture("resnet8 with a narrow last block, D = 32.", _late("ResNet8", width=32)),
+    "resnet8-wide": Architecture("resnet8 with a wide last block, D = 256.", _late("ResNet8", width=256)),
     "resnet18": Architecture(
         "ResNet-18 with the CIFAR stem: the target of EncoderMI's CIFAR-10 experiments, D = 512.",
-        partial(resnet, name="resnet18", cifar_stem=True),
+        _late("resnet", name="resnet18", cifar_stem=True),
     ),
     "resnet18-imagenet": Architecture(
         "ResNet-18 with the ImageNet stem (7x7 stride 2, max-pooling), D = 512.",
-        partial(resnet, name="resnet18", cifar_stem=False),
+        _late("resnet", name="resnet18", cifar_stem=False),
     ),
     "resnet50": Architecture(
-        "ResNet-50 with the CIFAR stem, D = 2048.", partial(resnet, name="resnet50", cifar_stem=True)
+        "ResNet-50 with the CIFAR stem, D = 2048.", _late("resnet", name="resnet50", cifar_stem=True)
     ),
     "resnet50-imagenet": Architecture(
-        "ResNet-50 with the ImageNet stem, D = 2048.", partial(resnet, name="resnet50", cifar_stem=False)
+        "ResNet-50 with the ImageNet stem, D = 2048.", _late("resnet", name="resnet50", cifar_stem=False)
     ),
-    "vgg11-bn": Architecture("VGG-11 with batch norm, torchvision's convolutions, D = 512.", vgg11_bn),
+    "vgg11-bn": Architecture("VGG-11 with batch norm, torchvision's convolutions, D = 512.", _late("vgg11_bn")),
     "mobilenetv2": Architecture(
         "MobileNetV2 with the CIFAR stem: stride 1 in the first and the second stage, D = 1280.",
-        partial(mobilenetv2, cifar_stem=True),
+        _late("mobilenetv2", cifar_stem=True),
     ),
     "mobilenetv2-imagenet": Architecture(
-        "MobileNetV2 with the ImageNet stem, D = 1280.", partial(mobilenetv2, cifar_stem=False)
+        "MobileNetV2 with the ImageNet stem, D = 1280.", _late("mobilenetv2", cifar_stem=False)
     ),
     "vit-tiny": _vit("A ViT for CPUs: 4 layers, 4 heads, D = 128.", 128, 4, 4),
     "vit-s": _MOCO_S,

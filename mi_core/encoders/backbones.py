@@ -1,4 +1,4 @@
-"""The backbones that are built here: small convolutional networks for CPUs, and torchvision's without a classifier.
+"""The backbones of torchvision's parts that are built here: a small network for CPUs, and others without a classifier.
 
 Residual networks (He et al., CVPR 2016), VGG with batch norm (Simonyan and Zisserman, ICLR 2015) and MobileNetV2
 (Sandler et al., CVPR 2018). The CIFAR stem keeps the resolution: stride 1 and no max-pooling, as in the MoCo CIFAR
@@ -14,8 +14,6 @@ tokens, whose positions stay 0.
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,66 +21,7 @@ from torch import nn
 from torchvision import models
 from torchvision.models.resnet import BasicBlock
 
-from mi_core.checks import ConfigError
-
-
-@dataclass(frozen=True)
-class ImageShape:
-    """C colour channels, side of the image and, for transformers, of its patches in pixels."""
-
-    channels: int
-    size: int
-    patch: int = 0
-
-
-class Conv4(nn.Module):
-    """Four 3x3 convolutions with batch norm and ReLU, D = 128.
-
-    Trains on images of 8 to 32 pixels in under a minute on one core.
-    """
-
-    width = 128
-
-    def __init__(self, images: ImageShape) -> None:
-        super().__init__()
-        layers: OrderedDict[str, nn.Module] = OrderedDict()
-        before = images.channels
-        for index, (width, stride) in enumerate(((16, 1), (32, 1), (64, 2), (128, 2)), start=1):
-            layers[f"conv{index}"] = nn.Conv2d(before, width, 3, stride=stride, padding=1, bias=False)
-            layers[f"norm{index}"] = nn.BatchNorm2d(width)
-            layers[f"relu{index}"] = nn.ReLU(inplace=True)
-            before = width
-        self.layers = nn.Sequential(layers)
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Images (B, C, H, W) to embeddings (B, 128): means over H / 4 x W / 4 positions."""
-        maps: torch.Tensor = self.layers(images)
-        return maps.mean(dim=(2, 3))
-
-
-class KerasConv4(nn.Module):
-    """The encoder of Keras' SimCLR example, which the Additive Logistic Mechanism attacks, D = 128.
-
-    Four 3x3 convolutions of 128 channels with stride 2, no padding and no norm; all positions go to a dense layer.
-    """
-
-    width = 128
-
-    def __init__(self, images: ImageShape) -> None:
-        super().__init__()
-        layers: list[nn.Module] = []
-        side = images.size
-        for index in range(4):
-            layers += [nn.Conv2d(128 if index else images.channels, 128, 3, stride=2), nn.ReLU(inplace=True)]
-            side = (side - 1) // 2
-        if side < 1:
-            raise ConfigError(f"backbone = 'keras-conv4' needs images of 31 pixels or more, got {images.size}")
-        self.layers = nn.Sequential(*layers, nn.Flatten(), nn.Linear(128 * side * side, 128), nn.ReLU(inplace=True))
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Images (B, C, S, S) to embeddings (B, 128)."""
-        embeddings: torch.Tensor = self.layers(images)
-        return embeddings
+from mi_core.encoders.pixels import ImageShape
 
 
 class ResNet8(nn.Module):
@@ -172,8 +111,8 @@ def resnet(images: ImageShape, name: str, *, cifar_stem: bool) -> nn.Module:
 class PatchMean(models.VisionTransformer):  # type: ignore[misc]
     """Images (B, C, S, S) to the mean (B, D) of their patches after the last norm. Arguments as torchvision's."""
 
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
+    def __init__(self, *sizes: int, **settings: Any) -> None:
+        super().__init__(*sizes, **settings)
         del self.class_token
         self.register_buffer("class_token", torch.empty(1, 0, self.hidden_dim), persistent=False)  # there are none
         self.encoder.pos_embedding = nn.Parameter(self.encoder.pos_embedding.detach()[:, 1:].clone())
@@ -188,14 +127,8 @@ def vision_transformer(
     images: ImageShape, *, width: int, layers: int, heads: int, registers: int = 0, class_token: bool = True
 ) -> nn.Module:
     """A ViT without its classifier: (B, C, S, S) to (B, width); the hidden layers are four times as wide."""
-    network: nn.Module = (models.VisionTransformer if class_token else PatchMean)(
-        image_size=images.size,
-        patch_size=images.patch,
-        num_layers=layers,
-        num_heads=heads,
-        hidden_dim=width,
-        mlp_dim=4 * width,
-    )
+    kind = models.VisionTransformer if class_token else PatchMean
+    network: nn.Module = kind(images.size, images.patch, layers, heads, width, mlp_dim=4 * width)
     network.heads = nn.Identity()
     if images.channels != 3:
         network.conv_proj = nn.Conv2d(images.channels, width, images.patch, stride=images.patch)

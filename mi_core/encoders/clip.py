@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from mi_core.checks import ConfigError, import_extra
-from mi_core.encoders.backbones import ImageShape
+from mi_core.encoders.pixels import ImageShape
 
 
 class TextTower(nn.Module, ABC):
