@@ -288,9 +288,9 @@ def test_processes_load_what_they_compute_with_and_plans_no_more_of_torch_than_c
     plans = tuple(dotted(path) for path in sources("pipelines/plan"))
     steps = (
         (LIGHT, heavy, False),
-        (("pipelines.config.run_config",), set(), False),
-        (plans, heavy | {"torchvision"}, True),
-        (workers, {"sklearn", "scipy.stats", "scipy.optimize"}, False),
+        (("pipelines.config.run_config",), {"torchvision", "sympy"}, False),
+        (plans, heavy, True),
+        (workers, {"torchvision", "sklearn", "scipy.stats", "scipy.optimize"}, False),
     )
     code = f"""
 import importlib, sys

@@ -18,11 +18,11 @@ from pipelines.data.read.attributes import Attributes
 from pipelines.data.read.samples import Sample
 from pipelines.errors import UserError
 from pipelines.plan.items import Query, items_in
-from pipelines.plan.load import load
+from pipelines.plan.load import loaded_from, read_values
 from pipelines.plan.rules import ThreatModel
 from pipelines.report.attacks import knowledge
 from pipelines.run.folder import RunFolder
-from pipelines.run.points import points
+from pipelines.run.points import Point, points
 from tests.pipelines.undrawn import plan_in
 from tests.raising import refused
 
@@ -47,15 +47,15 @@ def size_of(backbone: str) -> int:
 @cache
 def loaded(path: Path) -> RunConfig:
     """The config, its missing paths filled in."""
-    raw = load_raw(path)
+    raw = read_values(str(path), ())
     missing = [name for name, source in raw["data"]["sources"].items() if source["kind"] in ("shards", "imagefolder")]
-    return load(str(path), [f"data.sources.{name}.path=somewhere" for name in missing])
+    return loaded_from(raw, str(path), [f"data.sources.{name}.path=somewhere" for name in missing])
 
 
-def load_raw(path: Path) -> dict:  # type: ignore[type-arg]
-    from pipelines.plan.load import read_values
-
-    return read_values(str(path), ())
+@cache
+def points_of(path: Path) -> list[Point]:
+    """The points of the config's sweeps."""
+    return points(loaded(path), RunFolder("x"))
 
 
 def trained(config: RunConfig, name: str = "target") -> TrainedConfig:
@@ -116,7 +116,7 @@ def test_two_cores_train_small_networks_alone(path: Path) -> None:
     In float32: a CPU without instructions for bfloat16 is many times slower with it.
     """
     config = loaded(path)
-    for point in (config, *(point.config for point in points(config, RunFolder("x")))):
+    for point in (config, *(point.config for point in points_of(path))):
         made = [encoder for encoder in point.encoders.values() if isinstance(encoder, TrainedConfig)]
         found = {encoder.backbone for encoder in made}
         assert all(size_of(backbone) < 1_000_000 for backbone in found), found
@@ -128,7 +128,7 @@ def test_as_many_members_as_others_are_judged_on_the_papers_output(path: Path) -
     """EncoderMI and LpLA attack the backbone; accuracies compare where guessing is right in half of the cases."""
     config = loaded(path)
     assert ThreatModel(config).primary_output == ("logits" if path.stem.startswith("alm-") else "backbone")
-    for point in (config, *(point.config for point in points(config, RunFolder("x")))):
+    for point in (config, *(point.config for point in points_of(path))):
         assert all(members == others > 0 for members, others in judged(point))
 
 
@@ -216,20 +216,15 @@ def test_lpla_on_the_official_weights() -> None:
 def test_encodermi_on_other_data() -> None:
     """Table 1 without labels has no baseline B; STL-10's downstream task is CIFAR-10; figure 2 is on STL-10."""
     baselines = loaded(CONFIGS / "papers/encodermi-stl10-baselines.yaml")
-    ours = {"encodermi-v", "encodermi-s", "encodermi-t"}
-    assert {a.attack for a in baselines.attacks} == ours | {
-        "baseline-a",
-        "baseline-c",
-        "feature-mi",
-        "patch-similarity",
-    }
+    ours, others = {"encodermi-v", "encodermi-s", "encodermi-t"}, {"baseline-a", "baseline-c"}
+    assert {attack.attack for attack in baselines.attacks} == ours | others | {"feature-mi", "patch-similarity"}
     for name in ("baselines", "knowledge"):
         config = loaded(CONFIGS / f"papers/encodermi-stl10-{name}.yaml")
         assert config.data.roles["target-member"].source_name == "train"
         assert config.data.roles["target-nonmember"].fraction == 1
         assert ThreatModel(config).utility_roles("target") == (("downstream-train",), ("downstream-test",))
         assert {config.data.roles[role].source_name for role in ("downstream-train", "downstream-test")} == {"other"}
-    sizes = points(loaded(CONFIGS / "papers/encodermi-stl10-ablations.yaml"), RunFolder("x"))
+    sizes = points_of(CONFIGS / "papers/encodermi-stl10-ablations.yaml")
     assert {point.sweep for point in sizes} == {"pre-training size", "shadow size"}
     for sweep in ("pre-training size", "shadow size"):
         assert [p.value for p in sizes if p.sweep == sweep] == [5000, 10_000, 15_000, 20_000, 25_000]
@@ -297,16 +292,9 @@ def test_encodermis_figures_as_sweeps() -> None:
     sizes = [p.config.data.roles["target-member"].count for p in found if p.sweep == "pre-training size"]
     assert sizes == [5000, 10_000, 15_000, 20_000, 25_000]
     shared = [p.config for p in found if p.sweep == "augmentations shared"]
-    gained = [
-        [name for name in ("grayscale", "flip", "jitter_probability") if trained(c).augmentation[name]] for c in shared
-    ]
-    assert gained == [
-        [],
-        ["grayscale"],
-        ["grayscale"],
-        ["grayscale", "flip"],
-        ["grayscale", "flip", "jitter_probability"],
-    ]
+    names = ["grayscale", "flip", "jitter_probability"]
+    gained = [[name for name in names if trained(one).augmentation[name]] for one in shared]
+    assert gained == [names[:count] for count in (0, 1, 1, 2, 3)]
     assert [next(iter(trained(one).augmentation["crop_scale"])) for one in shared] == [1, 1, 0.2, 0.2, 0.2]
     for one in shared:  # the inferrer's views stay
         assert trained(one, "shadow").augmentation == trained(config, "shadow").augmentation
@@ -314,8 +302,7 @@ def test_encodermis_figures_as_sweeps() -> None:
 
 
 def test_the_sequential_attack_stands_beside_fixed_numbers_of_views() -> None:
-    config = loaded(CONFIGS / "sequential.yaml")
-    for point in points(config, RunFolder("x")):
+    for point in points_of(CONFIGS / "sequential.yaml"):
         fixed, sequential = point.config.attacks
         if point.sweep == "views":
             assert sequential.parameters().tolerance == 0
@@ -370,8 +357,7 @@ def test_contrastiveleaks_task_of_ten_classes(name: str) -> None:
 )
 def test_contrastiveleaks_widths_of_the_embedding(name: str, widths: list[int]) -> None:
     """Every encoder of a point has the width that its label says; else classifiers would not fit, or not compare."""
-    config = loaded(CONFIGS / f"papers/contrastiveleaks-{name}.yaml")
-    found = [p for p in points(config, RunFolder("x")) if p.sweep == "embedding"]
+    found = [p for p in points_of(CONFIGS / f"papers/contrastiveleaks-{name}.yaml") if p.sweep == "embedding"]
     assert [point.value for point in found] == widths
     for point in found:
         (backbone,) = {trained(point.config, name).backbone for name in point.config.encoders}
@@ -398,6 +384,6 @@ def test_extending(tmp_path: Path) -> None:
         "lost.yaml": {"extends": "nowhere.yaml"},
     }.items():
         (tmp_path / name).write_text(yaml.safe_dump(content))
-    assert load_raw(tmp_path / "c.yaml") == {"x": {"one": 1, "two": 3, "three": None}, "list": [4]}
-    refused(UserError, r"extends goes in a circle: .*circle.yaml -> .*circle.yaml", load_raw, tmp_path / "circle.yaml")
-    refused(UserError, "nowhere.yaml is no file", load_raw, tmp_path / "lost.yaml")
+    assert read_values(f"{tmp_path}/c.yaml", ()) == {"x": {"one": 1, "two": 3, "three": None}, "list": [4]}
+    refused(UserError, r"goes in a circle: .*circle.yaml -> .*circle.yaml", read_values, f"{tmp_path}/circle.yaml", ())
+    refused(UserError, "nowhere.yaml is no file", read_values, f"{tmp_path}/lost.yaml", ())

@@ -86,9 +86,8 @@ def _merged(base: Any, over: Any) -> Any:
     """Sections are merged key by key, null takes a key away; everything else is replaced."""
     if not isinstance(base, dict) or not isinstance(over, dict):
         return over
-    gone = [key for key, value in over.items() if value is None and key in base]
     merged = base | {key: _merged(base.get(key), value) for key, value in over.items()}
-    return {key: value for key, value in merged.items() if key not in gone}
+    return {key: value for key, value in merged.items() if value is not None or key not in base.keys() & over.keys()}
 
 
 def parse(raw: dict[str, Any], origin: str) -> RunConfig:

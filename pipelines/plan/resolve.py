@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache, partial
 from itertools import product
 
 from mi_core.features import Measure
@@ -139,7 +140,7 @@ class _Resolver:
         attacker = None if how.attack is None else self.attackers[id(how.attack)]
         views: Views | None = None
         if attacker is not None and measure.consumes == "views":
-            views = Views(attacker.recipe, how.views if measure.shares_views or how.stopping is not None else 0)
+            views = attacker.views(how.views if measure.shares_views or how.stopping is not None else 0)
         elif attacker is not None and attacker.crafter is not None and measure.consumes == "adversarial":
             views = Views(crafter=self.encoder(attacker.crafter))
         (role,), without = samples.roles, tuple(other.name for other in samples.without)
@@ -348,8 +349,8 @@ class _Attacker:
     """The consequences of an attack alone: measures, views, the encoder that she crafts images on, and the controls."""
 
     def __init__(self, threat: ThreatModel, attack: AttackConfig) -> None:
-        self.needs = attack.needs()
-        self.recipe = threat.recipe_of(attack)
+        self.needs = attack.needs
+        self.views = cache(partial(Views, threat.recipe_of(attack)))
         self.crafter = threat.crafter_of(attack)
         self.references = threat.references_of(attack)
 

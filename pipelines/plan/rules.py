@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from mi_core.augmentations import AUGMENTATIONS
 from mi_core.checks import check_choice
@@ -171,7 +172,7 @@ class ThreatModel:
     def crafter_of(self, attack: AttackConfig) -> str | None:
         """The encoder whose weights an attacker crafts images on: her shadow."""
         shadows = self.shadows_of(attack)
-        crafts = any(measure.consumes == "adversarial" for measure in attack.needs())
+        crafts = any(measure.consumes == "adversarial" for measure in attack.needs)
         return shadows[0] if shadows and crafts else None
 
     def outputs_of(self, attack: AttackConfig) -> tuple[str, ...]:
@@ -215,8 +216,8 @@ class ThreatModel:
         A trial of a search has none: its attacks are compared with those on the plain encoder. Where `validity` names
         none, it is the first that has what the attack needs.
         """
-        fitting = [name for name, lack in self._references(attack) if not lack]
-        return tuple(fitting if self.config.validity.references else fitting[:1])
+        fitting = (name for name, lack in self._references(attack) if not lack)
+        return tuple(islice(fitting, None if self.config.validity.references else 1))
 
     @property
     def classifying_references(self) -> tuple[str, ...]:
@@ -225,8 +226,7 @@ class ThreatModel:
 
     def passed_over(self, attack: AttackConfig) -> tuple[str, str] | None:
         """First encoder rejected as a reference for an attack, and the missing capability; None: none is."""
-        first = next(self._references(attack), None)
-        return first if first is not None and first[1] else None
+        return next((first for first in islice(self._references(attack), 1) if first[1]), None)
 
     def _references(self, attack: AttackConfig) -> Iterator[tuple[str, str]]:
         """Encoders that saw none of the target's samples, the preferred first, each with why it is unfit, if it is."""
@@ -314,8 +314,8 @@ def _lack(attack: AttackConfig, encoder: EncoderConfig) -> str:
         reads = encoder.load.startswith(("open_clip:", "transformers:"))
     else:
         reads = isinstance(encoder, TrainedConfig) and OBJECTIVES[encoder.objective].target == "caption"
-    if any(measure.captions for measure in attack.needs()) and not reads:
+    if any(measure.captions for measure in attack.needs) and not reads:
         return "has no text tower"
-    needed = {measure.output for measure in attack.needs() if measure.output}
+    needed = {measure.output for measure in attack.needs if measure.output}
     lacking = sorted(needed - set(encoder.outputs or needed))
     return f"has no output {lacking[0]}" if lacking else ""

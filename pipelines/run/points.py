@@ -43,11 +43,8 @@ def points(config: RunConfig, folder: RunFolder) -> list[Point]:
     for name, entries in config.sweep.items():
         for entry in entries:
             changes = {field: value for field, value in entry.items() if field != LABEL}
-            place = (
-                folder
-                if not changes
-                else RunFolder(f"{folder.path}/sweep/{slug(name)}/{slug(entry[LABEL])}", folder.path)
-            )
+            path = f"{folder.path}/sweep/{slug(name)}/{slug(entry[LABEL])}"
+            place = RunFolder(path, folder.path) if changes else folder
             changed = with_changes(config.plain() | ({"checkpoints": "last"} if changes else {}), changes)
             every.append(Point(name, str(entry[LABEL]), build(changed), place))
     return every

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, create_model, field_validator, model_validator
@@ -58,25 +59,26 @@ class AttackConfig(Section):
 
     def parameters(self) -> Any:
         """The attack's own parameters."""
-        own = {name: value for name, value in self.model_dump().items() if name not in AttackConfig.model_fields}
-        return build(self.method().Parameters, own)
+        method = self.method()
+        return build(method.Parameters, {field.name: getattr(self, field.name) for field in fields(method.Parameters)})
 
+    @cached_property
     def needs(self) -> tuple[Measure, ...]:
-        """Membership features the attack consumes."""
+        """Membership features the attack consumes; a copy has them too, as no copy changes a parameter."""
         return tuple(self.method()(self.parameters()).needs)
 
     @property
     def readable(self) -> tuple[str, ...] | None:
         """The only outputs that it can read, some of them because of its parameters; None: any."""
-        only = tuple(dict.fromkeys(measure.output for measure in self.needs() if measure.output))
+        only = tuple(dict.fromkeys(measure.output for measure in self.needs if measure.output))
         return self.method().outputs or only or None
 
     @property
     def draws_views(self) -> bool:
         """Tell whether it is fed by augmented views."""
-        return any(measure.shares_views for measure in self.needs())
+        return any(measure.shares_views for measure in self.needs)
 
-    @property
+    @cached_property
     def bank_size(self) -> int:
         """Images of the role ``anchor`` that it compares every sample with, 0 for none."""
         return self.method()(self.parameters()).bank_size

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +17,20 @@ from mi_core.validity.near_duplicates import clusters, confirmed, near_pairs, us
 from pipelines.config.sections.data import DataConfig, Role
 from pipelines.data.draw.duplicates import keeping
 from pipelines.data.scan.losses import Tally
-from pipelines.data.scan.scan import Scan, ScannedShard
+from pipelines.data.scan.scan import Scan, ScannedShard, scan
 from pipelines.errors import UserError
 from pipelines.files import storage
+
+
+@cache
+def _scan(data: str) -> Scan:
+    return scan(DataConfig.model_validate_json(data))
+
+
+def scanned(data: DataConfig, folder: str) -> Scan:
+    """A scan whose files are read once for all tests of a process."""
+    shutil.copytree(_scan(data.model_dump_json(by_alias=True)).folder, folder, dirs_exist_ok=True)
+    return scan(data, folder)
 
 
 @dataclass(frozen=True)

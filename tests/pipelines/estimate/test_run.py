@@ -15,7 +15,6 @@ import pytest
 
 from mi_core.costs import Range
 from pipelines.audit import run
-from pipelines.audit import run as audit
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.encoders import EndpointConfig
 from pipelines.config.sections.sources import SourceConfig
@@ -28,7 +27,6 @@ from pipelines.data.scan.scan import scan
 from pipelines.errors import UserError
 from pipelines.estimate import outline
 from pipelines.estimate import run as estimate_run
-from pipelines.estimate import run as estimate_view
 from pipelines.estimate.measure import Chunk, QueryCost, Samples, Shard, SourceSample, sample_shard, sizes_of
 from pipelines.estimate.measure import key as source_key
 from pipelines.estimate.run import Estimate, cluster, estimate
@@ -40,6 +38,7 @@ from pipelines.run.folder import RunFolder
 from pipelines.run.points import Run, runs_of
 from tests.conftest import config_with, small_config
 from tests.pipelines.banks import with_anchors
+from tests.pipelines.data.made import scanned
 from tests.pipelines.tars import image_bytes, tar_bytes
 
 SHORT = 0.5  # seconds of timing
@@ -50,7 +49,7 @@ SMALLER = {"label": "30", "data.roles.shadow-member.count": 30, "data.roles.shad
 
 def asked_by_planning(runs: list[Run]) -> dict[str, float]:
     """The oracle: roles are drawn of all images, and queries and decodes of every shard of every pass added up."""
-    found = scan(runs[0][0].data, f"{runs[0][1].path}/scan/all")
+    found = scanned(runs[0].config.data, f"{runs[0].folder.path}/scan/all")
     for config, folder in runs:
         for seed in config.seeds:
             draw(config.data, found, seed, folder.seed(seed).path)
@@ -114,7 +113,7 @@ def estimated(local_ray: None, tmp_path_factory: pytest.TempPathFactory) -> tupl
 @pytest.mark.slow
 def test_every_stage_is_in_the_total_and_money_follows_prices(estimated: tuple[RunConfig, Estimate, Path]) -> None:
     _, found, _ = estimated
-    content = estimate_view.as_json(found)
+    content = estimate_run.as_json(found)
     hours = [stage["cpu_hours"] for stage in found.stages.values()]
     assert all(0 <= one.low < one.value < one.high for one in hours)
     assert content["total"]["cpu_hours"]["value"] == pytest.approx(sum(one.value for one in hours))
@@ -136,7 +135,7 @@ def test_a_cluster_for_half_the_time_is_twice_as_large(estimated: tuple[RunConfi
     small = cluster(found, config.resources, hours / 2 * 1.001, (1.0, 0))
     assert small.encoder_actors == 20
     assert 10 < small.nodes <= 10 + small.readers  # two actors of half a CPU on each node, fewer beside readers
-    assert any("20 encoder actors" in line for line in estimate_view.lines(found, small))
+    assert any("20 encoder actors" in line for line in estimate_run.lines(found, small))
     read = cluster(replace(found, reading=found.encoding * 8), config.resources, hours * 1.001, (1.0, 0))
     assert (read.readers, read.encoder_actors) == (80, 40)  # a run has two readers for an actor
 
@@ -222,9 +221,9 @@ def test_sizes_of_drawn_roles_lie_in_the_ranges(tars: SourceConfig, tmp_path: Pa
     data = {"sources": {"pool": tars.model_dump()}, "image_size": 8, "channels": 3, "roles": roles}
     encoders = {"target": {**small_config()["encoders"]["target"], "batch_size": 4}}
     config = config_with(data=data, encoders=encoders, attacks=[{"attack": "lpla", "reference": "known"}])
-    scanned, source = scan(config.data), config.data.sources["pool"]
+    read, source = scan(config.data), config.data.sources["pool"]
     found = sizes_of(config.data, sampled(source, config, evenly))
-    drawn = [draw(config.data, scanned, seed).counts() for seed in range(30)]
+    drawn = [draw(config.data, read, seed).counts() for seed in range(30)]
     for role, size in found.items():
         mean = np.mean([counts[role] for counts in drawn])
         assert mean == pytest.approx(size.value, rel=0.2)
@@ -252,21 +251,21 @@ def test_above_the_budget_nothing_starts_without_yes(
 ) -> None:
     monkeypatch.setattr(run, "estimate", lambda runs: estimate(runs, SHORT))
     with pytest.raises(UserError, match=r"CPU-hours \(.* to .*\), more than budget.cpu_hours = 1e-09; .* --yes"):
-        audit.run(config_with(**BUDGET), str(tmp_path / "run"), last="data")
+        run.run(config_with(**BUDGET), str(tmp_path / "run"), last="data")
     assert not (tmp_path / "run" / "seed-0").exists()
 
 
 @pytest.mark.slow
 def test_yes_spends_and_is_asked_once(local_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "estimate", lambda runs: estimate(runs, SHORT))
-    folder = audit.run(config_with(**BUDGET), str(tmp_path / "run"), last="data", yes=True)
+    folder = run.run(config_with(**BUDGET), str(tmp_path / "run"), last="data", yes=True)
     (entry,) = folder.manifest["estimates"]
     assert entry["confirmed"] is True
     assert entry["cpu_hours"]["low"] <= entry["cpu_hours"]["value"] <= entry["cpu_hours"]["high"]
     monkeypatch.setattr(run, "estimate", None)  # measuring again would fail
-    audit.run(config_with(**BUDGET), folder.path, last="data")
+    run.run(config_with(**BUDGET), folder.path, last="data")
     shutil.rmtree(folder.path)
-    audit.run(config_with(), folder.path, last="data")  # no budget, no calibration
+    run.run(config_with(), folder.path, last="data")  # no budget, no calibration
     assert "estimates" not in storage.read_json(f"{folder.path}/manifest.json")
 
 

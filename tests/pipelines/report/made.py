@@ -26,7 +26,6 @@ from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.encoders import DefendedConfig, EndpointConfig, LoadedConfig
 from pipelines.data.draw.draw import draw
 from pipelines.data.plans import plan_of
-from pipelines.data.scan.scan import scan
 from pipelines.encoders.stored import (
     ANSWERS,
     DEFENSE,
@@ -47,6 +46,7 @@ from pipelines.run.folder import RunFolder, SeedFolder
 from pipelines.run.points import Run
 from pipelines.run.registration import lines_of, write_down
 from tests.conftest import small_config
+from tests.pipelines.data.made import scanned
 
 
 def made_run(place: Path, *, leak: bool = False, others: float = 0.0, **sections: Any) -> Path:
@@ -62,9 +62,9 @@ def made_run(place: Path, *, leak: bool = False, others: float = 0.0, **sections
     folder = RunFolder(str(place))
     values = config.model_dump(mode="json", by_alias=True)
     folder.open(values, command="encoder-audit audit small.yaml")
-    scanned = scan(config.data, f"{folder.path}/scan/digits")
+    found = scanned(config.data, f"{folder.path}/scan/digits")
     for seed in config.seeds:
-        draw(config.data, scanned, seed, folder.seed(seed).path)
+        draw(config.data, found, seed, folder.seed(seed).path)
         for name in config.encoders:
             _encoder(config, folder.seed(seed), name)
     ((config, _),), _ = register([Run(config, folder)])
