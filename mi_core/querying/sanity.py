@@ -27,6 +27,7 @@ from mi_core.checks import check_range, check_shape
 from mi_core.encoders.batch_norm import for_queries
 from mi_core.encoders.checkpoint import Encoder
 from mi_core.metrics.intervals import rate
+from mi_core.querying.precision import rounded
 from mi_core.records import Estimate
 
 _BATCH = 64
@@ -57,6 +58,7 @@ def similarities(
     output: str = "backbone",
     kept: list[torch.Tensor] | None = None,
     asked: Callable[[int], None] = lambda views: None,
+    half: bool = False,
 ) -> torch.Tensor:
     """Cosines of views of N images with other views of the same images.
 
@@ -70,6 +72,7 @@ def similarities(
         output: the embedding that is compared.
         kept: embeddings of the first of these images, from a call with fewer of them; those of the others are added.
         asked: called after each batch with the number of views that the encoder was shown.
+        half: whether the encoder computes in bfloat16.
 
     Returns:
         (V (V - 1), N, N) float32 on the CPU: for every ordered pair of views, image i in the one and j in the other.
@@ -85,7 +88,8 @@ def similarities(
     done = sum(map(len, parts))
     for pixels, own in zip(images[done:].split(_BATCH), streams[done:].split(_BATCH), strict=True):
         flat = make_views(pixels.to(device), own.to(device), augmentation, views=views, size=side).flatten(0, 1)
-        embedded = flat.flatten(1) if encoder is None else encoder(flat)[output]
+        with torch.autocast(flat.device.type, torch.bfloat16, enabled=half):
+            embedded = flat.flatten(1) if encoder is None else encoder(flat)[output]
         parts.append(F.normalize(embedded.float(), dim=1).unflatten(0, (-1, views)).cpu())
         asked(0 if encoder is None else len(flat))
     return torch.stack([one @ other.T for one, other in permutations(torch.cat(parts).unbind(1), 2)])  # of (N, D)
@@ -141,6 +145,7 @@ def view_consistency(
     device: torch.device | str = "cpu",
     fresh: bool = False,
     asked: Callable[[int], None] = lambda views: None,
+    half: bool = False,
 ) -> dict[str, Any]:
     """Compare how an encoder ranks the views of images with raw pixels, and with a network that learned nothing.
 
@@ -160,7 +165,7 @@ def view_consistency(
         views: those that attackers draw.
         device: where the encoders are.
         fresh: the encoder is meant to be untrained, and always counts as working; one look suffices.
-        asked: as `similarities`, for both networks.
+        asked, half: as `similarities`, for both networks.
 
     Returns ``works``; ``queries`` that the encoder answered, fewer after one look; ``encoder`` and ``reference``, the
     shares of images whose nearest neighbour in one other hard view is the same image; ``reference_name``; and
@@ -169,22 +174,22 @@ def view_consistency(
     `records.Estimate.as_json` writes them.
     Raises ShapeError, ConfigError: as `similarities`.
     """
-    networks: dict[str, Encoder | None] = {_OWN_NAME: _quicker(encoder, device), RAW_PIXELS: None}
-    if reference is not None:
-        networks[FRESH] = _quicker(reference, device)
+    given = {_OWN_NAME: encoder, FRESH: reference}
+    ready = {name: _quicker(one, device) for name, one in given.items() if one is not None}
+    networks = {RAW_PIXELS: None, **({name: rounded(one) for name, one in ready.items()} if half else ready)}
     kept: dict[tuple[str, bool], list[torch.Tensor]] = {}
 
     def similar_in(name: str, recipe: SimCLRAugmentation, count: int, first: int) -> torch.Tensor:
         network, parts = networks[name], kept.setdefault((name, recipe is HARD), [])
         output = encoder.outputs[0] if name == _OWN_NAME else "backbone"
         how: dict[str, Any] = {"views": count, "device": device, "output": output, "kept": parts, "asked": asked}
-        return similarities(network, images[:first], streams[:first], recipe, **how)
+        return similarities(network, images[:first], streams[:first], recipe, half=half, **how)
 
     two = len(images) >= 2 * _FIRST
     looks = ((_FIRST, _FIRST_LEVEL), (len(images), _LEVEL - _FIRST_LEVEL)) if two else ((len(images), _LEVEL),)
     found: dict[str, Any] = {}
     for first, level in looks:
-        found = _look(list(networks)[1:], partial(similar_in, first=first), views, level)
+        found = _look([name for name in networks if name != _OWN_NAME], partial(similar_in, first=first), views, level)
         found |= {"works": fresh or found["works"], "queries": VIEWS * first}
         if found["works"]:
             break

@@ -2,7 +2,7 @@
 
 The question is registered in the lot's chain before the first query, and leaves its owner nothing to choose (see
 `mi_core.lots.commitment`). Answers are kept part by part, so that a claim that was ended goes on where it stopped, and
-nothing is asked twice.
+no finished part is asked twice.
 """
 
 from __future__ import annotations
