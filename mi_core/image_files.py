@@ -334,7 +334,7 @@ _KINDS = {1: "unsigned", SIGNED: "signed", 3: "floating-point"}
 _REMEDY = "pixels of this kind cannot be read; save it with 8 or 16 bits, unsigned"
 
 
-class Samples(NamedTuple):
+class PixelSamples(NamedTuple):
     """Samples of an image, as the tags of a TIFF number them; the defaults are of other formats."""
 
     bits: int = 0
@@ -350,14 +350,14 @@ class Samples(NamedTuple):
         return f"a TIFF of {what}: {_REMEDY}"
 
 
-def samples_of(image: Image.Image) -> Samples:
+def samples_of(image: Image.Image) -> PixelSamples:
     """The samples of an image that Pillow opened."""
-    return _samples_in(image.tag_v2) if isinstance(image, TiffImagePlugin.TiffImageFile) else Samples()
+    return _samples_in(image.tag_v2) if isinstance(image, TiffImagePlugin.TiffImageFile) else PixelSamples()
 
 
-def _samples_in(tags: Mapping[int, Any]) -> Samples:
+def _samples_in(tags: Mapping[int, Any]) -> PixelSamples:
     bits = tags.get(258, (1,))
-    return Samples(bits[0], tags.get(339, (1,))[0], tags.get(277, len(bits)), tags.get(262, 0), tags.get(284) == 2)
+    return PixelSamples(bits[0], tags.get(339, (1,))[0], tags.get(277, len(bits)), tags.get(262, 0), tags.get(284) == 2)
 
 
 def sample_fault(image: Image.Image) -> str:

@@ -22,7 +22,7 @@ from mi_core.auditing.attacks import Asked, AuditAttack, needs_of
 from mi_core.auditing.config_text import FAMILY, reference_settings
 from mi_core.auditing.models import Model, Reference, make_references
 from mi_core.auditing.questions import Question
-from mi_core.auditing.reading import Samples
+from mi_core.auditing.reading import AuditedImages
 from mi_core.augmentations.views import make_views
 from mi_core.checks import ConfigError
 from mi_core.encoders.batch_norm import for_queries
@@ -71,7 +71,7 @@ class Setup:
     device: torch.device
     bar: Bar
 
-    def ask(self, target: Model, beside: Sequence[Reference], samples: Samples, seen: BoolArray) -> Asked:
+    def ask(self, target: Model, beside: Sequence[Reference], samples: AuditedImages, seen: BoolArray) -> Asked:
         """Ask all encoders about all images.
 
         Args:
@@ -129,7 +129,7 @@ class Setup:
         return precision_on(self.device.type, "auto")
 
     @torch.inference_mode()
-    def consistency(self, model: Model, samples: Samples, rows: Sequence[int] = ()) -> dict[str, Any]:
+    def consistency(self, model: Model, samples: AuditedImages, rows: Sequence[int] = ()) -> dict[str, Any]:
         """Whether an encoder recognises images in two different views; without rows the first by their ids."""
         ids = samples.ids
         images = torch.from_numpy(samples.pixels(rows or sorted(range(len(ids)), key=ids.__getitem__)[:PROBED]))
@@ -144,7 +144,7 @@ class Setup:
             half=half,
         )
 
-    def references(self, given: Sequence[Model] | None, samples: Samples) -> list[Reference]:
+    def references(self, given: Sequence[Model] | None, samples: AuditedImages) -> list[Reference]:
         """The references that the user gave; None: those trained here on halves of the images."""
         if given is None:
             planned = reference_settings()
@@ -164,7 +164,7 @@ class Setup:
             tried.append(replace(one, output=wanted if wanted in outputs else outputs[0], consistency=works))
         return tried
 
-    def grid(self, samples: Samples) -> tuple[np.ndarray, np.ndarray]:
+    def grid(self, samples: AuditedImages) -> tuple[np.ndarray, np.ndarray]:
         """The first candidates (N, C, S, S) and their views (N, V, C, S, S), uint8."""
         rows = sorted(np.flatnonzero(samples.candidate).tolist(), key=samples.ids.__getitem__)[:4]
         images = samples.pixels(rows)

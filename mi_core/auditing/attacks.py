@@ -18,7 +18,7 @@ from mi_core.attacks.shadows import join_shadows
 from mi_core.auditing.config_text import FAMILY, MISSING
 from mi_core.auditing.models import Reference
 from mi_core.auditing.questions import plain_value
-from mi_core.auditing.reading import Samples
+from mi_core.auditing.reading import AuditedImages
 from mi_core.checks import ConfigError, check_choice
 from mi_core.features import Measure
 from mi_core.metrics.delong import auc, auc_difference
@@ -230,7 +230,7 @@ def scores_of(
     attacks: Sequence[AuditAttack],
     asked: Asked,
     beside: Sequence[Reference],
-    samples: Samples,
+    samples: AuditedImages,
     seen: BoolArray,
     seed: int,
 ) -> Scores:

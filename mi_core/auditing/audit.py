@@ -20,7 +20,7 @@ from mi_core.auditing.images import items_of
 from mi_core.auditing.judging import Measured, conclude
 from mi_core.auditing.models import check_enough, device_of, evaluating, given_reference, model_of, tried_out
 from mi_core.auditing.questions import Question, check_arguments, question_of
-from mi_core.auditing.reading import CANDIDATES, CONTROLS, MAX_REJECTED, Samples, read
+from mi_core.auditing.reading import CANDIDATES, CONTROLS, MAX_REJECTED, AuditedImages, read
 from mi_core.checks import ConfigError
 from mi_core.registration import PLAN, ROLES, START
 from mi_core.report.model.as_json import part_as_json
@@ -179,7 +179,7 @@ def _no_shadows(question: Question, quick: bool, references: Sequence[Any] | Non
     return "" if question.objective == own else f"those trained here are {own}'s, the target {question.objective}'s"
 
 
-def _check_numbers(samples: Samples, seed: int) -> None:
+def _check_numbers(samples: AuditedImages, seed: int) -> None:
     known, controls = int(samples.known(seed).sum()), int((~samples.candidate).sum())
     if known < 19 or controls - known < 5:
         raise ConfigError(

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from mi_core.auditing.attacks import Scores
-from mi_core.auditing.reading import CANDIDATES, Samples
+from mi_core.auditing.reading import CANDIDATES, AuditedImages
 from mi_core.checks import check_choice, check_range
 from mi_core.images import decode, thumbnail
 from mi_core.report.contents import to_json
@@ -46,7 +46,7 @@ class Found:
     _report: Report
     _config: str
     _answers: CandidateAnswers | None
-    _samples: Samples
+    _samples: AuditedImages
     _scores: Scores
     _grid: tuple[np.ndarray, np.ndarray]
 

@@ -41,7 +41,7 @@ _ROUNDING = 1e-3  # by which values may leave their range
 
 
 @dataclass(frozen=True)
-class Item:
+class Picture:
     """One image: its key, a function that gives its encoded bytes, and why it cannot be read where that is known."""
 
     key: str
@@ -49,7 +49,7 @@ class Item:
     fault: str = ""
 
 
-def items_of(given: Any, name: str) -> list[Item]:
+def items_of(given: Any, name: str) -> list[Picture]:
     """The images of a side of an audit.
 
     Args:
@@ -84,16 +84,16 @@ def items_of(given: Any, name: str) -> list[Item]:
     if not len(given):
         raise ConfigError(f"{name} is empty; give at least some images")
     if isinstance(given, Sequence) and all(isinstance(one, str | os.PathLike) for one in given):
-        items = [Item(printable(path.as_posix()), path.read_bytes) for path in map(Path, given)]
+        items = [Picture(printable(path.as_posix()), path.read_bytes) for path in map(Path, given)]
         key, number = Counter(item.key for item in items).most_common(1)[0]
         if number > 1:
             raise ConfigError(f"{name} lists {key} twice; list every file once")
         return items
     width = len(str(len(given) - 1))
-    return [Item(f"{row:0{width}d}", partial(_encoded_at, given, row, f"{name}[{row}]")) for row in range(len(given))]
+    return [Picture(f"{at:0{width}d}", partial(_encoded_at, given, at, f"{name}[{at}]")) for at in range(len(given))]
 
 
-def check_steady(item: Item, data: bytes, side: str) -> None:
+def check_steady(item: Picture, data: bytes, side: str) -> None:
     """Raise ConfigError if an image is another one than before, ``data``, when it is asked for again."""
     if item.data() != data:
         raise ConfigError(
@@ -102,7 +102,7 @@ def check_steady(item: Item, data: bytes, side: str) -> None:
         )
 
 
-def _yielded(given: Any, name: str) -> list[Item]:
+def _yielded(given: Any, name: str) -> list[Picture]:
     if not hasattr(given, "__iter__"):
         raise ConfigError(
             f"{name} is a {type(given).__name__}; give a folder, a list of images, an array or a data set"
@@ -125,7 +125,7 @@ def _yielded(given: Any, name: str) -> list[Item]:
     if not held:
         raise ConfigError(f"{name} yields nothing; give at least some images")
     width = len(str(len(held) - 1))
-    return [Item(f"{row:0{width}d}", partial(bytes, one)) for row, one in enumerate(held)]
+    return [Picture(f"{row:0{width}d}", partial(bytes, one)) for row, one in enumerate(held)]
 
 
 def error_in_words(error: Exception) -> str:
@@ -134,7 +134,7 @@ def error_in_words(error: Exception) -> str:
     return text if isinstance(error, ConfigError | ImageError) else f"{type(error).__name__}: {text}"
 
 
-def _of_folder(place: str | os.PathLike[str], name: str) -> list[Item]:
+def _of_folder(place: str | os.PathLike[str], name: str) -> list[Picture]:
     folder, told = Path(place), f"{name} = {os.fspath(place)!r}"
     if not folder.is_dir():
         raise ConfigError(f"{told} {_no_folder(os.fspath(place))}")
@@ -145,7 +145,7 @@ def _of_folder(place: str | os.PathLike[str], name: str) -> list[Item]:
     if not images:
         raise ConfigError(f"{told} holds no image ({', '.join(SUFFIXES)})")
     files = sorted((printable(name), name) for name in (*images, *lost))
-    return [Item(key, (folder / name).read_bytes, lost.get(name, "")) for key, name in files]
+    return [Picture(key, (folder / name).read_bytes, lost.get(name, "")) for key, name in files]
 
 
 def _no_folder(place: str) -> str:

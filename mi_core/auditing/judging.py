@@ -17,7 +17,7 @@ from mi_core.auditing.attacks import NONMEMBERS, SHADOWS, AuditAttack, Scores, n
 from mi_core.auditing.config_text import FAMILY, MISSING, audit_settings, reference_settings, yaml_of
 from mi_core.auditing.found import Found
 from mi_core.auditing.models import Model, Reference
-from mi_core.auditing.reading import CANDIDATES, CONTROLS, Samples
+from mi_core.auditing.reading import CANDIDATES, CONTROLS, AuditedImages
 from mi_core.encoders.remote.encoder import Endpoint
 from mi_core.features import queries_per_image
 from mi_core.metrics.membership import evaluate
@@ -53,7 +53,7 @@ class Measured:
         file: of the registration.
     """
 
-    samples: Samples
+    samples: AuditedImages
     scores: Scores
     target: Model
     beside: Sequence[Reference]

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from mi_core.auditing.images import TWICE, Item, check_steady, items_of
+from mi_core.auditing.images import TWICE, Picture, check_steady, items_of
 from mi_core.auditing.models import device_of, evaluating
 from mi_core.auditing.questions import check_arguments, recipe_of
 from mi_core.augmentations.views import make_views
@@ -35,7 +35,7 @@ _BATCH = 32
 
 
 @dataclass(frozen=True)
-class Reading:
+class MeterReading:
     """One reading.
 
     Args:
@@ -137,7 +137,7 @@ class LeakMeter:
 
     def _begin(self) -> None:
         """A training begins: nothing is read and nothing spent of its time."""
-        self.readings: list[Reading] = []
+        self.readings: list[MeterReading] = []
         self.epoch = 0
         self.spent = 0.0
         self.started = time.perf_counter()
@@ -147,7 +147,7 @@ class LeakMeter:
         """Whether the last reading is above the budget, by its whole interval."""
         return self.budget is not None and bool(self.readings) and self.readings[-1].auc.low > self.budget
 
-    def step(self) -> Reading | NotYet:
+    def step(self) -> MeterReading | NotYet:
         """Count an epoch, and read the leak if it is the first one or the time for it has been earned.
 
         Raises:
@@ -174,7 +174,7 @@ class LeakMeter:
         self.spent += took
         self.each = took / (2 * images)
         scores, member = np.concatenate([inside, outside]), np.arange(2 * images) < images
-        reading = Reading(self.epoch, auc(scores, member), images, took)
+        reading = MeterReading(self.epoch, auc(scores, member), images, took)
         self.readings.append(reading)
         return reading
 
@@ -199,7 +199,7 @@ class LeakMeter:
             def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
                 """Read, log, and stop the training above the budget."""
                 reading = meter.step()
-                if isinstance(reading, Reading):
+                if isinstance(reading, MeterReading):
                     module.log("leak_auc", reading.auc.value)
                 over, reduce = meter.exceeded, getattr(trainer.strategy, "reduce_boolean_decision", None)
                 if reduce is not None:  # or one process would leave and the others wait for it
@@ -230,7 +230,7 @@ class LeakMeter:
         return np.asarray(similar.mean(dim=1, dtype=torch.float64).cpu().numpy())
 
 
-def _pixels(items: list[Item], most: int, seed: int, name: str, decoder: Decoder) -> dict[bytes, np.ndarray]:
+def _pixels(items: list[Picture], most: int, seed: int, name: str, decoder: Decoder) -> dict[bytes, np.ndarray]:
     """Pixels of at most so many different images of a side, by their bytes."""
     items = [item for item in items if not item.fault]
     found: dict[bytes, np.ndarray] = {}

@@ -10,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from mi_core.auditing.config_text import KNOWN
-from mi_core.auditing.images import TWICE, Item, check_steady, error_in_words
+from mi_core.auditing.images import TWICE, Picture, check_steady, error_in_words
 from mi_core.checks import ConfigError
 from mi_core.hashing import FIRST, PART, digests64, sample_digests, sum_of_digests
 from mi_core.image_files import ImageError
 from mi_core.images import Decoder, decode, decode_and_hash
-from mi_core.report.model.report import RejectedSample, Role
+from mi_core.report.model.report import RejectedSample, RolePart
 from mi_core.validity.file_features import summary
 from mi_core.validity.near_duplicates import LEAST_SIDE, TOO_SMALL, first_copies, marks, near_pairs, usual_distance
 
@@ -26,7 +26,7 @@ _SHOWN = 5  # of them, in a message
 
 
 @dataclass(frozen=True)
-class Samples:
+class AuditedImages:
     """N images of both sides that are used.
 
     Args:
@@ -39,7 +39,7 @@ class Samples:
         decoder: of all.
     """
 
-    items: Sequence[Item]
+    items: Sequence[Picture]
     sides: Sequence[str]
     hashes: Sequence[str]
     summaries: npt.NDArray[np.float64]
@@ -69,12 +69,12 @@ class Samples:
         """(N,) which are candidates."""
         return np.array([side == CANDIDATES for side in self.sides])
 
-    def roles(self, seed: int) -> dict[str, Role]:
+    def roles(self, seed: int) -> dict[str, RolePart]:
         """How many samples the roles have, and their digests by ids and pixels."""
         digests, inside = sample_digests(map(bytes.fromhex, self.hashes), self.ids), self.candidate
-        rows_of = {"candidate": inside, "control": ~inside, "known-nonmember": self.known(seed)}
+        kept = {"candidate": inside, "control": ~inside, "known-nonmember": self.known(seed)}
         return {
-            role: Role(n=int(rows.sum()), sha256=sum_of_digests(digests[rows]).hex()) for role, rows in rows_of.items()
+            role: RolePart(n=int(rows.sum()), sha256=sum_of_digests(digests[rows]).hex()) for role, rows in kept.items()
         }
 
     def first(self, count: int, seed: int) -> npt.NDArray[np.intp]:
@@ -89,14 +89,14 @@ class Samples:
 
 
 def read(
-    given: Mapping[str, Sequence[Item]],
+    given: Mapping[str, Sequence[Picture]],
     decoder: Decoder,
     seed: int,
     tick: Callable[[], None] = lambda: None,
     *,
     max_rejected: float = MAX_REJECTED,
     near_duplicates: bool = True,
-) -> Samples:
+) -> AuditedImages:
     """Decode every image once and leave out what cannot be used.
 
     An exact copy within a side is left out. So are near-copies: of two that are alike, candidates stay before controls.
@@ -113,7 +113,7 @@ def read(
         ConfigError: a candidate and a control are the same image, a side has no usable image, too many images cannot
             be used, or one of the first that are asked for twice is another one then.
     """
-    kept: list[tuple[Item, str, str, int]] = []  # in the order in which the first of some copies stays
+    kept: list[tuple[Picture, str, str, int]] = []  # in the order in which the first of some copies stays
     seen: dict[str, str] = {}
     rejected: list[RejectedSample] = []
     summaries, hashes, levels = [], [], []
@@ -171,4 +171,4 @@ def read(
     rows = sorted(np.flatnonzero(stays).tolist(), key=lambda row: (names.index(kept[row][1]), kept[row][3]))
     items, sides, shas, _ = map(list, zip(*(kept[row] for row in rows), strict=True))
     gone = len(kept) - len(rows)
-    return Samples(items, sides, shas, np.stack(summaries)[rows], rejected, copies, gone, remarks, decoder)
+    return AuditedImages(items, sides, shas, np.stack(summaries)[rows], rejected, copies, gone, remarks, decoder)

@@ -33,7 +33,7 @@ class Oracle(Protocol):
         """The images."""
 
     @property
-    def views(self) -> Views:
+    def views(self) -> ViewMaker:
         """How views are drawn."""
 
     @property
@@ -139,7 +139,7 @@ class Measure:
         """
         return values
 
-    def sent(self, batch: Batch, views: Views) -> torch.Tensor | None:
+    def sent(self, batch: Batch, views: ViewMaker) -> torch.Tensor | None:
         """Images (N, C, S, S) in [0, 1], or several for each (N, V, C, S, S); None: they depend on the encoder."""
         if self.shares_views:
             return views.draw(batch.images, batch.streams)
@@ -205,7 +205,7 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class Views:
+class ViewMaker:
     """How views are drawn."""
 
     recipe: Augmentation  # of one view

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 
 from mi_core.augmentations.views import clean
 from mi_core.checks import ConfigError, check_shape
-from mi_core.features.measure import Batch, Measure, Views
+from mi_core.features.measure import Batch, Measure, ViewMaker
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class CenterSimilarity(Measure):
         """All patches but the middle one."""
         return (self.rows * self.columns - 1,)
 
-    def sent(self, batch: Batch, views: Views) -> torch.Tensor:
+    def sent(self, batch: Batch, views: ViewMaker) -> torch.Tensor:
         """The patches."""
         return patches(clean(batch.images), (self.rows, self.columns), size=views.size)
 

@@ -25,7 +25,7 @@ from mi_core.augmentations.views import Augmentation
 from mi_core.checks import ConfigError
 from mi_core.encoders.averaging import ask_anew
 from mi_core.encoders.checkpoint import Encoder
-from mi_core.features.measure import Batch, Views, by_query
+from mi_core.features.measure import Batch, ViewMaker, by_query
 from mi_core.querying.forward import Answers, BankAnswers, Clock, EncoderOracle, Forward, Seconds, Work
 from mi_core.querying.plan import QueryPlan
 from mi_core.querying.precision import rounded
@@ -180,7 +180,7 @@ class Extractor:
     def _batch(self, batch: Batch) -> Work:
         work = Work(Clock(self.device))
         self._forward.checks = work.checks
-        views = Views(self.augmentation, self.plan.views, self._size())
+        views = ViewMaker(self.augmentation, self.plan.views, self._size())
         queries = by_query(self.plan.needs)
         with self._drawing_views():
             sent = {query: measure.sent(batch, views) for query, measure in queries.items()}

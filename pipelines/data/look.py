@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from pipelines.config.sections.data import DataConfig, Role
+from pipelines.config.sections.data import DataConfig, RoleConfig
 from pipelines.console import count_of
 from pipelines.data.draw.draw import draw
 from pipelines.data.draw.splits import Splits
 from pipelines.data.read.key_lists import size_of
-from pipelines.data.read.samples import Item
+from pipelines.data.read.samples import Portion
 from pipelines.data.read.shard_paths import sampled
 from pipelines.data.read.sources import Source
 from pipelines.data.scan.scan import Scan, scan
@@ -21,7 +21,7 @@ SHARDS = 4  # of a source, at most
 SPARE = 0.9  # share of the samples read that roles may take, since shards differ in size
 
 
-def evenly(every: Sequence[Item]) -> Sequence[Item]:
+def evenly(every: Sequence[Portion]) -> Sequence[Portion]:
     """`SHARDS` evenly spaced items, or all if there are fewer."""
     return every[:: -(-len(every) // SHARDS)]
 
@@ -78,20 +78,20 @@ class Look:
         partly = [f"{read} of {there} shards of {name}" for name, (read, there) in self.shards.items() if read < there]
         return f"looked at {' and '.join(partly)}; a run reads all" if partly else ""
 
-    def _source(self, role: Role) -> str:
+    def _source(self, role: RoleConfig) -> str:
         parent = self.data.roles.get(role.source_name)
         return role.source_name if parent is None else parent.source_name
 
-    def _share(self, role: Role) -> float:
+    def _share(self, role: RoleConfig) -> float:
         read, there = self.shards[self._source(role)]
         return read / there
 
-    def _taken(self, role: Role) -> float:
+    def _taken(self, role: RoleConfig) -> float:
         """Share of a role that is drawn among the samples read."""
         share = self._share(role)
         return share * SPARE if share < 1 and self._wanted_images(role) else share
 
-    def _wanted_images(self, role: Role) -> int | None:
+    def _wanted_images(self, role: RoleConfig) -> int | None:
         """The number of samples that a count or a list of keys asks for; None for other roles."""
         return role.count if role.keys is None else self._listed[role.keys, role.key_column]
 
@@ -101,7 +101,7 @@ class Look:
         lists = {(role.keys, role.key_column) for role in self.data.roles.values() if role.keys is not None}
         return {(str(path), column): size_of(str(path), column) for path, column in lists}
 
-    def _lowered(self, role: Role) -> Role:
+    def _lowered(self, role: RoleConfig) -> RoleConfig:
         """The role among the samples read; few keys of a list stand there, so as many samples are drawn instead."""
         asked = self._wanted_images(role)
         if asked is None or (role.is_listed and self._share(role) == 1):

@@ -31,7 +31,7 @@ from pipelines.config.sections.sources import SourceConfig
 from pipelines.data.columns import ATTRIBUTE
 from pipelines.data.look import SHARDS, evenly
 from pipelines.data.read.key_lists import size_of
-from pipelines.data.read.samples import Item, Problem
+from pipelines.data.read.samples import Portion, Problem
 from pipelines.data.read.shard_paths import sampled
 from pipelines.data.read.sources import Source
 from pipelines.data.scan.scan import usable
@@ -57,7 +57,7 @@ SHARED = STEPS[:2]  # decoding and views, which all checkpoints share
 class Shard:
     """One shard: its images, seconds to stream them and to decode the first, and the classes of these by key."""
 
-    item: Item
+    item: Portion
     images: int
     streaming: float
     decoding: float
@@ -74,7 +74,7 @@ class SourceSample:
     shards: Sequence[Shard]
 
     @classmethod
-    def from_shards(cls, name: str, items: Sequence[Item], shards: Sequence[Shard]) -> SourceSample:
+    def from_shards(cls, name: str, items: Sequence[Portion], shards: Sequence[Shard]) -> SourceSample:
         """The sample of some shards. Raises UserError: none holds a usable image."""
         good = [shard for shard in shards if shard.labels]
         if not good:
@@ -119,7 +119,7 @@ def sample_sources(runs: Sequence[Run]) -> Samples:
     return {of: SourceSample.from_shards(of[0], items[of], some) for of, some in of_source.items()}
 
 
-def sample_shard(name: str, source: SourceConfig, data: DataConfig, item: Item) -> Shard:
+def sample_shard(name: str, source: SourceConfig, data: DataConfig, item: Portion) -> Shard:
     """Stream one shard whole, then decode and hash its first images."""
     read = data.decoder(), data.attributes_in(name), data.group_by, data.near_duplicates is not None
     next(Source(source).scan(item), None)  # opens the source

@@ -25,7 +25,7 @@ from pipelines.config.sections.sources import SourceConfig
 from pipelines.console import count_of, say
 from pipelines.data.columns import DESCRIPTOR, PHASH
 from pipelines.data.read.attributes import SUFFIXES
-from pipelines.data.read.samples import Damage, Item, Note, Problem, Sample
+from pipelines.data.read.samples import Damage, Note, Portion, Problem, Sample
 from pipelines.data.read.sources import Source
 from pipelines.data.scan.scan import usable
 from pipelines.errors import UserError
@@ -135,7 +135,7 @@ def _same(release: Release, wanted: Wanted, beacon: str) -> Release:
     return release
 
 
-def _read_part(source: SourceConfig, item: Item, folder: str, wanted: Wanted, key: str) -> None:
+def _read_part(source: SourceConfig, item: Portion, folder: str, wanted: Wanted, key: str) -> None:
     """Read the images of a part and write names and digests, unless that is done."""
     path, stamp = f"{folder}/images/{item.name}.parquet", _stamp(item, wanted)
     if storage.exists(path) and (storage.read_table(path, []).schema.metadata or {}).get(b"stamp") == stamp:
@@ -167,7 +167,7 @@ def _read_part(source: SourceConfig, item: Item, folder: str, wanted: Wanted, ke
     storage.write_table(path, pa.Table.from_pylist(rows, IMAGES).replace_schema_metadata({"stamp": stamp}))
 
 
-def _stamp(item: Item, wanted: Wanted) -> bytes:
+def _stamp(item: Portion, wanted: Wanted) -> bytes:
     """A digest that tells whether the files of a part are those that were read, and read for the same."""
     paths = [f"{item.path}/{name}" for name in item.files] or [item.path]
     lines = [f"{path} {storage.stamp(path)}" for path in paths] + [repr(wanted.captions)]
@@ -176,7 +176,7 @@ def _stamp(item: Item, wanted: Wanted) -> bytes:
 
 def _number(
     release: Release,
-    items: Sequence[Item],
+    items: Sequence[Portion],
     wanted: Wanted,
     albums: Mapping[str, str] | None,
     elsewhere: SourceConfig | None,
@@ -303,7 +303,7 @@ def both_captions(caption: str, sha256: str, key: str) -> list[str]:
     return [captioned(caption, line) for line in credit_lines(digest64(key, "caption", sha256))]
 
 
-def _caption_beside(source: SourceConfig, item: Item, sample: Sample) -> str:
+def _caption_beside(source: SourceConfig, item: Portion, sample: Sample) -> str:
     """The caption of an image: in the tar, or in a text file of its name beside it; empty: there is none."""
     if source.kind == "shards":
         data = next((sample.others[suffix] for suffix in SUFFIXES if suffix in sample.others), None)

@@ -15,7 +15,7 @@ from mi_core.provenance import now
 from pipelines.config.sections.sources import SourceConfig
 from pipelines.data.read import tar_shards
 from pipelines.data.read.attributes import SUFFIXES
-from pipelines.data.read.samples import Item
+from pipelines.data.read.samples import Portion
 from pipelines.data.read.sources import Source
 from pipelines.errors import UserError
 from pipelines.files import storage
@@ -44,7 +44,7 @@ class _Part:
     """
 
     source: SourceConfig
-    item: Item
+    item: Portion
     release: Release
 
     @cached_property

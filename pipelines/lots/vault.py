@@ -42,7 +42,7 @@ from mi_core.lots.merkle import root_of
 from mi_core.provenance import now
 from pipelines.config.sections.sources import SourceConfig
 from pipelines.data.columns import DESCRIPTOR, PHASH
-from pipelines.data.read.samples import Item
+from pipelines.data.read.samples import Portion
 from pipelines.data.read.sources import Source
 from pipelines.errors import UserError
 from pipelines.files import storage
@@ -283,7 +283,7 @@ class Release:
                     if data is not None:
                         yield key, data
             elif keys and storage.exists(path := f"{folder}/{part}.tar"):
-                for sample in Source(self.source).read(Item(part, path=path), set(keys)):
+                for sample in Source(self.source).read(Portion(part, path=path), set(keys)):
                     yield sample.key, sample.image
 
     def expected_files(self) -> Iterator[tuple[str, list[str]]]:

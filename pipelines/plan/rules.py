@@ -26,7 +26,7 @@ from pipelines.config.roles import (
 )
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.attacks import AUDITED, KNOWN, NONMEMBERS, AttackConfig, AttributeInferenceConfig
-from pipelines.config.sections.data import Role
+from pipelines.config.sections.data import RoleConfig
 from pipelines.config.sections.encoders import DefendedConfig, EncoderConfig, ForeignConfig, LoadedConfig, TrainedConfig
 from pipelines.config.sections.parameters import complete
 from pipelines.config.sections.queries import Recipe, crops_alone
@@ -44,7 +44,7 @@ class ThreatModel:
         return self.config.encoders
 
     @property
-    def roles(self) -> Mapping[str, Role]:
+    def roles(self) -> Mapping[str, RoleConfig]:
         """All roles by name."""
         return self.config.data.roles
 

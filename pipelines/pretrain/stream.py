@@ -31,7 +31,7 @@ from pipelines.data.columns import ATTRIBUTE
 from pipelines.data.draw.images import Blend, blend_of
 from pipelines.data.draw.splits import Splits
 from pipelines.data.read.attributes import caption_of
-from pipelines.data.read.samples import Item, Sample
+from pipelines.data.read.samples import Portion, Sample
 from pipelines.data.read.sources import Source
 from pipelines.errors import UserError
 
@@ -44,7 +44,7 @@ Entry = TypeVar("Entry")
 class _Shard:
     source: str
     model: SourceConfig
-    item: Item
+    item: Portion
     size: int  # samples with the members' roles
 
 

@@ -25,7 +25,7 @@ from mi_core.report.model.attacks import (
     NotApplicable,
     SeedEncoder,
     Spend,
-    Utility,
+    UtilityPart,
 )
 from mi_core.report.model.defenses import DefendedEncoder
 from mi_core.report.model.report import DpAudit, Guessed, Memorisation, MemorisedSample, Promise
@@ -298,7 +298,7 @@ def utility_curve(places: Sequence[SeedFolder], name: str, epochs: Sequence[int]
         }
         if probes:
             n = min(estimate.n for estimate in probes.values())
-            utility = Utility({probe: replace(estimate, n=n) for probe, estimate in probes.items()}, n)
+            utility = UtilityPart({probe: replace(estimate, n=n) for probe, estimate in probes.items()}, n)
             curve.append(CurvePoint(epoch=epoch, utility=utility))
     return curve
 

@@ -173,7 +173,7 @@ def _data(run: FinishedRun) -> model.DataPart:
     seeds = [
         model.SeedData(
             seed=seed,
-            roles={role: model.Role(n=n, sha256=own.role_digest(role)) for role, n in own.counts().items()},
+            roles={role: model.RolePart(n=n, sha256=own.role_digest(role)) for role, n in own.counts().items()},
             duplicates_removed=own.duplicates_removed,
             near_duplicates_removed=own.near_removed,
         )

@@ -10,14 +10,14 @@ from mi_core.records import Estimate
 
 
 @dataclass(frozen=True)
-class Utility:
+class UtilityPart:
     """Downstream accuracies by probe, all of the same n test images."""
 
     probes: Mapping[str, Estimate]
     n: int
 
     @classmethod
-    def from_json(cls, entry: Mapping[str, Any]) -> Utility:
+    def from_json(cls, entry: Mapping[str, Any]) -> UtilityPart:
         """The utility that `as_json` wrote."""
         n, intervals = entry["n"], entry["ci95"]
         values = {name: value for name, value in entry.items() if name not in ("n", "ci95")}
@@ -37,7 +37,7 @@ class CurvePoint:
     """The utility at one checkpoint."""
 
     epoch: int
-    utility: Utility
+    utility: UtilityPart
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +64,7 @@ class SeedEncoder:
 
     seed: int
     fingerprint: str
-    utility: Utility | None = None
+    utility: UtilityPart | None = None
     curve: tuple[CurvePoint, ...] = ()
 
 
@@ -87,7 +87,7 @@ class EncoderPart:
     answers: str | None = None
     spend: Spend | None = None
     fingerprint: str
-    utility: Utility | None = None
+    utility: UtilityPart | None = None
     curve: tuple[CurvePoint, ...] = ()
     classifier: Classifier | None = None
     per_seed: tuple[SeedEncoder, ...] = ()
@@ -249,7 +249,7 @@ class SweepPoint:
     rows: tuple[PooledRow, ...]
     attribute_inference: tuple[InferenceRow, ...] = ()
     value: float | None = None
-    utility: Mapping[str, Utility] = field(default_factory=dict)
+    utility: Mapping[str, UtilityPart] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -100,7 +100,7 @@ SCHEMA_VERSION = 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Role:
+class RolePart:
     """The samples of a role."""
 
     n: int
@@ -121,7 +121,7 @@ class SeedData:
     """The samples of one seed."""
 
     seed: int
-    roles: Mapping[str, Role]
+    roles: Mapping[str, RolePart]
     duplicates_removed: int | None = None
     near_duplicates_removed: int | None = None
 
@@ -139,7 +139,7 @@ class DataPart:
     """The samples of the first seed, and where they are from."""
 
     source: str
-    roles: Mapping[str, Role]
+    roles: Mapping[str, RolePart]
     duplicates_removed: int
     near_duplicates_removed: int | None = None
     remarks: tuple[Remark, ...] = ()

@@ -19,7 +19,7 @@ from pipelines.files.digest import digest
 _BLEND = 0.5  # of noise in a blended canary
 
 
-class Role(Section):
+class RoleConfig(Section):
     """The samples of a role: an exact count, a fraction, those of a list, or (none of these) a whole source."""
 
     source_name: str = Field(alias="from", description="a source, or a drawn role to take a part of")
@@ -44,7 +44,7 @@ class Role(Section):
     )
 
     @model_validator(mode="after")
-    def _one_size(self) -> Role:
+    def _one_size(self) -> RoleConfig:
         sizes = [name for name in ("count", "fraction", "keys") if getattr(self, name) is not None]
         if len(sizes) > 1:
             raise ValueError(f"{' and '.join(sizes)} are both given; keep one")
@@ -77,7 +77,7 @@ class Role(Section):
         return not self.is_drawn and not self.is_listed
 
 
-_COIN = Role(source_name=CANARY_ROLE, fraction=0.5)
+_COIN = RoleConfig(source_name=CANARY_ROLE, fraction=0.5)
 
 
 class CaptionWords(Section):
@@ -113,7 +113,7 @@ class DataConfig(Section):
         "training did not turn images",
     )
     depth: Literal[8, 10, 12, 14, 16] = Field(default=16, description="bits that grey values of 16-bit files use")
-    roles: dict[str, Role] = Field(min_length=1)
+    roles: dict[str, RoleConfig] = Field(min_length=1)
     captions: dict[int, CaptionWords] = Field(
         default_factory=dict, description="name and attributes per class, for images without captions of their own"
     )
@@ -172,7 +172,7 @@ class DataConfig(Section):
         both = [name for name in self.roles if name in self.sources]
         if both:
             raise ValueError(f"{both[0]!r} names a source and a role; rename one")
-        parts: dict[str, dict[str, Role]] = {}
+        parts: dict[str, dict[str, RoleConfig]] = {}
         for name, role in self.roles.items():
             place, origin = f"roles.{name}", role.source_name
             check_choice(f"{place}.from", origin, [*self.sources, *self.roles])
@@ -187,7 +187,7 @@ class DataConfig(Section):
             self._check_parts(origin, roles)
         return self
 
-    def _check_parts(self, origin: str, parts: Mapping[str, Role]) -> None:
+    def _check_parts(self, origin: str, parts: Mapping[str, RoleConfig]) -> None:
         """Raise ValueError if roles do not fit into the source or role that they are parts of."""
         names, roles = ", ".join(parts), list(parts.values())
         if any(role.whole for role in roles) and len(roles) > 1:

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from mi_core.validity.near_duplicates import first_copies
 from pipelines.config.roles import CANDIDATE_ROLES, are_nonmembers
-from pipelines.config.sections.data import NearDuplicatesConfig, Role
+from pipelines.config.sections.data import NearDuplicatesConfig, RoleConfig
 from pipelines.data.columns import DESCRIPTOR
 from pipelines.data.draw.rules import Numbered, hashes_of_keys
 from pipelines.data.read.key_lists import SHOWN, ListedKeys, keys_in, texts_at
@@ -70,7 +70,7 @@ def check_distinct(connection: Any, shards: Mapping[int, Numbered]) -> None:
         raise RuntimeError(f"the splits hold {count} images twice, the first in {shard.source}, shard {shard.item}")
 
 
-def keeping(roles: Mapping[str, Role], sources: Sequence[str]) -> npt.NDArray[np.int64]:
+def keeping(roles: Mapping[str, RoleConfig], sources: Sequence[str]) -> npt.NDArray[np.int64]:
     """Priority of each source when images are copies: (S,); the lowest number keeps its copy.
 
     A sample that a list gives has the priority of its role: see `priority_of`.
@@ -146,7 +146,7 @@ def _nonmember(role: str) -> bool:
 
 
 def find_listed(
-    connection: Any, shards: Mapping[int, Numbered], roles: Mapping[str, Role], sources: Mapping[str, int]
+    connection: Any, shards: Mapping[int, Numbered], roles: Mapping[str, RoleConfig], sources: Mapping[str, int]
 ) -> dict[str, ListedKeys]:
     """Make ``listed``: shard, row, listed (number of a role), of_list (its priority among copies).
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from pipelines.config.sections.data import DataConfig, Role
+from pipelines.config.sections.data import DataConfig, RoleConfig
 from pipelines.data.columns import GROUP
 from pipelines.data.draw.rules import HIGHEST, Numbered, Taker
 from pipelines.errors import UserError
@@ -145,7 +145,7 @@ class Thresholds:
         closed = [cut.reach(column) if self.grouped else cut.takes(column) for cut in cuts]
         return " AND ".join(["true", *(f"NOT ({one})" for one in closed)])
 
-    def _counted(self, free: str, name: str, role: Role) -> _Cut:
+    def _counted(self, free: str, name: str, role: RoleConfig) -> _Cut:
         """The taker of the lowest hashes; of all, if there are too few."""
         assert role.count is not None
         whole = _Cut(Taker(name, role.classes, 0, HIGHEST))
@@ -209,6 +209,6 @@ def check_size(config: DataConfig, source: str, available: int) -> None:
         )
 
 
-def takers_of(config: DataConfig, origin: str) -> dict[str, Role]:
+def takers_of(config: DataConfig, origin: str) -> dict[str, RoleConfig]:
     """The roles drawn from a source or role, sorted by name: the order in a config file has no effect."""
     return {name: role for name, role in sorted(config.roles.items()) if role.source_name == origin and role.is_drawn}

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from pipelines.config.paths import shortened
 from pipelines.config.sections.sources import ColumnsConfig
-from pipelines.data.read.samples import Damage, Item, Problem, Sample, misnamed
+from pipelines.data.read.samples import Damage, Portion, Problem, Sample, misnamed
 from pipelines.data.read.shard_paths import PARQUET, expand, names_of
 from pipelines.errors import UserError
 from pipelines.files import storage
@@ -265,7 +265,7 @@ _BUFFER = 4 * 2**20  # bytes of a column in one request
 _FAULTS = (OSError, pa.ArrowException)
 
 
-def items_of(patterns: Sequence[str], columns: ColumnsConfig) -> list[Item]:
+def items_of(patterns: Sequence[str], columns: ColumnsConfig) -> list[Portion]:
     """The row groups of the files that some patterns name, in order; ``start`` and ``stop`` are rows of the file.
 
     A file without a readable footer is an item of unknown size; reading it tells the damage.
@@ -283,11 +283,11 @@ def items_of(patterns: Sequence[str], columns: ColumnsConfig) -> list[Item]:
         except _FAULTS:
             return None
 
-    items: list[Item] = []
+    items: list[Portion] = []
     checked = False
     for path, name, rows in zip(paths, names_of(paths, ".parquet"), storage.at_once(rows_of, paths), strict=True):
         if rows is None:
-            items.append(Item(f"{name}-00000", path=path))
+            items.append(Portion(f"{name}-00000", path=path))
             continue
         if not checked:
             try:
@@ -297,14 +297,14 @@ def items_of(patterns: Sequence[str], columns: ColumnsConfig) -> list[Item]:
             checked = True
         start = 0
         for group, count in enumerate(rows):
-            items += [Item(f"{name}-{group:05d}", path=path, start=start, stop=start + count)] if count else []
+            items += [Portion(f"{name}-{group:05d}", path=path, start=start, stop=start + count)] if count else []
             start += count
     if not items:
         raise UserError(f"{', '.join(patterns)} holds no row")
     return items
 
 
-def scan_row_group(item: Item, given: ColumnsConfig) -> Iterator[Sample | Problem]:
+def scan_row_group(item: Portion, given: ColumnsConfig) -> Iterator[Sample | Problem]:
     """All rows of a row group in order: usable samples, a problem for each other row, and the damage that ends it."""
     found = 0
     file_name = file_of(item)
@@ -332,7 +332,7 @@ def scan_row_group(item: Item, given: ColumnsConfig) -> Iterator[Sample | Proble
         yield Damage("", f"{item.path.rpartition('/')[2]}: {error}", found)
 
 
-def file_of(item: Item) -> str:
+def file_of(item: Portion) -> str:
     """The name of the file that a row group is of, without its ending."""
     return item.name.rpartition("-")[0]
 
@@ -351,7 +351,7 @@ def _rows(path: str, written: str) -> tuple[int, ...]:
     return tuple(footer.row_group(group).num_rows for group in range(footer.num_row_groups))
 
 
-def _number_of(footer: pq.FileMetaData, item: Item) -> int:
+def _number_of(footer: pq.FileMetaData, item: Portion) -> int:
     """The number of an item's row group. Raises ValueError: the file was written again since it was listed."""
     start = 0
     for group in range(footer.num_row_groups):

@@ -54,7 +54,7 @@ class Damage(Problem):
 
 
 @dataclass(frozen=True)
-class Item:
+class Portion:
     """A shard, or a slice of a source without shards. ``name`` is unique in the source and fit for a file name."""
 
     name: str

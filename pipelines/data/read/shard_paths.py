@@ -13,7 +13,7 @@ import numpy as np
 
 from mi_core.hashing import digests64
 from pipelines.config.paths import expand_braces
-from pipelines.data.read.samples import Item
+from pipelines.data.read.samples import Portion
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.files.stores import connected
@@ -111,7 +111,7 @@ def _glob(pattern: str) -> list[str]:
     return [path for path in storage.list_files(folder) if _matches(pattern, path)]
 
 
-def sampled(items: Sequence[Item], source: str, wanted: float | None) -> list[Item]:
+def sampled(items: Sequence[Portion], source: str, wanted: float | None) -> list[Portion]:
     """Some items of a source, in their order; a larger number keeps those of a smaller one.
 
     Args:

@@ -33,7 +33,7 @@ from mi_core.plugins import BROKEN, plugged_in
 from pipelines.config.sections.sources import NOISE, TORCHVISION, SourceConfig, known_dataset, noise_options
 from pipelines.console import count_of
 from pipelines.data.read import parquet_columns, tar_shards
-from pipelines.data.read.samples import FILES, Item, Note, Problem, Sample
+from pipelines.data.read.samples import FILES, Note, Portion, Problem, Sample
 from pipelines.errors import UserError
 from pipelines.files import storage
 
@@ -49,8 +49,8 @@ class Reader:
         scan: everything in an item, in order, no key twice: samples, and a problem for what is not usable.
     """
 
-    items: Callable[[SourceConfig], list[Item]]
-    scan: Callable[[SourceConfig, Item], Iterator[Sample | Problem]]
+    items: Callable[[SourceConfig], list[Portion]]
+    scan: Callable[[SourceConfig, Portion], Iterator[Sample | Problem]]
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Source:
 
     config: SourceConfig
 
-    def items(self) -> list[Item]:
+    def items(self) -> list[Portion]:
         """The items of the source, in a fixed order.
 
         Raises:
@@ -71,7 +71,7 @@ class Source:
         """The other files in a folder of images: pictures that are lost, notes on other files."""
         return contents(str(self.config.path)).unread if self.config.kind == "imagefolder" else ()
 
-    def read(self, item: Item, wanted: set[str] | None = None) -> Iterator[Sample]:
+    def read(self, item: Portion, wanted: set[str] | None = None) -> Iterator[Sample]:
         """The usable samples of an item, in order, each key once; with ``wanted``, only those, as long as needed.
 
         Raises:
@@ -90,7 +90,7 @@ class Source:
             elif isinstance(sample, Problem) and not sample.key:
                 raise OSError(sample.reason)
 
-    def scan(self, item: Item) -> Iterator[Sample | Problem]:
+    def scan(self, item: Portion) -> Iterator[Sample | Problem]:
         """Everything in an item, in order: usable samples, and a problem for what is not. No key is yielded twice."""
         found = self._reader.scan(self.config, item)
         if not self.config.shard_in_key:
@@ -105,14 +105,14 @@ class Source:
         return READERS.get(self.config.kind, _TORCHVISION_READER)
 
 
-def _slices(count: int, path: str = "") -> list[Item]:
+def _slices(count: int, path: str = "") -> list[Portion]:
     return [
-        Item(f"part-{index:05d}", path=path, start=start, stop=min(count, start + SLICE))
+        Portion(f"part-{index:05d}", path=path, start=start, stop=min(count, start + SLICE))
         for index, start in enumerate(range(0, count, SLICE))
     ]
 
 
-def _digits_scan(_: SourceConfig, item: Item) -> Iterator[Sample | Problem]:
+def _digits_scan(_: SourceConfig, item: Portion) -> Iterator[Sample | Problem]:
     for row, (*levels, digit) in enumerate(_digits()[item.start : item.stop], start=item.start):
         pixels = np.round(np.reshape(levels, (8, 8)) * (255 / 16)).astype(np.uint8)
         yield Sample(f"{row:04d}", encode_png(pixels), int(digit))
@@ -125,7 +125,7 @@ def _digits() -> npt.NDArray[np.float64]:
     return np.loadtxt(f"{folder}/datasets/data/digits.csv.gz", delimiter=",")
 
 
-def _noise_scan(source: SourceConfig, item: Item) -> Iterator[Sample | Problem]:
+def _noise_scan(source: SourceConfig, item: Portion) -> Iterator[Sample | Problem]:
     options = noise_options(source)
     shape = (options.size, options.size, 3)
     for row in range(item.start, item.stop):
@@ -136,13 +136,13 @@ def _noise_scan(source: SourceConfig, item: Item) -> Iterator[Sample | Problem]:
         yield Sample(f"{row:07d}", encode_png(drawn.astype(np.uint8)))
 
 
-def _folder_items(source: SourceConfig) -> list[Item]:
+def _folder_items(source: SourceConfig) -> list[Portion]:
     folder = contents(str(source.path))
     classes = sorted({name.split("/")[0] for name in folder.images if "/" in name})
     numbers = {name: number for number, name in enumerate(classes)}
     labels = [numbers.get(name.split("/")[0]) if "/" in name else None for name in folder.images]
     return [
-        Item(
+        Portion(
             f"part-{index:05d}",
             path=folder.root,
             files=folder.images[start : start + SLICE],
@@ -152,7 +152,7 @@ def _folder_items(source: SourceConfig) -> list[Item]:
     ]
 
 
-def _folder_scan(_: SourceConfig, item: Item) -> Iterator[Sample | Problem]:
+def _folder_scan(_: SourceConfig, item: Portion) -> Iterator[Sample | Problem]:
     for name, label in zip(item.files, item.labels, strict=True):
         if printable(name) != name:
             yield Problem(printable(name), "its name is not UTF-8")
@@ -165,7 +165,7 @@ def _folder_scan(_: SourceConfig, item: Item) -> Iterator[Sample | Problem]:
         yield Sample(name, image, label)
 
 
-def _shard_scan(source: SourceConfig, item: Item) -> Iterator[Sample | Problem]:
+def _shard_scan(source: SourceConfig, item: Portion) -> Iterator[Sample | Problem]:
     rules = tar_shards.ShardRules(source.key == "last-dot", source.image, source.end_marker == "required")
     return tar_shards.scan_shard(item.path, rules)
 
@@ -195,12 +195,12 @@ def _opened_dataset(kind: str, root: str, options: str, download: bool) -> Any:
         raise UserError(f"{kind}: {' '.join(str(error).split())}") from error
 
 
-def _torchvision_items(source: SourceConfig) -> list[Item]:
+def _torchvision_items(source: SourceConfig) -> list[Portion]:
     root = storage.absolute(str(source.path or "data"))
     return _slices(len(_torchvision_dataset(source, root, download=True)), root)
 
 
-def _torchvision_scan(source: SourceConfig, item: Item) -> Iterator[Sample | Problem]:
+def _torchvision_scan(source: SourceConfig, item: Portion) -> Iterator[Sample | Problem]:
     dataset = _torchvision_dataset(source, item.path, download=False)
     for row in range(item.start, item.stop):
         key = f"{row:07d}"

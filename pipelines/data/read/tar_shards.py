@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from mi_core.hashing import printable
 from mi_core.image_files import NOT_EVERYWHERE, SUFFIXES
-from pipelines.data.read.samples import Damage, Item, Problem, Sample, misnamed
+from pipelines.data.read.samples import Damage, Portion, Problem, Sample, misnamed
 from pipelines.data.read.shard_paths import expand, names_of
 from pipelines.data.read.tars import Member, TarError, read_members
 from pipelines.files import storage
@@ -42,14 +42,14 @@ class ShardRules:
         return f"{folder}/{stem}".removeprefix("./").lstrip("/"), suffix.lower()
 
 
-def items_of(patterns: Sequence[str]) -> list[Item]:
+def items_of(patterns: Sequence[str]) -> list[Portion]:
     """The tars that some patterns name, in order, with names of their own.
 
     Raises:
         UserError: as `pipelines.data.read.shard_paths.expand`.
     """
     paths = [path for pattern in patterns for path in expand(pattern)]
-    return [Item(name, path=path) for name, path in zip(names_of(paths, ".tar"), paths, strict=True)]
+    return [Portion(name, path=path) for name, path in zip(names_of(paths, ".tar"), paths, strict=True)]
 
 
 def scan_shard(path: str, rules: ShardRules) -> Iterator[Sample | Problem]:

@@ -18,7 +18,7 @@ import pyarrow as pa
 from pipelines.config.sections.sources import SourceConfig
 from pipelines.console import count_of
 from pipelines.data.database import database
-from pipelines.data.read.samples import IMAGES, Damage, Item, Note, Problem
+from pipelines.data.read.samples import IMAGES, Damage, Note, Portion, Problem
 from pipelines.data.read.shard_paths import covered
 from pipelines.data.read.sources import Source
 from pipelines.errors import UserError
@@ -75,10 +75,10 @@ class Rejection:
 
 
 @dataclass(frozen=True)
-class Reading:
+class ScanReceipt:
     """The outcome of reading one item: usable samples, problems and notes for the others, and formats it lacked."""
 
-    item: Item
+    item: Portion
     used: int
     problems: tuple[Problem, ...]
     lacking: tuple[str, ...] = ()
@@ -89,7 +89,7 @@ class Reading:
         storage.write_json(path, {"rows": self.used, "problems": problems, "lacking": list(self.lacking)})
 
     @classmethod
-    def read(cls, item: Item, path: str) -> Reading:
+    def read(cls, item: Portion, path: str) -> ScanReceipt:
         """The receipt as it was written."""
         kinds = {kind.__name__: kind for kind in (Problem, Note, Damage)}
         entry = storage.read_json(path)
@@ -107,7 +107,7 @@ class Reading:
         return not any(isinstance(problem, Damage) for problem in self.problems)
 
 
-def rejections(name: str, source: SourceConfig, readings: Sequence[Reading], *, whole: bool) -> list[Rejection]:
+def rejections(name: str, source: SourceConfig, readings: Sequence[ScanReceipt], *, whole: bool) -> list[Rejection]:
     """List the unusable samples of a source in the order of its items, with the losses of damaged shards, then notes.
 
     Args:
@@ -141,7 +141,7 @@ def _listed_as(source: str, shard: str, problem: Problem) -> Rejection:
 class _Yardstick:
     """Known sizes of the shards of a source, from the manifest and from whole shards."""
 
-    def __init__(self, source: SourceConfig, readings: Sequence[Reading]) -> None:
+    def __init__(self, source: SourceConfig, readings: Sequence[ScanReceipt]) -> None:
         self.source = source
         self.readings = readings
         self.whole = [reading for reading in readings if reading.whole]
@@ -175,13 +175,13 @@ class _Yardstick:
         """Largest number of samples that a damaged shard gave."""
         return max(one.found for reading in self.readings for one in reading.problems if isinstance(one, Damage))
 
-    def judged(self, name: str, reading: Reading, damage: Damage) -> Rejection:
+    def judged(self, name: str, reading: ScanReceipt, damage: Damage) -> Rejection:
         lost, basis = self._lost(reading.item, damage)
         about = "" if basis in (COUNTED, BY_MANIFEST) else "about "
         reason = f"{damage.reason}; {about}{count_of(lost, 'sample', 'samples')} lost, {_WORDS[basis]}"
         return Rejection(name, reading.item.name, "", reason, lost, basis)
 
-    def _lost(self, item: Item, damage: Damage) -> tuple[int, str]:
+    def _lost(self, item: Portion, damage: Damage) -> tuple[int, str]:
         if item.count is not None:
             return item.count - damage.found, COUNTED
         if item.path in self.counts:
@@ -195,7 +195,7 @@ class _Yardstick:
             return max(1, by_bytes, self.most - damage.found), UNKNOWN
         return (by_bytes, BY_BYTES) if by_bytes > by_others else (max(0, by_others), BY_OTHERS)
 
-    def short(self, name: str, reading: Reading) -> Iterator[Rejection]:
+    def short(self, name: str, reading: ScanReceipt) -> Iterator[Rejection]:
         """A shard that is whole but holds fewer samples than the manifest says."""
         listed = self.counts.get(reading.item.path, 0)
         if reading.whole and reading.sample_count < listed:
@@ -256,7 +256,7 @@ class Tally:
         return [f"{source}{': ' if source else ''}" + "; ".join(notes) for source, notes in by_source.items()]
 
     @classmethod
-    def from_rejections(cls, used: int, rejected: Sequence[Rejection], items: Mapping[str, Sequence[Item]]) -> Tally:
+    def from_rejections(cls, used: int, rejected: Sequence[Rejection], items: Mapping[str, Sequence[Portion]]) -> Tally:
         """The tally of some sources with these items."""
         shards = {name: {item.name for item in every} for name, every in items.items()}
         for bad in rejected:

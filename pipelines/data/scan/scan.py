@@ -24,11 +24,11 @@ from pipelines.console import count_of, say
 from pipelines.data.columns import ATTRIBUTE, DESCRIPTOR, GROUP, PHASH
 from pipelines.data.database import memory_for, one_by_one
 from pipelines.data.read.attributes import Attributes, group_of
-from pipelines.data.read.samples import FILES, IMAGES, Damage, Item, Note, Problem, Sample
+from pipelines.data.read.samples import FILES, IMAGES, Damage, Note, Portion, Problem, Sample
 from pipelines.data.read.shard_paths import sampled
 from pipelines.data.read.sources import Source
 from pipelines.data.scan.glimpses import Keeping, glimpses_path, most_of_shard
-from pipelines.data.scan.losses import Reading, Rejection, Tally, rejections, repeated_keys
+from pipelines.data.scan.losses import Rejection, ScanReceipt, Tally, rejections, repeated_keys
 from pipelines.errors import Unavailable
 from pipelines.files import storage
 from pipelines.files.digest import digest
@@ -38,7 +38,7 @@ from pipelines.run.parts import TaskMap
 LISTED = 100  # unusable samples of an item that are listed one by one, at most
 LISTED_OF_SOURCE = 10_000  # the same of all items of a source; one of each item is listed in any case
 REPEATED = "repeated-keys.parquet"
-Look = Callable[[Sequence[Item]], Sequence[Item]]
+Look = Callable[[Sequence[Portion]], Sequence[Portion]]
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ class _Work:
     """
 
     source: str
-    item: Item
+    item: Portion
     state: str
     folder: str
     glimpses: int
@@ -172,10 +172,10 @@ class _Work:
         return ScannedShard(self.source, self.item.name, f"{self.place}.parquet", rows)
 
 
-_Read = list[tuple[_Work, Reading]]
+_Read = list[tuple[_Work, ScanReceipt]]
 
 
-def _read(data: DataConfig, items: Mapping[str, Sequence[Item]], folder: str, task_map: TaskMap) -> dict[str, _Read]:
+def _read(data: DataConfig, items: Mapping[str, Sequence[Portion]], folder: str, task_map: TaskMap) -> dict[str, _Read]:
     """Read what is not there yet; the receipts of all items by source."""
     work = [
         _Work(name, item, state, folder, most_of_shard(len(some)), max(1, min(LISTED, LISTED_OF_SOURCE // len(some))))
@@ -196,21 +196,21 @@ def _read(data: DataConfig, items: Mapping[str, Sequence[Item]], folder: str, ta
     return read
 
 
-def _read_receipts(work: Sequence[_Work]) -> dict[str, Reading]:
+def _read_receipts(work: Sequence[_Work]) -> dict[str, ScanReceipt]:
     """The receipts of items that were read to their end: damage may have been a fault of the network."""
     written = storage.existing(piece.receipt for piece in work)
     there = [piece for piece in work if piece.receipt in written]
-    read = storage.at_once(lambda piece: Reading.read(piece.item, piece.receipt), there)
+    read = storage.at_once(lambda piece: ScanReceipt.read(piece.item, piece.receipt), there)
     return {piece.receipt: one for piece, one in zip(there, read, strict=True) if one.whole}
 
 
-def _with_new_formats(piece: _Work, receipt: Reading | None) -> _Work:
+def _with_new_formats(piece: _Work, receipt: ScanReceipt | None) -> _Work:
     """An item as it is to be read: anew, where its receipt lacked formats that can be read by now."""
     gained = sorted(set(receipt.lacking) & set(readable())) if receipt and receipt.lacking else []
     return replace(piece, state=digest(piece.state, *gained)) if gained else piece
 
 
-def _states(items: Sequence[Item], attributes: Mapping[str, AttributeConfig]) -> list[str]:
+def _states(items: Sequence[Portion], attributes: Mapping[str, AttributeConfig]) -> list[str]:
     """The state of every item: which files it has, and when these and the tables of attributes were written.
 
     Each folder is listed once.
@@ -226,7 +226,7 @@ def _states(items: Sequence[Item], attributes: Mapping[str, AttributeConfig]) ->
     ]
 
 
-def _each_key_once(read: _Read, task_map: TaskMap) -> tuple[pa.Table, list[Reading]]:
+def _each_key_once(read: _Read, task_map: TaskMap) -> tuple[pa.Table, list[ScanReceipt]]:
     """The samples of a source whose key an earlier item has, and the readings of its items, where these are problems.
 
     Returns:
@@ -286,7 +286,7 @@ def _schema(attributes: Iterable[str], group_by: GroupConfig | None, near: bool)
 
 def usable(
     source: SourceConfig,
-    item: Item,
+    item: Portion,
     decoder: Decoder,
     attributes: Mapping[str, AttributeConfig] | None = None,
     group_by: GroupConfig | None = None,
@@ -321,7 +321,7 @@ def usable(
             yield from (Note(sample.key, remark) for remark in remarks)
 
 
-def scan_item(work: _Work, data: DataConfig) -> Reading:
+def scan_item(work: _Work, data: DataConfig) -> ScanReceipt:
     """Decode and hash one item; write a Parquet file, and last a receipt."""
     near = data.near_duplicates is not None
     attributes = data.attributes_in(work.source)
@@ -338,7 +338,7 @@ def scan_item(work: _Work, data: DataConfig) -> Reading:
         rows.append({"key": sample.key, "label": label, "sha256": bytes.fromhex(sha), **known})
     samples = pa.Table.from_pylist(rows, _schema(attributes, data.group_by, near))
     told = tuple(shortened(problems, work.listed))
-    reading = Reading(work.item, len(samples), told, lacking(one.reason for one in problems))
+    reading = ScanReceipt(work.item, len(samples), told, lacking(one.reason for one in problems))
     keeping.write(glimpses_path(f"{work.place}.parquet"))
     storage.write_table(f"{work.place}.parquet", samples)
     reading.write(work.receipt)

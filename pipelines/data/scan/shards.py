@@ -27,11 +27,11 @@ from pipelines.config.mistakes import first_mistake
 from pipelines.config.sections.sources import KINDS, ON_FILES, SETTINGS, SHARDED, TORCHVISION, SourceConfig
 from pipelines.console import bars, say
 from pipelines.data.database import one_by_one
-from pipelines.data.read.samples import Item, Note, Problem, Sample
+from pipelines.data.read.samples import Note, Portion, Problem, Sample
 from pipelines.data.read.shard_paths import PARQUET, TARS, expand
 from pipelines.data.read.sources import Source
 from pipelines.data.read.tar_shards import is_image
-from pipelines.data.scan.losses import MANIFEST, Reading, Rejection, Tally, rejections
+from pipelines.data.scan.losses import MANIFEST, Rejection, ScanReceipt, Tally, rejections
 from pipelines.data.scan.scan import repeated, usable
 from pipelines.errors import UserError
 from pipelines.files import storage
@@ -144,7 +144,7 @@ def unfinished_shards(out: str) -> list[str]:
 class _ReadItem:
     """The outcome of reading an item: key and bytes of each usable sample, in order, beside the reading."""
 
-    reading: Reading
+    reading: ScanReceipt
     sizes: Mapping[str, int]
 
 
@@ -152,7 +152,7 @@ class _ReadItem:
 class _Piece:
     """The samples of a shard that stand in one item: by the key there, the key in the shard and the bytes."""
 
-    item: Item
+    item: Portion
     samples: dict[str, tuple[str, int]]
 
 
@@ -160,7 +160,7 @@ _Work = list[tuple[str, list[_Piece]]]
 """Names of shards, and their pieces."""
 
 
-def _read(source: SourceConfig, item: Item) -> _ReadItem:
+def _read(source: SourceConfig, item: Portion) -> _ReadItem:
     """Decode an item."""
     sizes: dict[str, int] = {}
     problems: list[Problem] = []
@@ -169,7 +169,7 @@ def _read(source: SourceConfig, item: Item) -> _ReadItem:
             sizes[found[0].key] = _size(found[0])
         elif not isinstance(found, Note):  # what a run does to an image on the way to its size
             problems.append(found)
-    return _ReadItem(Reading(item, len(sizes), tuple(problems)), sizes)
+    return _ReadItem(ScanReceipt(item, len(sizes), tuple(problems)), sizes)
 
 
 def _divided(read: Sequence[_ReadItem]) -> Iterator[_Work]:
@@ -239,7 +239,7 @@ def _written(path: str, entries: Sequence[tuple[dict[str, Any], str]]) -> dict[s
     }
 
 
-def _tally(source: SourceConfig, readings: list[Reading]) -> Tally:
+def _tally(source: SourceConfig, readings: list[ScanReceipt]) -> Tally:
     used = sum(reading.used for reading in readings)
     rejected = rejections("", source, readings, whole=True)
     return Tally.from_rejections(used, rejected, {"": [reading.item for reading in readings]})
@@ -360,6 +360,6 @@ def inspect(source: SourceConfig) -> Inspection:
                     problems.append(repeated(sample.key, shard))
                 else:
                     inspection.add(f"{item.name}/{sample.key}", sample, sha)
-            readings.append(Reading(item, inspection.samples - before, tuple(problems)))
+            readings.append(ScanReceipt(item, inspection.samples - before, tuple(problems)))
     inspection.tally = _tally(source, readings)
     return inspection

@@ -20,7 +20,7 @@ from pipelines.config.sections.data import DataConfig
 from pipelines.config.sections.sources import SourceConfig
 from pipelines.data.draw.parts import Firsts
 from pipelines.data.draw.splits import ROLES, Splits
-from pipelines.data.read.samples import Item
+from pipelines.data.read.samples import Portion
 from pipelines.data.read.sources import Source
 from pipelines.extract.division.passes import FeatureFile, Pass
 from pipelines.extract.division.readers import ReadOrder, Selection, Share
@@ -32,7 +32,7 @@ TOGETHER = 32  # jobs that share a chunk of images, at most
 SHARES = 8  # chunks of images that one reader fills at a time, at most: each is held in memory
 Begun = tuple[int, int]
 """Markers of a chunk, and deaths of workers that they prove."""
-Place = tuple[str, SourceConfig, Item]
+Place = tuple[str, SourceConfig, Portion]
 """A shard: the name of its source, the source, and which of its items."""
 
 
@@ -60,7 +60,7 @@ class ShardJob:
     query: Pass
     source: str
     reader: SourceConfig
-    item: Item
+    item: Portion
     selection: Selection
     chunk: int
     decoder: Decoder

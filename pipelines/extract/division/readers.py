@@ -20,7 +20,7 @@ from pipelines.data.columns import known_label
 from pipelines.data.draw.images import Blend, blend_of
 from pipelines.data.draw.splits import Splits
 from pipelines.data.read.attributes import made_caption, own_caption
-from pipelines.data.read.samples import Item, Sample
+from pipelines.data.read.samples import Portion, Sample
 from pipelines.data.read.sources import Source
 from pipelines.errors import UserError
 from pipelines.files.digest import digest
@@ -112,7 +112,7 @@ class ReadOrder:
 
     source: str
     reader: SourceConfig
-    item: Item
+    item: Portion
     shares: tuple[Share, ...]
 
 
@@ -167,7 +167,7 @@ def read_chunks(batch: pa.Table) -> Iterator[pa.Table]:
     yield from chunks_of(order, Source(order.reader).read)
 
 
-def chunks_of(order: ReadOrder, read: Callable[[Item, set[str]], Iterable[Sample]]) -> Iterator[pa.Table]:
+def chunks_of(order: ReadOrder, read: Callable[[Portion, set[str]], Iterable[Sample]]) -> Iterator[pa.Table]:
     """The rows of `read_chunks`; ``read`` yields the samples of an item that have the given keys."""
     place = f"{order.source}, shard {order.item.name}"
     try:
@@ -225,10 +225,10 @@ class Kept:
         self.limit = limit_bytes
         self.samples: dict[tuple[str, str], dict[str, Sample]] = {}
 
-    def reader(self, model: SourceConfig) -> Callable[[Item, set[str]], Iterator[Sample]]:
+    def reader(self, model: SourceConfig) -> Callable[[Portion, set[str]], Iterator[Sample]]:
         """A function like `Source.read` that reads nothing twice."""
 
-        def read(item: Item, keys: set[str]) -> Iterator[Sample]:
+        def read(item: Portion, keys: set[str]) -> Iterator[Sample]:
             place = (model.model_dump_json(), item.name)
             known = self.samples.get(place, {})
             if not keys <= known.keys():

@@ -27,7 +27,7 @@ from mi_core.attacks.base import Attack, State
 from mi_core.auditing import attacks, config_text, judging
 from mi_core.auditing.asking import Bar
 from mi_core.auditing.found import Found
-from mi_core.auditing.images import Item, items_of
+from mi_core.auditing.images import Picture, items_of
 from mi_core.auditing.reading import CANDIDATES, CONTROLS, read
 from mi_core.checks import ConfigError
 from mi_core.features import Measure
@@ -583,7 +583,7 @@ def test_of_copies_the_same_one_stays_in_whatever_order_they_come() -> None:
     files = {f"{number:02d}": images[number // 2] for number in range(80)}
 
     def kept_names(names: Sequence[str]) -> list[str]:
-        items = {CANDIDATES: [Item(name, partial(encode_png, files[name])) for name in names]}
+        items = {CANDIDATES: [Picture(name, partial(encode_png, files[name])) for name in names]}
         samples = read(items | {CONTROLS: items_of(images[:5, ::-1], CONTROLS)}, Decoder(32), 0)
         assert samples.copies == 40
         return [item.key for item in samples.items[: int(samples.candidate.sum())]]

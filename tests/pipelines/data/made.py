@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from mi_core.hashing import digest64
 from mi_core.validity.near_duplicates import clusters, confirmed, near_pairs, usual_distance
-from pipelines.config.sections.data import DataConfig, Role
+from pipelines.config.sections.data import DataConfig
 from pipelines.data.draw.duplicates import keeping
 from pipelines.data.scan.losses import Tally
 from pipelines.data.scan.scan import Scan, ScannedShard, scan
@@ -149,7 +149,7 @@ def _take(
     groups: dict[str, str],
     short: list[str],
 ) -> None:
-    takers: dict[str, Role] = {n: r for n, r in sorted(config.roles.items()) if r.source_name == origin and r.is_drawn}
+    takers = {name: role for name, role in sorted(config.roles.items()) if role.source_name == origin and role.is_drawn}
     asked = sum(role.count or 0 for role in takers.values())
     if origin in config.sources and asked > sum(row.name not in roles for row in ranked):
         raise UserError("distinct usable images")

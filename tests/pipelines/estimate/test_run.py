@@ -21,7 +21,7 @@ from pipelines.config.sections.sources import SourceConfig
 from pipelines.data.draw.draw import draw
 from pipelines.data.look import evenly
 from pipelines.data.plans import plans_of
-from pipelines.data.read.samples import Item
+from pipelines.data.read.samples import Portion
 from pipelines.data.read.sources import Source
 from pipelines.data.scan.scan import scan
 from pipelines.errors import UserError
@@ -142,7 +142,7 @@ def test_a_cluster_for_half_the_time_is_twice_as_large(estimated: tuple[RunConfi
 
 def sample_of(images: int, seconds: tuple[float, ...], shards: int) -> SourceSample:
     """A source of some shards of which a few were sampled: 10 decoded images each, in some seconds."""
-    item = Item("part", start=0, stop=images)
+    item = Portion("part", start=0, stop=images)
     labels = {str(row): 0 for row in range(10)}
     read = [Shard(item, images, 0.1, took, labels) for took in seconds]
     return SourceSample.from_shards("pool", [item] * shards, read)
@@ -205,7 +205,7 @@ def tars(tmp_path: Path) -> SourceConfig:
     return SourceConfig(kind="shards", path=str(tmp_path / "*.tar"))
 
 
-def sampled(source: SourceConfig, config: RunConfig, some: Callable[[list[Item]], Sequence[Item]]) -> Samples:
+def sampled(source: SourceConfig, config: RunConfig, some: Callable[[list[Portion]], Sequence[Portion]]) -> Samples:
     items = Source(source).items()
     chosen = [sample_shard("pool", source, config.data, item) for item in some(items)]
     return {source_key("pool", source): SourceSample.from_shards("pool", items, chosen)}
@@ -282,4 +282,4 @@ def test_money_without_prices_is_refused() -> None:
 
 def test_a_source_without_a_usable_image_is_named() -> None:
     with pytest.raises(UserError, match="data.sources.pool: no usable image"):
-        SourceSample.from_shards("pool", [Item("part")], [Shard(Item("part"), 3, 0.1, 0.1, {})])
+        SourceSample.from_shards("pool", [Portion("part")], [Shard(Portion("part"), 3, 0.1, 0.1, {})])

@@ -18,7 +18,7 @@ from pipelines.audit import run as audit
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.queries import Recipe
 from pipelines.data.plans import plan_of
-from pipelines.data.read.samples import Item
+from pipelines.data.read.samples import Portion
 from pipelines.errors import UserError
 from pipelines.extract import run as extraction
 from pipelines.extract.actor import attempts
@@ -153,7 +153,7 @@ def lost_once(folder: Path, *, attempts: int) -> ShardJob:
     )
     source = config_with().data.sources["digits"]
     selection = Selection.given_as({"a": None, "b": None})
-    job = ShardJob(SeedFolder(str(folder), 0), query, "pool", source, Item("part"), selection, 8, Decoder(8))
+    job = ShardJob(SeedFolder(str(folder), 0), query, "pool", source, Portion("part"), selection, 8, Decoder(8))
     storage.write_atomic(marker_path(job, 0, "1", QUERYING), b"10 now")
     return replace(job, attempts=attempts, session="now")
 

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from mi_core.checks import ConfigError
 from mi_core.hashing import half_of
 from pipelines.config.sections.attributes import GroupConfig
-from pipelines.config.sections.data import DataConfig, Role
+from pipelines.config.sections.data import DataConfig, RoleConfig
 from pipelines.data.scan.scan import scan
 from pipelines.errors import UserError
 from tests.pipelines.data.draw.test_splits import drawn
@@ -42,7 +42,7 @@ def test_parts_and_halves_keep_groups_whole(tmp_path: Path) -> None:
     roles = {"target-member": 60}
     config = grouped(tmp_path, roles)
     with_part = config.model_copy(
-        update={"roles": config.roles | {"known-member": Role(**{"from": "target-member", "fraction": 0.5})}}
+        update={"roles": config.roles | {"known-member": RoleConfig(**{"from": "target-member", "fraction": 0.5})}}
     )
     splits = drawn(with_part)
     whole, known = splits.ids(["target-member"]), set(splits.ids(["known-member"]))
