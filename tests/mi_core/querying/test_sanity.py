@@ -167,6 +167,15 @@ def test_an_encoder_that_clearly_works_is_looked_at_once(
     assert found == view_consistency(encoder(kind), encoder("constant"), pictures[:images], streams[:images], MILD)
 
 
+def test_networks_are_asked_in_bfloat16_where_that_is_said_and_compared_in_float32() -> None:
+    network = Encoder(nn.Sequential(nn.Flatten(), nn.Linear(192, 16)), {}, channelwise((0.0,), 3), channelwise((1.0,), 3))
+    plain, half = (similarities(network, IMAGES, STREAMS, MILD, half=one) for one in (False, True))
+    assert 0 < (plain - half).abs().max() < 0.02 and not torch.equal(half, half.bfloat16().float())
+    found = [view_consistency(network, network, IMAGES, STREAMS, MILD, half=one)["ranking"] for one in (False, True)]
+    means = [ways[0]["baselines"][sanity.FRESH]["mean"] for ways in found]
+    assert means[0] != means[1]  # of the reference too
+
+
 def test_the_two_looks_share_the_level(monkeypatch: pytest.MonkeyPatch) -> None:
     levels = []
 

@@ -17,6 +17,7 @@ from mi_core.report.contents import schema
 from mi_core.validity.conformal import conformal_p_values, flagged_at, q_values
 from mi_core.validity.sets.dataset import dataset_test
 from mi_core.validity.verdict import Validity
+from pipelines.data.draw.splits import Splits
 from pipelines.errors import UserError
 from pipelines.plan.load import parse
 from pipelines.report.finished import FinishedRun
@@ -154,3 +155,13 @@ def test_groups_count_as_one_and_known_members_tell_the_share(
     (row,) = found["tests"]
     assert row["groups"] == found["n_candidate"] + found["n_control"]
     assert not row["share"].get("supported", True) or row["share"]["ci95"][0] <= 0.5
+
+
+def test_scores_are_calibrated_by_known_images_of_a_role_of_their_own(local_ray: None, tmp_path: Path) -> None:
+    config = audited(tmp_path, quality=90)
+    config["data"]["sources"]["known"] = folder_of(tmp_path, "known", 40, 5000, quality=90)
+    config["data"]["roles"]["known-nonmember"] = {"from": "known"}
+    seed_0 = staged.judge(parse(config, "given.yaml"), tmp_path / "run") / "seed-0"
+    table = pq.read_table(next((seed_0 / "attacks").rglob("00000.parquet")))
+    assert (Splits.load(str(seed_0)).count(["known-nonmember"]), table.num_rows) == (40, 150)
+    assert all(np.isfinite(table[name].to_numpy()).all() for name in ("control", "calibrated"))
