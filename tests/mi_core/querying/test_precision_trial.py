@@ -53,13 +53,11 @@ class Wrapped(Encoder):
     ],
 )
 def test_instructions_are_those_that_the_kernel_names(told: str, has: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Path, "read_text", lambda _: told)
-    assert has_bfloat16() is has
-
-
-def test_where_the_kernel_names_none_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(precision_trial, "Path", lambda _: Path("/no/such/file"))
     assert not has_bfloat16()
+    monkeypatch.undo()
+    monkeypatch.setattr(Path, "read_text", lambda _: told)
+    assert has_bfloat16() is has
 
 
 @pytest.mark.parametrize(
@@ -73,16 +71,11 @@ def test_bfloat16_is_taken_if_the_answers_stay(
 
 
 def test_an_old_cpu_tries_nothing_and_what_is_no_network_here_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = encoder()
-    monkeypatch.setattr(precision_trial, "has_bfloat16", lambda: False)
-    assert tried_precision([plain], 3, 8) == "float32"
-    assert isinstance(plain.backbone, Flat)
-    assert plain.backbone.calls == 0
-    monkeypatch.setattr(precision_trial, "has_bfloat16", lambda: True)
     far = Wrapped(Flat(), {}, torch.zeros(1, 3, 1, 1), torch.ones(1, 3, 1, 1))
-    assert tried_precision([far], 3, 8) == "float32"
-    assert isinstance(far.backbone, Flat)
-    assert far.backbone.calls == 0
+    for one, has in ((encoder(), False), (far, True)):
+        monkeypatch.setattr(precision_trial, "has_bfloat16", lambda has=has: has)
+        assert tried_precision([one], 3, 8) == "float32"
+        assert one.backbone.calls == 0
 
 
 def network(name: str) -> Encoder:

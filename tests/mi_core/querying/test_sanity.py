@@ -168,7 +168,7 @@ def test_an_encoder_that_clearly_works_is_looked_at_once(
 
 
 def test_networks_are_asked_in_bfloat16_where_that_is_said_and_compared_in_float32() -> None:
-    network = Encoder(nn.Sequential(nn.Flatten(), nn.Linear(192, 16)), {}, channelwise((0.0,), 3), channelwise((1.0,), 3))
+    network = Encoder(nn.Sequential(nn.Flatten(), nn.Linear(192, 16)), {}, *map(channelwise, ((0.0,), (1.0,)), (3, 3)))
     plain, half = (similarities(network, IMAGES, STREAMS, MILD, half=one) for one in (False, True))
     assert 0 < (plain - half).abs().max() < 0.02 and not torch.equal(half, half.bfloat16().float())
     found = [view_consistency(network, network, IMAGES, STREAMS, MILD, half=one)["ranking"] for one in (False, True)]
