@@ -28,7 +28,7 @@ from mi_core.encoders.checkpoint import Encoder
 from mi_core.features.measure import Batch, ViewMaker, by_query
 from mi_core.querying.forward import Answers, BankAnswers, Clock, EncoderOracle, Forward, Seconds, Work
 from mi_core.querying.plan import QueryPlan
-from mi_core.querying.precision import rounded
+from mi_core.querying.precision_trial import rounded
 from mi_core.runtime import hand_over, tf32, upload
 
 AHEAD = 2  # batches that wait for a GPU, at most: each holds its images in pinned memory

@@ -1,16 +1,18 @@
-"""A trial that tells whether an encoder is to be asked in bfloat16 on this CPU."""
+"""A trial that tells whether an encoder is to be asked in bfloat16 on this CPU, and weights that are ready for it."""
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Iterable
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 from mi_core.encoders.checkpoint import Encoder
-from mi_core.querying.precision import rounded
 
 _INSTRUCTIONS = frozenset({"avx512_bf16", "amx_bf16", "bf16", "svebf16"})  # for products, of x86 and of ARM
 _IMAGES = 16  # of a trial, from two patches of colour a side on
@@ -59,3 +61,29 @@ def _is_alike(encoder: Encoder, channels: int, side: int) -> bool:
 def _answers(encoder: Encoder, images: torch.Tensor) -> dict[str, torch.Tensor]:
     """Embeddings (B, D) by output, float32."""
     return {name: rows.flatten(1).float() for name, rows in encoder(images).items()}
+
+
+_PRODUCTS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.MultiheadAttention, nn.modules.linear.NonDynamicallyQuantizableLinear)
+_ROUNDED: WeakKeyDictionary[Encoder, Encoder] = WeakKeyDictionary()  # while the encoder lives
+
+
+def rounded(encoder: Encoder) -> Encoder:
+    """A copy whose products of the image tower have their weights in bfloat16; what is no product is shared with it.
+
+    Autocast rounds all weights anew in every call of inference mode, which takes longer than a ViT's products. Answers
+    under autocast are the same to the last bit, but those of `nn.MultiheadAttention`: with weights in float32 it would
+    compute in float32. An encoder of a kind of its own, such as one behind an API, or that cannot be copied stays.
+    """
+    if type(encoder) is not Encoder:
+        return encoder
+    if encoder not in _ROUNDED:
+        texts = set() if encoder.text is None else set(encoder.text.modules())
+        every = {id(tensor): tensor for tensor in (*encoder.parameters(), *encoder.buffers())}
+        for module in set(encoder.modules()) - texts:
+            for weights in module.parameters(recurse=False) if type(module) in _PRODUCTS else ():
+                every[id(weights)] = nn.Parameter(weights.bfloat16(), requires_grad=False)
+        try:
+            _ROUNDED[encoder] = copy.deepcopy(encoder, every)
+        except Exception:  # noqa: BLE001 - whatever code of others raises
+            return encoder
+    return _ROUNDED[encoder]

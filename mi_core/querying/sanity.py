@@ -27,7 +27,7 @@ from mi_core.checks import check_range, check_shape
 from mi_core.encoders.batch_norm import for_queries
 from mi_core.encoders.checkpoint import Encoder
 from mi_core.metrics.intervals import rate
-from mi_core.querying.precision import rounded
+from mi_core.querying.precision_trial import rounded
 from mi_core.records import Estimate
 
 _BATCH = 64

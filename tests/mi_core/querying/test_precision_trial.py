@@ -17,8 +17,7 @@ from mi_core.features.embedding import Embedding
 from mi_core.querying import precision_trial
 from mi_core.querying.extractor import Extractor
 from mi_core.querying.plan import QueryPlan
-from mi_core.querying.precision import rounded
-from mi_core.querying.precision_trial import has_bfloat16, tried_precision
+from mi_core.querying.precision_trial import has_bfloat16, rounded, tried_precision
 
 
 class Flat(nn.Module):
