@@ -159,7 +159,8 @@ def _adopt_weights(
     elif not bare:
         layout = recognise(weights.state, built.backbone, name=name, activations=activations)
         own = own.changed({part: tuple(values.flatten().tolist()) for part, values in layout.extras.items()})
-        tensors = _joined({"backbone": layout.backbone, **layout.heads})
+        parts = {"backbone": layout.backbone, **layout.heads}
+        tensors = {f"{part}.{key}": value for part, state in parts.items() for key, value in state.items()}
         if not layout.extras and not {"mean", "std"} <= preprocessing.keys():
             words = replace(own, size=None).words().removeprefix("any size, ")
             assumed = (f"normalisation assumed: {own.interpolation}, {words}",)
@@ -257,10 +258,6 @@ def _build(load: str, channels: int, image_size: int, files: Definition) -> Buil
             raise ConfigError(f"{load} is published as a folder, and this file is none; give the folder")
         return FOLDERS[folder](files)
     return LOADERS[kind](name, channels, image_size)
-
-
-def _joined(parts: Mapping[str, State]) -> State:
-    return {f"{part}.{key}": value for part, state in parts.items() for key, value in state.items()}
 
 
 def _part(state: State, name: str) -> State:

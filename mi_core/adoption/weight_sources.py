@@ -76,7 +76,7 @@ def read_weights_of(
             return WeightSource(packed(kind, lambda name: read(f"{folder}/{name}"), weights=not bare))
         except ConfigError as error:
             raise ConfigError(f"{weights} is no folder of {kind}: {error}") from error
-    if is_hub(weights):
+    if weights.startswith("hf://"):
         return read_hub_file(weights, commit=commit)
     content = read(weights)
     if content is None:
@@ -99,7 +99,7 @@ def _folder_of(folder: str, read: Read) -> str:
 def on_hub(load: str, weights: str | None) -> str | None:
     """The address of an encoder on the Hub, for `commit_of`; None: it is elsewhere."""
     if weights is not None:
-        return weights if is_hub(weights) else None
+        return weights if weights.startswith("hf://") else None
     return load if folder_kind(load) else None
 
 
@@ -114,11 +114,6 @@ def read_local(path: str) -> bytes | None:
     """The content of a file on this machine."""
     place = Path(path)
     return place.read_bytes() if place.is_file() else None
-
-
-def is_hub(path: str) -> bool:
-    """True if a path names a file of the Hub."""
-    return path.startswith("hf://")
 
 
 def read_hub_file(address: str, *, commit: str | None = None) -> WeightSource:

@@ -45,7 +45,7 @@ from pipelines.plan.resolve import resolve, roles_in_config
 from pipelines.plan.rules import ThreatModel
 from pipelines.run.parts import Once
 from pipelines.run.points import Run
-from pipelines.run.ray_session import cpus_each, mapped
+from pipelines.run.ray_session import available_cpus, largest_node, mapped
 
 REPEATED = 16  # images that an API is asked twice
 CHECKED = 4  # of them, those by whose answers it is known again
@@ -96,7 +96,7 @@ def run(runs: Sequence[Run], planned: Sequence[Planned]) -> None:
     with access_to(runs if jobs else ()) as access:
         gpus = runs[0].config.resources.gpus_per_actor
         commits = commits_of(jobs)
-        threads = 1 if gpus or not jobs else cpus_each(len(jobs))
+        threads = 1 if gpus or not jobs else int(max(1, min(available_cpus() // len(jobs), largest_node()[0])))
         asked = [(job, access, commits.get(_address(job)), threads) for job in jobs]
         mapped(adopt_one, asked, "encoders", "loading and trying out", cpus=threads, gpus=gpus)
     for job in jobs:

@@ -196,11 +196,6 @@ def looked_up(jobs: Sequence[ShardJob]) -> list[ShardJob]:
     return [replace(job, skip=done(job)) for job in jobs]
 
 
-def jobs_left(jobs: Sequence[ShardJob]) -> list[ShardJob]:
-    """Keep the jobs whose shards are incomplete, with the chunks to skip."""
-    return [job for job in looked_up(jobs) if job.is_left]
-
-
 def orders_of(jobs: Iterable[ShardJob]) -> Iterator[ReadOrder]:
     """One order per shard for several jobs: reading a shard costs the same however few samples are needed.
 
