@@ -226,7 +226,7 @@ def copies_outcome(folder: RunFolder) -> Outcome:
     for entry in entries:
         table = storage.read_table(f"{folder.path}/{entry['file']}", ["id", "memorisation"])
         for sample, value in zip(table["id"].to_pylist(), table["memorisation"].to_pylist(), strict=True):
-            by_copies[planted.copies_of(sample)].append(value)
+            by_copies[int(sample.rpartition("/")[2].split("-")[1])].append(value)  # of copies/NUMBER-COPIES-COPY
     means = [sum(values) / len(values) for values in by_copies.values()]
     right = means == sorted(means) and all(entry["mean"]["ci95"][0] > 0 for entry in entries)
     figures = {f"memorised_{copies}": mean for copies, mean in zip(by_copies, means, strict=True)}
