@@ -58,11 +58,6 @@ class PretrainingParameters:
             raise ConfigError(f"mean {self.mean} and std {self.std} need one value per channel, std above 0")
 
 
-def emulates_bfloat16() -> bool:
-    """True if this CPU has no instructions for bfloat16; float32 is many times faster there (16 times, as measured)."""
-    return torch.backends.cpu.get_cpu_capability() in ("DEFAULT", "AVX2")
-
-
 class Pretrainer:
     """Trains one encoder.
 

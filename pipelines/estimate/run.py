@@ -121,7 +121,7 @@ def estimate(runs: Sequence[Run], seconds: float = SECONDS) -> Estimate:
     stored = total(one.images * len(one.job.query.epochs) * timed[one.kind].bytes for one in planned.passes)
     asked |= _images_and_queries(planned) | {"gigabytes": stored * (1 / GIGABYTE)}
     asked["wall_hours"] = largest([asked["wall_hours"], *(Range.exact(hours) for hours, _ in remote)])
-    prices = config.prices.given_prices
+    prices = config.prices.model_dump(exclude_none=True)
     for stage, amounts in stages.items() if prices else ():
         terms = [amounts[unit] * prices.get(price, 0.0) for price, unit in PRICED.items()]
         if stage == "extract":
