@@ -144,7 +144,7 @@ class ShardJob:
         plan, data = self.query.plan(), self.data
         told = "" if data is None else repr((data.meaning_of(data.label), data.model_dump(mode="json")["captions"]))
         samples = (self.folder.seed, self.selection.digest, self.chunk, self.decoder)
-        return (self.query.nonce, *samples, told, plan.captioned, plan.labelled, *own)
+        return (self.query.protocol.nonce, *samples, told, plan.captioned, plan.labelled, *own)
 
     def packed(self) -> bytes:
         """The job without its samples, as it travels with its chunks; see `unpacked`."""
