@@ -96,11 +96,6 @@ def log_as_json() -> None:
     console.quiet = True
 
 
-def quiet_for() -> float:
-    """Seconds since the last line."""
-    return monotonic() - _said[0]
-
-
 @dataclass(frozen=True)
 class Piece:
     """A piece of work under way: ``done`` of ``total`` units, ``rate`` per second so far; total 0: nothing to count."""
@@ -160,9 +155,9 @@ def under_way() -> list[Piece]:
     return next((found for shown in reversed(_open) if (found := shown.pieces())), [])
 
 
-def are_bars_drawn() -> bool:
-    """Tell whether a bar on a terminal shows what is under way."""
-    return any(not shown.disable for shown in _open)
+def is_quiet(seconds: float) -> bool:
+    """Tell whether for so long there was no line, and no bar on a terminal shows what is under way."""
+    return monotonic() - _said[0] >= seconds and all(shown.disable for shown in _open)
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from mi_core.adoption.layouts.files import Weights, read_weights
 from mi_core.adoption.layouts.heads import head_module
 from mi_core.adoption.layouts.looks import look_at
 from mi_core.adoption.layouts.names import State, released_names
-from mi_core.adoption.model_folder import Definition, definition, definition_mark, folder_kind, without_weights
+from mi_core.adoption.model_folder import CONTENTS, Definition, definition, folder_kind, without_weights
 from mi_core.adoption.published import PUBLISHED, Preprocessing, check_file, import_timm
 from mi_core.adoption.soundness import Answers, check_answers, check_weights
 from mi_core.checks import ConfigError, check_choice
@@ -159,7 +159,8 @@ def _adopt_weights(
     elif not bare:
         layout = recognise(weights.state, built.backbone, name=name, activations=activations)
         own = own.changed({part: tuple(values.flatten().tolist()) for part, values in layout.extras.items()})
-        tensors = _joined({"backbone": layout.backbone, **layout.heads})
+        parts = {"backbone": layout.backbone, **layout.heads}
+        tensors = {f"{part}.{key}": value for part, state in parts.items() for key, value in state.items()}
         if not layout.extras and not {"mean", "std"} <= preprocessing.keys():
             words = replace(own, size=None).words().removeprefix("any size, ")
             assumed = (f"normalisation assumed: {own.interpolation}, {words}",)
@@ -210,7 +211,8 @@ def _mark(load: str, state: State, activations: Mapping[str, str], files: Defini
     """The fingerprint of an encoder; networks of equal weights that compute something else have another."""
     own, folder = fingerprint_of(state), folder_kind(load)
     if folder is not None:
-        return hashlib.sha256(f"{own}:{folder}:{definition_mark(folder, files)}".encode()).hexdigest()
+        config = hashlib.sha256(files[CONTENTS[folder].config]).hexdigest()  # equal weights may serve two networks
+        return hashlib.sha256(f"{own}:{folder}:{config}".encode()).hexdigest()
     if not load.startswith("checkpoint:"):
         return own
     return hashlib.sha256(f"{own}:{load}:{sorted(activations.items())}".encode()).hexdigest()
@@ -257,10 +259,6 @@ def _build(load: str, channels: int, image_size: int, files: Definition) -> Buil
             raise ConfigError(f"{load} is published as a folder, and this file is none; give the folder")
         return FOLDERS[folder](files)
     return LOADERS[kind](name, channels, image_size)
-
-
-def _joined(parts: Mapping[str, State]) -> State:
-    return {f"{part}.{key}": value for part, state in parts.items() for key, value in state.items()}
 
 
 def _part(state: State, name: str) -> State:

@@ -11,7 +11,6 @@ out.
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
 import re
 import tempfile
@@ -163,11 +162,6 @@ def definition(data: bytes | None) -> Definition:
         return {}
     files = json.loads(told.get(_FOLDER, "{}"))
     return {name: base64.b64decode(text) for name, text in files.items()}
-
-
-def definition_mark(kind: str, files: Definition) -> str:
-    """SHA-256, in hex, of the config of a folder: equal weights may serve two networks."""
-    return hashlib.sha256(files[CONTENTS[kind].config]).hexdigest()
 
 
 def json_of(files: Definition, name: str) -> dict[str, Any]:

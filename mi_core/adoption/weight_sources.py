@@ -10,7 +10,6 @@ import hashlib
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote
 
 from mi_core.adoption.model_folder import (
@@ -76,7 +75,7 @@ def read_weights_of(
             return WeightSource(packed(kind, lambda name: read(f"{folder}/{name}"), weights=not bare))
         except ConfigError as error:
             raise ConfigError(f"{weights} is no folder of {kind}: {error}") from error
-    if is_hub(weights):
+    if weights.startswith("hf://"):
         return read_hub_file(weights, commit=commit)
     content = read(weights)
     if content is None:
@@ -99,7 +98,7 @@ def _folder_of(folder: str, read: Read) -> str:
 def on_hub(load: str, weights: str | None) -> str | None:
     """The address of an encoder on the Hub, for `commit_of`; None: it is elsewhere."""
     if weights is not None:
-        return weights if is_hub(weights) else None
+        return weights if weights.startswith("hf://") else None
     return load if folder_kind(load) else None
 
 
@@ -114,11 +113,6 @@ def read_local(path: str) -> bytes | None:
     """The content of a file on this machine."""
     place = Path(path)
     return place.read_bytes() if place.is_file() else None
-
-
-def is_hub(path: str) -> bool:
-    """True if a path names a file of the Hub."""
-    return path.startswith("hf://")
 
 
 def read_hub_file(address: str, *, commit: str | None = None) -> WeightSource:
@@ -183,7 +177,7 @@ def commit_of(address: str) -> str:
     parts = _ADDRESS.fullmatch(address)
     if parts is None:
         return read_hub_model(address, weights=False).commit
-    hub = _package(address)
+    hub = import_extra("huggingface_hub", address, "hub", "constants", "errors")
     revision = None if parts["revision"] is None else unquote(parts["revision"])
     try:
         told = hub.get_hf_file_metadata(hub.hf_hub_url(parts["repo"], parts["file"], revision=revision)).commit_hash
@@ -194,7 +188,7 @@ def commit_of(address: str) -> str:
 
 def _file(asked: str, place: Repository, name: str) -> WeightSource | None:
     """A file of a repository; None: the repository has no such file."""
-    hub = _package(asked)
+    hub = import_extra("huggingface_hub", asked, "hub", "constants", "errors")
     errors, offline = hub.errors, hub.constants.HF_HUB_OFFLINE
     try:
         path = Path(hub.hf_hub_download(place.name, name, revision=place.revision))
@@ -216,8 +210,3 @@ def _file(asked: str, place: Repository, name: str) -> WeightSource | None:
     # The cache lays files out as snapshots/<commit>/<path in the repository>.
     commit = path.parts[-len(Path(name).parts) - 1]
     return WeightSource(content, commit, hashlib.sha256(content).hexdigest())
-
-
-def _package(asked: str) -> Any:
-    """The package huggingface_hub. Raises ConfigError naming the extra when it is missing."""
-    return import_extra("huggingface_hub", asked, "hub", "constants", "errors")

@@ -180,7 +180,9 @@ class Extractor:
     def _batch(self, batch: Batch) -> Work:
         work = Work(Clock(self.device))
         self._forward.checks = work.checks
-        views = ViewMaker(self.augmentation, self.plan.views, self._size())
+        # side of the views: what the encoders take, where they agree on one; they resize others themselves
+        sizes = {encoder.size for encoder in self.encoders.values()}
+        views = ViewMaker(self.augmentation, self.plan.views, sizes.pop() if len(sizes) == 1 else None)
         queries = by_query(self.plan.needs)
         with self._drawing_views():
             sent = {query: measure.sent(batch, views) for query, measure in queries.items()}
@@ -205,11 +207,6 @@ class Extractor:
             work.arrived = torch.cuda.Event()
             work.arrived.record()
         return work
-
-    def _size(self) -> int | None:
-        """Side of the views: what the encoders take, where they agree on one; they resize others themselves."""
-        sizes = {encoder.size for encoder in self.encoders.values()}
-        return sizes.pop() if len(sizes) == 1 else None
 
 
 GAIN = 0.05  # share of the time of a query that twice as many must save, to be worth their memory

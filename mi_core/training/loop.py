@@ -58,11 +58,6 @@ class PretrainingParameters:
             raise ConfigError(f"mean {self.mean} and std {self.std} need one value per channel, std above 0")
 
 
-def emulates_bfloat16() -> bool:
-    """True if this CPU has no instructions for bfloat16; float32 is many times faster there (16 times, as measured)."""
-    return torch.backends.cpu.get_cpu_capability() in ("DEFAULT", "AVX2")
-
-
 class Pretrainer:
     """Trains one encoder.
 
@@ -135,8 +130,11 @@ class Pretrainer:
         self.module.start_epoch(self.epoch)
         self.trained.train()
         for index, drawn in enumerate(self.view_batches(self.step), self.step):
-            self._set_rate(self.epoch * self.data.steps + index)
-            self.total += self.train_views(*drawn, self.epoch * self.data.steps + index)
+            step = self.epoch * self.data.steps + index
+            self.rate = self.parameters.optimizer.rate(step, self.steps)
+            for group in self.optimizer.param_groups:
+                group["lr"] = self.rate
+            self.total += self.train_views(*drawn, step)
             self.step = index + 1
             if progress is not None:
                 progress(index)
@@ -201,11 +199,6 @@ class Pretrainer:
         if not self.module.draws:
             return batch.targets
         return uniforms(batch.streams, epoch=self.epoch, view=self.module.views, count=self.module.draws)
-
-    def _set_rate(self, step: int) -> None:
-        self.rate = self.parameters.optimizer.rate(step, self.steps)
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.rate
 
     def start_from(self, encoder: Encoder) -> None:
         """Take the backbone of another encoder, and those of its heads that fit in name and shape, before training.

@@ -245,16 +245,6 @@ class Planter:
         }
 
 
-def copies_of(sample: str) -> int:
-    """How often the image of a sample stands in the training, by its id.
-
-    Example:
-        >>> copies_of("copies/007-16-03")
-        16
-    """
-    return int(sample.rpartition("/")[2].split("-")[1])
-
-
 def write_once(place: str, files: Iterator[tuple[str, bytes]]) -> None:
     """Write files below ``place`` by their paths there, unless all of them stand there already."""
     if not storage.exists(f"{place}/{_WHOLE}"):

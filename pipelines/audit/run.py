@@ -17,7 +17,6 @@ from typing import Any
 import torch
 import yaml
 
-from mi_core.costs import Range
 from mi_core.encoders.batch_norm import for_queries
 from mi_core.encoders.checkpoint import Encoder
 from mi_core.provenance import now, versions
@@ -301,7 +300,9 @@ def confirm(runs: Sequence[Run], stages: Sequence[str], *, yes: bool) -> None:
     for line in above:
         say("estimate", line)
     if above and not yes:
-        _ask(above)
+        refusal = f"the run would take {'; '.join(above)}; raise the budget, ask for less, or confirm with --yes"
+        if not sys.stdin.isatty() or console.input("Go on? [y/N] ").strip().lower() not in ("y", "yes"):
+            raise UserError(refusal)
     spent = {name: asdict(costs.spent(name, stages)) for name in config.budget.estimated}
     folder.append_manifest("estimates", {"asked": asked, "at": now(), **spent, "confirmed": bool(above)})
 
@@ -309,20 +310,11 @@ def confirm(runs: Sequence[Run], stages: Sequence[str], *, yes: bool) -> None:
 def exceeded(costs: Estimate, budget: BudgetConfig, stages: Sequence[str]) -> list[str]:
     """The costs above the budget, a line each; the value of an estimate counts, not its interval."""
     return [
-        f"{_words(name, costs.spent(name, stages))}, more than budget.{name} = {most:g}"
+        f"about {plain(spent.value)} {UNITS[name]} ({plain(spent.low)} to {plain(spent.high)}), more than "
+        f"budget.{name} = {most:g}"
         for name, most in budget.estimated.items()
-        if costs.spent(name, stages).value > most
+        if (spent := costs.spent(name, stages)).value > most
     ]
-
-
-def _words(name: str, spent: Range) -> str:
-    return f"about {plain(spent.value)} {UNITS[name]} ({plain(spent.low)} to {plain(spent.high)})"
-
-
-def _ask(above: Sequence[str]) -> None:
-    refusal = f"the run would take {'; '.join(above)}; raise the budget, ask for less, or confirm with --yes"
-    if not sys.stdin.isatty() or console.input("Go on? [y/N] ").strip().lower() not in ("y", "yes"):
-        raise UserError(refusal)
 
 
 _BESIDE = (f"/{FINISHED}", f"/{PROGRESS}", "/statement.json")  # a statement fits no report made anew

@@ -118,11 +118,6 @@ class Outcome:
     page: str = "report.html"
 
     @property
-    def planted(self) -> str:
-        """The truth in words."""
-        return _CASES[self.name][0]
-
-    @property
     def expected(self) -> str:
         """The verdict that is right, or all that are."""
         return " or ".join(_CASES[self.name][1])
@@ -134,7 +129,8 @@ class Outcome:
 
     def as_json(self) -> dict[str, Any]:
         """The entry of selftest.json."""
-        plain = {name: getattr(self, name) for name in ("name", "planted", "expected", "verdict", "right")}
+        told = {name: getattr(self, name) for name in ("expected", "verdict", "right")}
+        plain = {"name": self.name, "planted": _CASES[self.name][0]} | told
         return plain | {"report": f"{self.folder}/{self.page}"} | dict(self.figures)
 
 
@@ -230,7 +226,7 @@ def copies_outcome(folder: RunFolder) -> Outcome:
     for entry in entries:
         table = storage.read_table(f"{folder.path}/{entry['file']}", ["id", "memorisation"])
         for sample, value in zip(table["id"].to_pylist(), table["memorisation"].to_pylist(), strict=True):
-            by_copies[planted.copies_of(sample)].append(value)
+            by_copies[int(sample.rpartition("/")[2].split("-")[1])].append(value)  # of copies/NUMBER-COPIES-COPY
     means = [sum(values) / len(values) for values in by_copies.values()]
     right = means == sorted(means) and all(entry["mean"]["ci95"][0] > 0 for entry in entries)
     figures = {f"memorised_{copies}": mean for copies, mean in zip(by_copies, means, strict=True)}

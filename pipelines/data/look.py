@@ -78,12 +78,8 @@ class Look:
         partly = [f"{read} of {there} shards of {name}" for name, (read, there) in self.shards.items() if read < there]
         return f"looked at {' and '.join(partly)}; a run reads all" if partly else ""
 
-    def _source(self, role: RoleConfig) -> str:
-        parent = self.data.roles.get(role.source_name)
-        return role.source_name if parent is None else parent.source_name
-
     def _share(self, role: RoleConfig) -> float:
-        read, there = self.shards[self._source(role)]
+        read, there = self.shards[self.data.roles.get(role.source_name, role).source_name]
         return read / there
 
     def _taken(self, role: RoleConfig) -> float:

@@ -18,7 +18,7 @@ from mi_core.adoption.builders import CODE
 from mi_core.adoption.foreign import Adopted, adopt
 from mi_core.adoption.model_folder import with_definition
 from mi_core.adoption.soundness import Answers, check_company, noise_in_words, noise_of
-from mi_core.adoption.weight_sources import commit_of, on_hub, read_weights_of
+from mi_core.adoption.weight_sources import WeightSource, commit_of, on_hub, read_weights_of
 from mi_core.augmentations.views import clean
 from mi_core.checks import ConfigError, ShapeError
 from mi_core.encoders.checkpoint import weights_bytes
@@ -45,7 +45,7 @@ from pipelines.plan.resolve import resolve, roles_in_config
 from pipelines.plan.rules import ThreatModel
 from pipelines.run.parts import Once
 from pipelines.run.points import Run
-from pipelines.run.ray_session import cpus_each, mapped
+from pipelines.run.ray_session import available_cpus, largest_node, mapped
 
 REPEATED = 16  # images that an API is asked twice
 CHECKED = 4  # of them, those by whose answers it is known again
@@ -96,7 +96,7 @@ def run(runs: Sequence[Run], planned: Sequence[Planned]) -> None:
     with access_to(runs if jobs else ()) as access:
         gpus = runs[0].config.resources.gpus_per_actor
         commits = commits_of(jobs)
-        threads = 1 if gpus or not jobs else cpus_each(len(jobs))
+        threads = 1 if gpus or not jobs else int(max(1, min(available_cpus() // len(jobs), largest_node()[0])))
         asked = [(job, access, commits.get(_address(job)), threads) for job in jobs]
         mapped(adopt_one, asked, "encoders", "loading and trying out", cpus=threads, gpus=gpus)
     for job in jobs:
@@ -143,7 +143,7 @@ def try_out(config: RunConfig, splits: Splits, seed: int) -> Iterator[tuple[str,
     shown: Loaded | None = None
     for name, encoder in config.encoders.items():
         if isinstance(encoder, LoadedConfig):
-            adopted = _read(name, encoder, config.data, seed).adopted
+            adopted, _ = read_encoder(name, encoder, config.data, seed)
             plan = resolve(config, seed, roles_in_config(config))
             check_adopted(plan, name, adopted.encoder.outputs)
             shown = shown or load_images(config.data, splits, ThreatModel(config).audited_roles, limit=TRIED)
@@ -158,16 +158,14 @@ def try_out(config: RunConfig, splits: Splits, seed: int) -> Iterator[tuple[str,
             yield name, f"{layout}, not queried here, outputs {outputs}"
 
 
-@dataclass(frozen=True)
-class _Read:
-    """An encoder, the bytes of its weights file, and the commit and SHA-256 of a file of the Hub."""
+def read_encoder(
+    name: str, config: LoadedConfig, data: DataConfig, seed: int, commit: str | None = None
+) -> tuple[Adopted, WeightSource]:
+    """An encoder from elsewhere, with the weights that it has there, and where these come from.
 
-    adopted: Adopted
-    content: bytes
-    source: dict[str, str]
-
-
-def _read(name: str, config: LoadedConfig, data: DataConfig, seed: int, commit: str | None = None) -> _Read:
+    Raises:
+        UserError: a file is missing, or weights do not fit.
+    """
     try:
         source = read_weights_of(config.load, config.weights, storage.file_or_none, commit=commit, bare=config.fresh)
     except ConfigError as error:
@@ -186,16 +184,7 @@ def _read(name: str, config: LoadedConfig, data: DataConfig, seed: int, commit: 
         )
     except (ConfigError, ShapeError) as error:
         raise UserError(f"{config.place(name)}: {error}") from error
-    return _Read(adopted, source.content or b"", dict(source.pinned))
-
-
-def read_encoder(name: str, config: LoadedConfig, data: DataConfig, seed: int) -> Adopted:
-    """An encoder from elsewhere, with the weights that it has there.
-
-    Raises:
-        UserError: a file is missing, or weights do not fit.
-    """
-    return _read(name, config, data, seed).adopted
+    return adopted, source
 
 
 def commits_of(jobs: Sequence[Adoption]) -> dict[str, str]:
@@ -232,8 +221,8 @@ def adopt_one(job: Adoption, access: Access | None, commit: str | None, threads:
 
 def _adopt_weights(job: Adoption, config: LoadedConfig, commit: str | None) -> dict[str, Any]:
     """Read the weights, convert them and try them out."""
-    read = _read(job.name, config, job.data, job.folder.seed, commit)
-    adopted, data = read.adopted, read.content
+    adopted, source = read_encoder(job.name, config, job.data, job.folder.seed, commit)
+    data = source.content or b""
     if config.load.partition(":")[0] not in CODE:
         data = with_definition(weights_bytes(adopted.encoder), adopted.files)
     compared = compare_preprocessing(adopted, job.data, Splits.load(job.folder.path), job.roles)
@@ -248,7 +237,7 @@ def _adopt_weights(job: Adoption, config: LoadedConfig, commit: str | None) -> d
         "consistency": weights_consistency(_probe(job, config), adopted),
         "answers": asdict(adopted.answers) if adopted.answers.words() else {},  # where something has to be said
         "fingerprints": {"0": adopted.fingerprint},
-        "source": read.source,
+        "source": source.pinned,
     }
 
 

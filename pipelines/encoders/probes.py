@@ -121,11 +121,6 @@ def probe_queries(folder: SeedFolder, encoder: items.Encoder) -> int:
     return int(record.consistency["queries"]) + int(of_answers) + checks
 
 
-def probed_images(folder: SeedFolder, encoder: str) -> int:
-    """Images on which an encoder from elsewhere was tried out."""
-    return int(describe(folder, encoder).record.consistency["encoder"]["n"])
-
-
 def checks_path(folder: SeedFolder, encoder: str) -> str:
     """File of the checks whether an encoder behind an API is still the same."""
     return f"{folder.encoder(encoder)}/checks.json"

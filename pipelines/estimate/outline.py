@@ -47,7 +47,7 @@ def stand_in(encoder: Encoder, data: DataConfig) -> Network:
     """
     settings = encoder.settings
     if isinstance(settings, LoadedConfig):
-        return read_encoder(encoder.name, settings, data, encoder.seed).encoder.eval()
+        return read_encoder(encoder.name, settings, data, encoder.seed)[0].encoder.eval()
     if isinstance(settings, EndpointConfig):
         heads = {name: {"backbone", *objective.heads} for name, objective in OBJECTIVES.items()}
         objective = next(name for name, outputs in heads.items() if outputs.issuperset(settings.outputs))

@@ -121,7 +121,7 @@ def estimate(runs: Sequence[Run], seconds: float = SECONDS) -> Estimate:
     stored = total(one.images * len(one.job.query.epochs) * timed[one.kind].bytes for one in planned.passes)
     asked |= _images_and_queries(planned) | {"gigabytes": stored * (1 / GIGABYTE)}
     asked["wall_hours"] = largest([asked["wall_hours"], *(Range.exact(hours) for hours, _ in remote)])
-    prices = config.prices.given_prices
+    prices = config.prices.model_dump(exclude_none=True)
     for stage, amounts in stages.items() if prices else ():
         terms = [amounts[unit] * prices.get(price, 0.0) for price, unit in PRICED.items()]
         if stage == "extract":
@@ -300,6 +300,7 @@ def cluster(found: Estimate, held: ResourcesConfig, hours: float, node: tuple[fl
 
 Units = tuple[tuple[float, str], ...]
 TIME: Units = ((1.0, "h"), (60.0, "min"), (HOUR, "s"))
+STEP: Units = ((1000.0, "ms"),)
 BYTES: Units = ((1e-3, "TB"), (1.0, "GB"), (1e3, "MB"), (1e6, "kB"))
 AMOUNTS: dict[str, tuple[Units, str]] = {
     "images": (((1.0, "images"),), ""),
@@ -332,11 +333,11 @@ def lines(found: Estimate, wanted: Cluster | None = None) -> Iterator[str]:
         chunks = f"{count_of(cost.chunks, 'chunk', 'chunks')} of up to {count_of(cost.batch, 'image', 'images')}"
         yield f"{name}: {cost.bytes:,.0f} bytes stored per image; timed on {chunks}"
         for source, seconds in cost.seconds.items():
-            steps = ", ".join(f"{words} {_milliseconds(seconds[step])}" for step, words in STEP_WORDS.items())
+            steps = ", ".join(f"{words} {amount(seconds[step], STEP)}" for step, words in STEP_WORDS.items())
             yield f"    per image of {source}: {steps}"
     for name, training in found.training_seconds_per_image.items():
         steps = f"{count_of(training.steps, 'step', 'steps')} of {count_of(training.batch, 'image', 'images')}"
-        yield f"training {name}: {_milliseconds(training.per_image)} per image and epoch; timed on {steps}"
+        yield f"training {name}: {amount(training.per_image, STEP)} per image and epoch; timed on {steps}"
     if found.training_seconds_per_image:
         yield f"the longest training takes {amount(found.longest_training_hours, TIME)} with the run's workers"
     if wanted is not None:
@@ -351,10 +352,6 @@ def _words(amounts: Amounts) -> str:
     """All amounts above 0 with their units."""
     told = [amount(one, AMOUNTS[name][0]) + AMOUNTS[name][1] for name, one in amounts.items() if one.high]
     return ", ".join(told) or "nothing to do"
-
-
-def _milliseconds(seconds: Range) -> str:
-    return amount(seconds, ((1000.0, "ms"),))
 
 
 def amount(one: Range, units: Units) -> str:

@@ -12,7 +12,8 @@ from mi_core.features.sequential import SequentialSimilarity
 from pipelines.config.roles import ANCHOR_ROLE
 from pipelines.data.draw.splits import Splits
 from pipelines.data.plans import Planned
-from pipelines.encoders.probes import probe_queries, probed_images
+from pipelines.encoders.probes import probe_queries
+from pipelines.encoders.stored import describe
 from pipelines.errors import UserError
 from pipelines.extract.actor.attempts import lost_queries
 from pipelines.extract.division.jobs import ATTEMPTS
@@ -57,7 +58,7 @@ def count_queries(planned: Planned) -> Iterator[Entry]:
     for encoder in plan.encoders:
         probed = probe_queries(folder, encoder)
         if probed:
-            yield encoder.name, PROBE, probed_images(folder, encoder.name), probed
+            yield encoder.name, PROBE, int(describe(folder, encoder.name).record.consistency["encoder"]["n"]), probed
         lost = lost_queries(folder.store, encoder.key)
         if lost:
             yield encoder.name, LOST, 0, lost

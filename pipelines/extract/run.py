@@ -27,7 +27,7 @@ from pipelines.extract import bank, ledger, preflight
 from pipelines.extract.actor.attempts import Unpaid, begun, begun_of, settle
 from pipelines.extract.actor.worker import EncodeChunks
 from pipelines.extract.chunk_size import Sizing
-from pipelines.extract.division.jobs import ATTEMPTS, Place, ShardJob, jobs_left, jobs_of, looked_up, places_of
+from pipelines.extract.division.jobs import ATTEMPTS, Place, ShardJob, jobs_of, looked_up, places_of
 from pipelines.extract.division.passes import FeatureFile, Pass, grouped, recorded_passes, resumed, with_banks
 from pipelines.extract.division.readers import Kept
 from pipelines.extract.features import rejected_samples
@@ -187,7 +187,7 @@ def _looked_through(passes: Sequence[PlannedPass], budget: int | None) -> tuple[
     if any(one.query.remote for one in passes) or budget is not None:
         jobs = [job for one in passes for job in one.jobs()]
         settle(looked_up(jobs))  # else their queries would count as lost
-        for counted, some in ((asked, jobs), (left, jobs_left(jobs))):
+        for counted, some in ((asked, jobs), (left, [job for job in looked_up(jobs) if job.is_left])):
             for job in some:
                 counted[job.folder, job.encoder] += job.queries
             first = {job.query.tag: job for job in some}

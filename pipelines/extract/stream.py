@@ -205,7 +205,7 @@ class InRay:
             preflight.run(self.runs)
             self.checked = True
         throughput = stream(jobs, config.resources, self.access, name=config.name, compile=config.queries.compile)
-        precision = sorted({job.query.precision for job in jobs})
+        precision = sorted({job.query.protocol.precision for job in jobs})
         folder.append_manifest("extraction", asdict(throughput) | {"precision": precision})
         rate = throughput.images / throughput.wall
         encoders = len({job.query.encoder_key for job in jobs})

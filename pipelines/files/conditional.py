@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from pipelines.errors import UserError
-from pipelines.files.stores import Address, region_of
+from pipelines.files.stores import Address, endpoint_of_s3, store_of
 
 PATIENCE = timedelta(seconds=15)  # for a store that does not answer
 Version = dict[str, Any]
@@ -96,8 +96,8 @@ def _store(scheme: str, store: str) -> Any:
     if scheme == "gs" and os.environ.get("CLOUD_STORAGE_EMULATOR_ENDPOINT"):
         raise ValueError("this client would ask Google")
     try:
-        region = region_of(address) if scheme == "s3" else None
-        settings = {"region": region} if region else {}
+        elsewhere = scheme != "s3" or endpoint_of_s3()
+        settings = {} if elsewhere else {"region": str(store_of(address)[0].region)}
         return from_url(address, client_options=options, retry_config=retries, **settings)  # type: ignore[call-overload]
     except (BaseError, NotImplementedError, UserError) as error:
         raise ValueError(str(error)) from error

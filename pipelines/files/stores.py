@@ -127,18 +127,6 @@ def connected(address: str = "") -> Iterator[None]:
         raise Unreachable(f"{about}{type(error).__name__}: {_first_line(error)}; run the same command again") from error
 
 
-def region_of(bucket: str) -> str | None:
-    """Where a bucket of S3 stands, such as ``eu-central-1``; None: it is another store's, with an endpoint.
-
-    Args:
-        bucket: an address, such as ``s3://bucket``.
-
-    Raises:
-        UserError: as `store_of`.
-    """
-    return None if _endpoint() else str(store_of(bucket)[0].region)
-
-
 @lru_cache(maxsize=16)
 def _client(scheme: str, bucket: str, surroundings: tuple[tuple[str, str], ...]) -> Any:
     """One client for all requests to a bucket: a new one asks for credentials and connects again.
@@ -158,7 +146,7 @@ def _client(scheme: str, bucket: str, surroundings: tuple[tuple[str, str], ...])
         _await_answer(store, name, address)
         return store
     told = {}
-    if (endpoint := urlsplit(_endpoint())).netloc:
+    if (endpoint := urlsplit(endpoint_of_s3())).netloc:
         told = {"scheme": endpoint.scheme, "endpoint_override": f"{endpoint.netloc}{endpoint.path}".rstrip("/")}
     else:
         told["region"] = fs.resolve_s3_region(bucket)
@@ -195,7 +183,7 @@ def _await_answer(store: Any, place: str, address: str) -> None:
         raise UserError(f"{address}: {fault[0]}; check the network, and the credentials of this machine")
 
 
-def _endpoint() -> str:
+def endpoint_of_s3() -> str:
     """The address of another store than Amazon's, where the surroundings name one; the constructor ignores them."""
     return os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
 

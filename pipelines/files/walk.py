@@ -43,15 +43,11 @@ def walk(root: str, into: Callable[[Folder, str], bool]) -> Iterator[Folder]:
     while level:
         new: dict[str, str] = {}
         for path in level:
-            new.setdefault(_identity(path), path)
+            new.setdefault(path if storage.is_uri(path) else os.path.realpath(path), path)
         found: list[Folder] = storage.at_once(_listed, [new[one] for one in new if one not in seen])
         seen |= new.keys()
         yield from found
         level = [f"{folder.path}/{name}" for folder in found for name in folder.folders if into(folder, name)]
-
-
-def _identity(path: str) -> str:
-    return path if storage.is_uri(path) else os.path.realpath(path)
 
 
 def _listed(path: str) -> Folder:

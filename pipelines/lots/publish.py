@@ -152,7 +152,6 @@ def _divide_folder(part: _Part) -> None:
 def _divide_tar(part: _Part) -> None:
     """A tar for each folder: members in order, with headers and bytes as they were, but for captions that are drawn."""
     source = part.source
-    rules = tar_shards.ShardRules(source.key == "last-dot", source.image, source.end_marker == "required")
     buffers = {place: io.BytesIO() for place in (_PUBLISHED, _HELD_BACK)}
     (fates, elsewhere), texts = part.known, _texts(part)
     left = dict(fates)
@@ -164,7 +163,7 @@ def _divide_tar(part: _Part) -> None:
             for place, buffer in buffers.items()
         }
         for member in given:
-            key, suffix = rules.split(member.name)
+            key, suffix = tar_shards.split(member.name, source)
             key = f"{part.item.name}/{key}" if source.shard_in_key else key
             if key in elsewhere:
                 continue

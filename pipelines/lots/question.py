@@ -99,19 +99,15 @@ def chosen_parts(encoder: Any, settings: Mapping[str, Any], plan: Mapping[str, A
     usual = plan_of(encoder, whole(kept), captions=plan["captions"], counted=plan["counted"])
     usual |= {"adapter": plan["adapter"]} if is_address(encoder) and plan.get("adapter") in ADAPTERS else {}
     parts = set(differing(plan, usual))
-    return tuple(sorted(parts | (set() if is_public(encoder) else {ENCODER})))
+    kind = encoder.partition(":")[0] if isinstance(encoder, str) else ""
+    is_public = is_address(encoder) or (kind in LOADERS and kind != "python")  # others can name it
+    return tuple(sorted(parts | (set() if is_public else {ENCODER})))
 
 
 def differing(plan: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
     """The parts that two plans write in different ways: 10 and 10.0 are two, as they make two nonces."""
     names = sorted(plan.keys() | other.keys())
     return [name for name in names if entry_digest(plan.get(name)) != entry_digest(other.get(name))]
-
-
-def is_public(encoder: Any) -> bool:
-    """Tell whether others can name an encoder: it is no code, network or function of the owner's own."""
-    kind = encoder.partition(":")[0] if isinstance(encoder, str) else ""
-    return is_address(encoder) or (kind in LOADERS and kind != "python")
 
 
 def describe(model: Any, settings: Mapping[str, Any], releases: Sequence[Release]) -> Question:

@@ -44,7 +44,7 @@ def build(values: Mapping[str, Any]) -> RunConfig:
 
 def _check(threat: ThreatModel) -> None:
     config = threat.config
-    if config.budget.money is not None and not config.prices.given_prices:
+    if config.budget.money is not None and not config.prices.model_dump(exclude_none=True):
         raise ValueError(f"budget.money = {config.budget.money:g}, but prices are missing; give prices.cpu_hour, ...")
     for name, encoder in config.encoders.items():
         check_name("encoders", name)

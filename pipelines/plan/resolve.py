@@ -300,8 +300,9 @@ class _Resolver:
         return self._reading(name, epoch, output, EMBEDDING, samples)
 
     def _utilities(self) -> Iterator[Utility]:
+        """Of all encoders, and in a trial of those attacked."""
         config = self.config
-        for name in self.threat.measured_encoders:
+        for name in dict.fromkeys(config.encoders if config.fold == "all" else (one.target for one in config.attacks)):
             bank, test = self.threat.utility_roles(name)
             classified = self.threat.classifier_roles(name)
             for epoch in self.threat.attacked_epochs(name):

@@ -116,12 +116,6 @@ class ThreatModel:
         return bool(later) or not _is_fresh(self.encoders[first])
 
     @property
-    def measured_encoders(self) -> tuple[str, ...]:
-        """Encoders whose utility is measured: all, and in a trial those attacked."""
-        attacked = (one.target for one in self.config.attacks)
-        return tuple(dict.fromkeys(self.encoders if self.config.fold == "all" else attacked))
-
-    @property
     def audited_roles(self) -> tuple[str, str]:
         """The two roles that attacks tell apart: possible members first."""
         candidates = set(CANDIDATE_ROLES) <= set(self.roles)

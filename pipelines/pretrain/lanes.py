@@ -50,11 +50,6 @@ class _Lane:
     trained: int = 0
     closed: bool = False
 
-    @property
-    def is_free(self) -> bool:
-        """Tell whether its workers wait for their next training."""
-        return self.name is not None and self.job is None and not self.closed
-
     def take(self) -> tuple[TrainingJob, float]:
         """Its job, which is finished, and the seconds that it took."""
         if self.job is None:
@@ -141,7 +136,8 @@ class Lanes:
             self._give(lane, None)
 
     def _free(self) -> _Lane | None:
-        return next((lane for lane in self.lanes if lane.is_free), None)
+        """A lane whose workers wait for their next training; None: there is none."""
+        return next((lane for lane in self.lanes if lane.name and lane.job is None and not lane.closed), None)
 
     def _is_task(self, job: TrainingJob) -> bool:
         """Tell whether an encoder is made by one process: it is trained by one worker, or is a defense of another."""

@@ -9,7 +9,6 @@ from mi_core.querying.sanity import fault_in_words
 from mi_core.report.model.report import Remark
 from mi_core.report.words.sentences import sections
 from pipelines.attack.results import result_of
-from pipelines.config.sections.attacks import AttackConfig
 from pipelines.config.sections.sources import NOISE
 from pipelines.data.draw.splits import Splits
 from pipelines.data.read.samples import IMAGES
@@ -56,7 +55,11 @@ def caveats(run: FinishedRun) -> list[str]:
             if result.control_not_applicable is not None
         ],
         passed_over=[
-            (_words(run, attack), " ".join(passed), ", ".join(run.threat.references_of(attack)))
+            (
+                " ".join(filter(None, (attack.attack, run.settings(attack), "on", attack.target))),
+                " ".join(passed),
+                ", ".join(run.threat.references_of(attack)),
+            )
             for attack in config.attacks
             if (passed := run.threat.passed_over(attack)) is not None
         ],
@@ -74,10 +77,6 @@ def _noisy(run: FinishedRun) -> set[str]:
     return {
         name for name, role in roles.items() if sources[roles.get(role.source_name, role).source_name].kind == NOISE
     }
-
-
-def _words(run: FinishedRun, attack: AttackConfig) -> str:
-    return " ".join(filter(None, (attack.attack, run.settings(attack), "on", attack.target)))
 
 
 def left_untested(run: FinishedRun) -> tuple[tuple[str, ...], tuple[str, ...]]:

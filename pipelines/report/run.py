@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from rich.console import RenderableType
@@ -70,7 +70,6 @@ from pipelines.tune.run import outcome
 MOST_REJECTED = 1000  # rejected samples listed in the report; all are counted
 VIEWED = 4  # images shown with their views
 DRAWN = 1_000_000  # scores that a figure is drawn from, at most
-_Part = TypeVar("_Part")
 
 
 def run(finished: FinishedRun, swept: Sequence[Point] = ()) -> None:
@@ -114,6 +113,7 @@ def tuned(folder: RunFolder) -> RenderableType:
 def gather(run: FinishedRun) -> Report:
     """The content of report.json. Parts that were not measured are absent."""
     manifest = run.folder.manifest
+    registered, searched = registration_as_json(lines_of(run.folder)), outcome(run.folder)
     attacks = list(attack_results(run))
     judged, unread = verdict(run), unread_samples(run)
     not_tested, not_applying = left_untested(run)
@@ -142,7 +142,7 @@ def gather(run: FinishedRun) -> Report:
         pooled=pool_seeds(attacks, overlap=run.overlap),
         attribute_inference=pool_inferences(part_from_json(tuple[InferenceResult, ...], inferences)),
         methods={name: method_part(run, name) for name in dict.fromkeys(result.attack for result in attacks)},
-        registration=_part_or_none(model.Registration, registration_as_json(lines_of(run.folder))),
+        registration=part_from_json(model.Registration, registered) if registered else None,
         validity=judged,
         bounds=bounds(run, attacks),
         evidence=None if judged is None else evidence(run, judged),
@@ -158,14 +158,9 @@ def gather(run: FinishedRun) -> Report:
         caveats=tuple(caveats(run)),
         not_tested=not_tested,
         not_applying=not_applying,
-        tuning=_part_or_none(Tuning, outcome(run.folder)),
+        tuning=part_from_json(Tuning, searched) if searched else None,
     )
     return replace(report, defenses=compare_defenses(report, tuple(defended(run))))
-
-
-def _part_or_none(kind: type[_Part], entry: dict[str, Any]) -> _Part | None:
-    """A part of the report from its plain values; None: there are none."""
-    return part_from_json(kind, entry) if entry else None
 
 
 def _data(run: FinishedRun) -> model.DataPart:

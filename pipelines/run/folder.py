@@ -57,10 +57,7 @@ FREE = (  # fields that change no result
 STAGE_FOLDERS = {
     "data": ("splits",),
     "pretrain": ("encoders",),
-    "extract": (),
     "attack": ("attacks", "attribute-inference", "utility", "validity"),
-    "tune": (),
-    "report": (),
 }
 FEATURES = "features"  # stand beside the seeds, by the keys of queries, for all seeds, points and trials
 SCAN = "scan"  # what was read of every shard stands beside the seeds, which share it
@@ -242,14 +239,14 @@ class RunFolder:
             why = ": every defense repeats all attacks behind them, so results would change their numbers" * bool(moved)
             raise UserError(
                 f"{self.path} holds a run of another config; changed: {', '.join(list(changed)[:6])}{why}. "
-                f"Choose another --out, or redo from there with --force {_first(changed)}"
+                f"Choose another --out, or redo from there with --force {min(changed.values(), key=STAGES.index)}"
             )
 
     def _made(self, stage: str, config: dict[str, Any]) -> Iterator[str]:
         """Folders that a stage and all later ones fill."""
         for later in STAGES[STAGES.index(stage) :]:
             for seed in config["seeds"]:
-                yield from (f"{self.seed(seed).path}/{folder}" for folder in STAGE_FOLDERS[later])
+                yield from (f"{self.seed(seed).path}/{folder}" for folder in STAGE_FOLDERS.get(later, ()))
             if later == "extract":
                 yield f"{self.root or self.path}/{FEATURES}"
             if later == "tune":
@@ -286,18 +283,13 @@ def _settled(config: dict[str, Any]) -> dict[str, Any]:
     return settled
 
 
-def _first(changes: Mapping[str, str]) -> str:
-    """The earliest stage that some changes matter to."""
-    return min(changes.values(), key=STAGES.index)
-
-
 def _difference(before: dict[str, Any], config: dict[str, Any]) -> str:
     """Changes since the last start in words, with the first stage that they matter to; empty: none matters."""
     changes = _changes(before, config)
     if not changes:
         return ""
     names = ", ".join(list(changes)[:6]) + (f" and {len(changes) - 6} more" if len(changes) > 6 else "")
-    return f"changed since the last start: {names}; {_first(changes)} and what follows use it"
+    return f"changed since the last start: {names}; {min(changes.values(), key=STAGES.index)} and what follows use it"
 
 
 def changed_keys(before: Any, after: Any, prefix: str) -> list[str]:

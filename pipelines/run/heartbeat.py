@@ -10,7 +10,7 @@ from dataclasses import asdict, astuple, dataclass, field
 from typing import Any
 
 from mi_core.provenance import now
-from pipelines.console import Piece, are_bars_drawn, duration, quiet_for, say, under_way
+from pipelines.console import Piece, duration, is_quiet, say, under_way
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.files.damage import reading
@@ -107,7 +107,7 @@ def progress_lines(stage: str) -> Iterator[None]:
 def _tell(stage: str, began: float) -> None:
     """Say what is under way after a long silence, unless a bar shows it."""
     waited = time.monotonic() - began
-    if min(quiet_for(), waited) >= LINE_SECONDS and not are_bars_drawn():
+    if waited >= LINE_SECONDS and is_quiet(LINE_SECONDS):
         for line in lines(under_way()) or [f"under way for {duration(waited)}"]:
             say(stage, line)
 

@@ -192,11 +192,6 @@ def available_cpus() -> float:
     return _supply().get("CPU", 1.0)
 
 
-def cpus_each(tasks: int) -> int:
-    """CPUs for each of some tasks that have the cluster to themselves: at least 1, at most those of a node."""
-    return int(max(1, min(available_cpus() // tasks, largest_node()[0])))
-
-
 def object_store_bytes() -> float:
     """Bytes of all object stores of the connected cluster."""
     return _supply().get("object_store_memory", 0.0)

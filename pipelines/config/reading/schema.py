@@ -59,10 +59,11 @@ def schema() -> Schema:
         "anyOf": [{"const": "as-trained"}, _to("views")],
     }
     _take_away(whole)
+    choice: Schema = {"type": "array", "minItems": 2, "items": {"type": ["string", "number", "boolean"]}}
     models["TuneConfig"]["properties"]["search"] = {
         **_described(models["TuneConfig"]["properties"]["search"]),
         "type": ["object", "null"],
-        "additionalProperties": _searched(),
+        "additionalProperties": {"anyOf": [choice, _to("SearchConfig"), NOTHING]},
     }
     fields["sweep"] = _sweep(fields) | _described(fields["sweep"])
     extended = "config files that this one changes, relative to its folder, or names of shipped ones"
@@ -192,11 +193,6 @@ def _complete_data(models: dict[str, Schema]) -> None:
     source["kind"] = _described(source["kind"]) | {"anyOf": kinds}
     group = [{"type": "string"}, _to("GroupConfig"), NOTHING]
     data["group_by"] = _described(data["group_by"]) | {"anyOf": group}
-
-
-def _searched() -> Schema:
-    choice: Schema = {"type": "array", "minItems": 2, "items": {"type": ["string", "number", "boolean"]}}
-    return {"anyOf": [choice, _to("SearchConfig"), NOTHING]}
 
 
 def _sweep(fields: Schema) -> Schema:

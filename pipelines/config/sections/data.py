@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -250,16 +251,8 @@ class DataConfig(Section):
 
     def decoder(self) -> Decoder:
         """The one decoder of the run."""
-        return Decoder(
-            self.image_size,
-            self.channels,
-            self.interpolation,
-            self.fit,
-            self.resize,
-            self.decode == "scaled" or None,
-            self.orientation,
-            self.depth,
-        )
+        own = self.model_dump(include={one.name for one in fields(Decoder)})
+        return Decoder(**own, scaled=self.decode == "scaled" or None)
 
 
 class NearDuplicatesConfig(Section):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from datetime import date
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Union
@@ -113,19 +114,12 @@ class TrainedConfig(ConfigOfEncoder):
 
     def pretraining(self) -> PretrainingParameters:
         """The settings as the trainer takes them."""
-        return PretrainingParameters(
-            backbone=self.backbone,
-            objective=self.objective,
-            objective_parameters=build(OBJECTIVES[self.objective].Parameters, self.parameters),
-            optimizer=build(OptimizerParameters, self.optimizer),
-            epochs=self.epochs,
-            batch_size=self.batch_size,
-            precision=self.precision,
-            compile=self.compile,
-            mean=self.mean,
-            std=self.std,
-            size=self.size,
-        )
+        built = {
+            "objective_parameters": build(OBJECTIVES[self.objective].Parameters, self.parameters),
+            "optimizer": build(OptimizerParameters, self.optimizer),
+        }
+        own = {one.name for one in fields(PretrainingParameters)} - set(built)
+        return PretrainingParameters(**self.model_dump(include=own), **built)
 
 
 class DefendedConfig(TrainedConfig):
@@ -269,8 +263,7 @@ class LoadedConfig(ForeignConfig):
 
     def preprocessing(self) -> dict[str, Any]:
         """Settings that replace the encoder's own."""
-        own = {"size": self.size, "interpolation": self.interpolation, "mean": self.mean, "std": self.std}
-        return {name: value for name, value in own.items() if value is not None}
+        return self.model_dump(include={"size", "interpolation", "mean", "std"}, exclude_none=True)
 
 
 _SECOND = {

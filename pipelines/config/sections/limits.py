@@ -121,11 +121,6 @@ class PricesConfig(Section):
     query: float | None = Field(default=None, ge=0, description="a query of an attacked encoder")
     storage_gb_month: float | None = Field(default=None, ge=0, description="10^9 bytes of features for a month")
 
-    @property
-    def given_prices(self) -> dict[str, float]:
-        """The prices that are given."""
-        return self.model_dump(exclude_none=True)
-
 
 class ReportConfig(Section):
     """The use of a report once it is written."""

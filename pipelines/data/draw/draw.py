@@ -35,7 +35,7 @@ from pipelines.data.draw.thresholds import Thresholds, check_size, takers_of
 from pipelines.data.read.key_lists import ListedKeys
 from pipelines.data.read.sources import Source
 from pipelines.data.scan.near_pairs import NearPairs
-from pipelines.data.scan.scan import Scan
+from pipelines.data.scan.scan import REPEATED, Scan
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.run.parts import TaskMap
@@ -79,7 +79,7 @@ def draw(
         work = [(part, rules, ranks, parted, near, listed) for part in pieces]
         task_map(rank, work, title=f"seed {seed}: hashing")
         takes = memory_for(sum(one.shard.rows for one in shards))
-        asked = (config, scanned.repeated_path if scanned.repeated else "", shards, ranks)
+        asked = (config, f"{scanned.folder}/{REPEATED}" if scanned.repeated else "", shards, ranks)
         pairs = None
         if near:
             title = f"seed {seed}: looking for near-copies"

@@ -86,7 +86,8 @@ class Thresholds:
         drawn = []
         for name in (name for name in self.config.sources if name in self.numbers and name not in whole):
             pool = f"SELECT shard, row, role AS h, label FROM kept WHERE {self._free(name)}"
-            check_size(self.config, name, self._count(pool))
+            ((count,),) = self.connection.execute(f"SELECT count(*) FROM ({pool})").fetchall()
+            check_size(self.config, name, int(count))
             drawn.append((pool, self._draw(pool, name, "role")))
         for pool, cuts in drawn:
             self._bar(pool, cuts, "role", "gone")
@@ -98,9 +99,6 @@ class Thresholds:
         if self.grouped:
             self._check_given()
         return self.takers
-
-    def _count(self, pool: str) -> int:
-        return int(self.connection.execute(f"SELECT count(*) FROM ({pool})").fetchall()[0][0])
 
     def _owners(self, purpose: str) -> None:
         """A table of the groups that are taken: their hash, and the role."""

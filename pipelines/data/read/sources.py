@@ -165,11 +165,6 @@ def _folder_scan(_: SourceConfig, item: Portion) -> Iterator[Sample | Problem]:
         yield Sample(name, image, label)
 
 
-def _shard_scan(source: SourceConfig, item: Portion) -> Iterator[Sample | Problem]:
-    rules = tar_shards.ShardRules(source.key == "last-dot", source.image, source.end_marker == "required")
-    return tar_shards.scan_shard(item.path, rules)
-
-
 def _torchvision_dataset(source: SourceConfig, root: str, *, download: bool) -> Any:
     return _opened_dataset(source.kind, root, json.dumps(source.options, sort_keys=True), download)
 
@@ -223,7 +218,7 @@ READERS: dict[str, Reader] = {
     "digits": Reader(lambda _: _slices(len(_digits())), _digits_scan),
     NOISE: Reader(lambda source: _slices(noise_options(source).count), _noise_scan),
     "imagefolder": Reader(_folder_items, _folder_scan),
-    "shards": Reader(lambda source: tar_shards.items_of(source.patterns), _shard_scan),
+    "shards": Reader(lambda source: tar_shards.items_of(source.patterns), tar_shards.scan_shard),
     "parquet": Reader(
         lambda source: parquet_columns.items_of(source.patterns, source.columns),
         lambda source, item: parquet_columns.scan_row_group(item, source.columns),

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from mi_core.hashing import printable
 from mi_core.image_files import NOT_EVERYWHERE, SUFFIXES
+from pipelines.config.sections.sources import SourceConfig
 from pipelines.data.read.samples import Damage, Portion, Problem, Sample, misnamed
 from pipelines.data.read.shard_paths import expand, names_of
 from pipelines.data.read.tars import Member, TarError, read_members
@@ -18,28 +19,6 @@ from pipelines.files import storage
 
 _FORKED = "._"  # what macOS puts beside every file of a tar
 _APART = "the files of this sample do not follow each other in the tar; write it anew with tar --sort=name"
-
-
-@dataclass(frozen=True)
-class ShardRules:
-    """How a source reads its tars.
-
-    Args:
-        last_dot: a key ends at the last dot of a name, not at the first.
-        image: suffix of the image; None: the first image of a sample, and no other may be there.
-        end_marker: a tar without end marker is damaged.
-    """
-
-    last_dot: bool = False
-    image: str | None = None
-    end_marker: bool = True
-
-    def split(self, name: str) -> tuple[str, str]:
-        """Key and suffix of a member."""
-        folder, _, base = name.rpartition("/")
-        stem, dot, suffix = base.rpartition(".") if self.last_dot else base.partition(".")
-        stem, suffix = (stem, suffix) if dot else (base, "")
-        return f"{folder}/{stem}".removeprefix("./").lstrip("/"), suffix.lower()
 
 
 def items_of(patterns: Sequence[str]) -> list[Portion]:
@@ -52,12 +31,12 @@ def items_of(patterns: Sequence[str]) -> list[Portion]:
     return [Portion(name, path=path) for name, path in zip(names_of(paths, ".tar"), paths, strict=True)]
 
 
-def scan_shard(path: str, rules: ShardRules) -> Iterator[Sample | Problem]:
+def scan_shard(source: SourceConfig, item: Portion) -> Iterator[Sample | Problem]:
     """Everything in a tar, in order: usable samples, a problem for each that is not, and the damage that ends it."""
-    shard = _Shard(rules)
+    shard = _Shard(source)
     try:
-        with storage.open_input(path, unpacked=False) as stream:
-            for member in read_members(stream, end_marker=rules.end_marker):
+        with storage.open_input(item.path, unpacked=False) as stream:
+            for member in read_members(stream, end_marker=source.end_marker == "required"):
                 yield from shard.add(member)
         yield from shard.close()
     except TarError as error:
@@ -78,10 +57,10 @@ class _Group:
     again: dict[str, int] = field(default_factory=dict)  # how often a suffix came once more
     problem: str = ""
 
-    def add(self, member: Member, suffix: str, rules: ShardRules) -> None:
+    def add(self, member: Member, suffix: str, source: SourceConfig) -> None:
         if suffix in self.parts:
             self.again[suffix] = self.again.get(suffix, 0) + 1
-        elif rules.image is not None or not is_image(suffix) or self._takes(member, suffix):
+        elif source.image is not None or not is_image(suffix) or self._takes(member, suffix):
             self.parts[suffix] = member.content
             if member.problem and not self.problem:
                 self.problem = f"{member.name.rpartition('/')[2]} is {member.problem}"
@@ -107,8 +86,8 @@ class _Group:
 class _Shard:
     """The state of reading a tar, and the sample that is being put together."""
 
-    def __init__(self, rules: ShardRules) -> None:
-        self.rules = rules
+    def __init__(self, source: SourceConfig) -> None:
+        self.source = source
         self.found = 0
         self._group: _Group | None = None
         self._seen: dict[str, frozenset[str]] = {}  # keys, and the suffixes of their parts
@@ -122,11 +101,11 @@ class _Shard:
             if is_image(base) and not base.startswith(_FORKED):
                 yield Problem(printable(member.name), "a hidden file; give it a name that begins with no dot")
             return
-        key, suffix = self.rules.split(member.name)
+        key, suffix = split(member.name, self.source)
         if self._group is None or self._group.key != key:
             yield from self.close()
             self._group = _Group(key)
-        self._group.add(member, suffix, self.rules)
+        self._group.add(member, suffix, self.source)
 
     def close(self, problem: str = "") -> Iterator[Sample | Problem]:
         """The sample that is being put together, or what is wrong with it; then what it shadows."""
@@ -139,7 +118,7 @@ class _Shard:
         twice = Problem(printable(group.key), "the shard has this key twice")
         if before is None:
             problem = misnamed(group.key) or group.problem or problem
-            yield Problem(printable(group.key), problem) if problem else _made(group, self.rules)
+            yield Problem(printable(group.key), problem) if problem else _made(group, self.source)
         else:
             yield twice if before & there else Problem(twice.key, _APART)
         self._seen[group.key] = self._alike.setdefault(there | (before or there), there | (before or there))
@@ -156,12 +135,20 @@ class _Shard:
 
     def _why_shadowed(self, key: str, image: str) -> str:
         ends, apart = ("first dot (WebDataset's rule)", "set key: last-dot on the source")
-        if self.rules.last_dot:
+        if self.source.key == "last-dot":
             ends, apart = ("last dot", "rename it")
         return (
             f"a second image of {printable(key)}, since a key ends at the {ends}; if it is an image of its own, "
             f"{apart}; if it belongs to the first, set image: {printable(image)} on the source"
         )
+
+
+def split(name: str, source: SourceConfig) -> tuple[str, str]:
+    """Key and suffix of a member."""
+    folder, _, base = name.rpartition("/")
+    stem, dot, suffix = base.rpartition(".") if source.key == "last-dot" else base.partition(".")
+    stem, suffix = (stem, suffix) if dot else (base, "")
+    return f"{folder}/{stem}".removeprefix("./").lstrip("/"), suffix.lower()
 
 
 def is_image(suffix: str) -> bool:
@@ -173,11 +160,11 @@ def _kind(suffix: str) -> str:
     return suffix.rpartition(".")[2].lower()
 
 
-def _made(group: _Group, rules: ShardRules) -> Sample | Problem:
+def _made(group: _Group, source: SourceConfig) -> Sample | Problem:
     key, parts = group.key, group.parts
-    image = group.image[0] if group.image is not None else (rules.image or "").lower()
+    image = group.image[0] if group.image is not None else (source.image or "").lower()
     if image not in parts or not image:
-        wanted = "image" if rules.image is None else f"image {rules.image}"
+        wanted = "image" if source.image is None else f"image {source.image}"
         return Problem(key, f"no {wanted}; it holds {', '.join(map(printable, parts))}")
     try:
         label = int(parts["cls"]) if "cls" in parts else None

@@ -92,11 +92,6 @@ class Scan:
             rows[shard.source] += shard.rows
         return {source: count - self.repeated.get(source, 0) for source, count in rows.items()}
 
-    @property
-    def repeated_path(self) -> str:
-        """The table of samples whose key an earlier shard has."""
-        return f"{self.folder}/{REPEATED}"
-
 
 def scan(data: DataConfig, folder: str | None = None, task_map: TaskMap = one_by_one, look: Look | None = None) -> Scan:
     """Decode and hash every sample of every source, once for all seeds.

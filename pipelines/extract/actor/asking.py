@@ -83,7 +83,7 @@ class Group:
         first, plans = jobs[0], [job.plan for job in jobs]
         self.extractor = Extractor(
             {
-                names[epoch]: averaged(encoder, job.query.repeats)
+                names[epoch]: averaged(encoder, job.query.protocol.repeats)
                 for job, names, some in zip(jobs, self.names, encoders, strict=True)
                 for epoch, encoder in zip(job.query.epochs, some, strict=True)
             },
@@ -126,7 +126,7 @@ class Asking:
             images = torch.from_numpy(np.stack([pixels for _, pixels in pairs]))
             answers = self.group.extractor.begin(
                 images,
-                pixel_streams(first.query.nonce, first.folder.seed, "query", images),
+                pixel_streams(first.query.protocol.nonce, first.folder.seed, "query", images),
                 [f"{first.source}/{row['keys'][at]}" for at, _ in pairs],
                 [row["captions"][at] for at, _ in pairs] if row["captions"] else None,
                 [row["labels"][at] for at, _ in pairs] if row["labels"] else None,
@@ -159,7 +159,7 @@ class Asking:
             queries = job.queries_of(good)
             if job.rule is not None:  # the first number of every row of features
                 asked = sum(int(counts[:, 0].sum()) for by_need in columns.values() for counts in by_need.values())
-                queries = asked * job.query.repeats
+                queries = asked * job.query.protocol.repeats
             yield Asked(job, columns, queries, {**each, **shared})
 
 
@@ -202,7 +202,7 @@ def together(job: ShardJob, size: int | None) -> tuple[object, ...]:
     """Equal for jobs whose encoders can be asked with the same views; ``size``: the side of what the encoder takes."""
     plan: QueryPlan = job.plan
     own = (job.folder.path, job.encoder, job.query.tag) if job.query.is_alone else ()
-    views = job.query.nonce, job.query.recipe, plan.views
+    views = job.query.protocol.nonce, job.query.recipe, plan.views
     return (*views, plan.batch_views, plan.precision, frozenset(plan.sets), size, job.bank, *own)
 
 
@@ -256,7 +256,7 @@ def commit(
         storage.write_json(job.rejected_path(chunk), rejected)
     for epoch, values in columns.items():
         kept = {name: column for name, column in values.items() if name in job.query.columns}
-        storage.write_table(job.path(epoch, chunk), sample_table(keys, status, kept, job.query.feature_precision))
+        storage.write_table(job.path(epoch, chunk), sample_table(keys, status, kept, job.query.protocol.stored))
 
 
 def sample_table(

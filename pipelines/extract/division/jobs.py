@@ -144,7 +144,7 @@ class ShardJob:
         plan, data = self.query.plan(), self.data
         told = "" if data is None else repr((data.meaning_of(data.label), data.model_dump(mode="json")["captions"]))
         samples = (self.folder.seed, self.selection.digest, self.chunk, self.decoder)
-        return (self.query.nonce, *samples, told, plan.captioned, plan.labelled, *own)
+        return (self.query.protocol.nonce, *samples, told, plan.captioned, plan.labelled, *own)
 
     def packed(self) -> bytes:
         """The job without its samples, as it travels with its chunks; see `unpacked`."""
@@ -194,11 +194,6 @@ def looked_up(jobs: Sequence[ShardJob]) -> list[ShardJob]:
         return frozenset(chunk for chunk in range(job.chunks) if there.issuperset(job.paths(chunk)))
 
     return [replace(job, skip=done(job)) for job in jobs]
-
-
-def jobs_left(jobs: Sequence[ShardJob]) -> list[ShardJob]:
-    """Keep the jobs whose shards are incomplete, with the chunks to skip."""
-    return [job for job in looked_up(jobs) if job.is_left]
 
 
 def orders_of(jobs: Iterable[ShardJob]) -> Iterator[ReadOrder]:

@@ -21,7 +21,7 @@ from pipelines.config.sections.queries import Recipe
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.files.digest import digest
-from pipelines.plan.items import Fit, Query, Role
+from pipelines.plan.items import Fit, Protocol, Query, Role
 
 CHUNK = 256  # images per chunk where nothing else is known
 _RECEIPT = ".files.json"
@@ -62,6 +62,7 @@ class Pass:
         recipe, views: of the views of an image.
         crafter, crafter_epoch: encoder that adversarial images are crafted on, and its checkpoint.
         bank_role: of the images that samples are compared with.
+        protocol: how answers are taken.
         stopping: fit whose rule ends the queries of an image.
         images: by role, each image once; for the count of queries.
         remote: whether the encoder is behind an API.
@@ -84,11 +85,7 @@ class Pass:
     crafter: str | None
     crafter_epoch: int
     bank_role: str | None
-    nonce: str
-    precision: str
-    repeats: int
-    feature_precision: str
-    batch_views: int
+    protocol: Protocol
     images: Mapping[str, int] = field(compare=False)
     remote: bool = False
     stopping: Fit | None = None
@@ -108,7 +105,7 @@ class Pass:
     @property
     def queries_per_image(self) -> int:
         """Queries per image, over all checkpoints; an upper bound if a rule stops early."""
-        return self.plan().queries_per_image * len(self.epochs) * self.repeats
+        return self.plan().queries_per_image * len(self.epochs) * self.protocol.repeats
 
     @property
     def bank(self) -> int:
@@ -118,11 +115,12 @@ class Pass:
     @property
     def bank_queries(self) -> int:
         """Queries for the bank, over all checkpoints."""
-        return self.bank * len(self.epochs) * self.repeats
+        return self.bank * len(self.epochs) * self.protocol.repeats
 
     def plan(self) -> QueryPlan:
         """The queries per image."""
-        return QueryPlan(self.measures, self.outputs, max(1, self.views), self.batch_views, self.precision)
+        how = self.protocol
+        return QueryPlan(self.measures, self.outputs, max(1, self.views), how.batch_views, how.precision)
 
     @property
     def is_alone(self) -> bool:
@@ -245,8 +243,8 @@ def with_banks(passes: Iterable[Pass]) -> list[Pass]:
     first: dict[object, Pass] = {}
     for one in passes:
         if one.bank:
-            answers = (one.encoder_key, one.epochs, one.outputs, one.recipe, one.bank_role, one.bank, one.repeats)
-            first.setdefault(answers, one)
+            answers = (one.encoder_key, one.epochs, one.outputs, one.recipe, one.bank_role, one.bank)
+            first.setdefault((*answers, one.protocol.repeats), one)
     return list(first.values())
 
 
@@ -328,7 +326,7 @@ def _by_shared_roles(passes: Sequence[Pass], queries: Sequence[Query], store: st
 def pass_of(queries: Sequence[Query], store: str) -> Pass:
     """The pass that computes some queries, which differ in role, checkpoint, output and measure alone."""
     first = queries[0]
-    encoder, protocol = first.encoder, first.protocol
+    encoder = first.encoder
     views = next((query.views for query in queries if query.views is not None), None)
     bank = next((query.bank for query in queries if query.bank is not None), None)
     roles = list(dict.fromkeys(role for query in queries for role in query.samples.roles))
@@ -351,11 +349,7 @@ def pass_of(queries: Sequence[Query], store: str) -> Pass:
         None if crafter is None else crafter.name,
         0 if crafter is None else crafter.settings.kept_epochs[-1],
         None if bank is None else bank.roles[0].name,
-        protocol.nonce,
-        protocol.precision,
-        protocol.repeats,
-        protocol.stored,
-        protocol.batch_views,
+        first.protocol,
         {role.name: _shown(role, roles, first.samples.without) for role in roles},
         isinstance(encoder.settings, EndpointConfig),
         first.stopping,

@@ -16,14 +16,13 @@ import torch
 from scipy.stats import spearmanr
 from sklearn.datasets import load_digits
 
-from mi_core.attacks.memorisation import CLIPMem, MemorisationAttack, SSLMem
+from mi_core.attacks.memorisation import CLIPMem, Memorisation, MemorisationAttack, SSLMem
 from mi_core.attacks.shadows import shadow_row
 from mi_core.augmentations.frameworks import CLIPAugmentation
 from mi_core.augmentations.simclr import SimCLRAugmentation
 from mi_core.augmentations.views import make_views
 from mi_core.encoders.checkpoint import Encoder
 from mi_core.features.pairwise_similarity import pairwise_similarity
-from mi_core.metrics.memorisation import Memorisation
 from mi_core.objectives.clip import CLIP, CLIPParameters
 from mi_core.objectives.vicreg import VICRegParameters
 from mi_core.records import Features, LabelledFeatures

@@ -39,7 +39,7 @@ from pipelines.extract.division.readers import Selection
 from pipelines.extract.features import rejected_samples
 from pipelines.extract.ledger import LOST, count_queries
 from pipelines.files import storage
-from pipelines.plan.items import Query, items_in
+from pipelines.plan.items import Protocol, Query, items_in
 from pipelines.plan.load import parse
 from pipelines.plan.resolve import resolve, roles_in_config
 from pipelines.report import run as report
@@ -144,11 +144,7 @@ def lost_once(folder: Path, *, attempts: int) -> ShardJob:
         crafter=None,
         crafter_epoch=0,
         bank_role=None,
-        nonce="",
-        precision="float32",
-        repeats=1,
-        feature_precision="float32",
-        batch_views=1,
+        protocol=Protocol("", batch_views=1),
         images={"candidate": 2},
     )
     source = config_with().data.sources["digits"]

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy.stats import t as student
 
+from mi_core.attacks.memorisation import memorisation, moderated, pairs_of
 from mi_core.checks import NumericError, ShapeError
-from mi_core.metrics.memorisation import memorisation, moderated, pairs_of
 from tests.raising import refused
 
 
