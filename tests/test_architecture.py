@@ -77,9 +77,9 @@ LIGHT = (
 )
 # The size of the house. A figure may only be lowered: what comes in is paid for by what goes.
 BUDGET = {  # allowed, and how far below it a count may lie before the budget is lowered
-    "product lines": (61_999, 300),
-    "lines of code": (39_419, 300),
-    "files": (370, 5),
+    "product lines": (61_900, 300),
+    "lines of code": (39_400, 300),
+    "files": (369, 5),
     "test lines": (46_548, 500),
     "words": (36_465, 500),
 }

@@ -120,7 +120,7 @@ def sampled(items: Sequence[Portion], source: str, wanted: float | None) -> list
         wanted: how many: a number, or a fraction below 1; None: all.
 
     Example:
-        >>> items = [Item(f"{number:03d}") for number in range(10)]
+        >>> items = [Portion(f"{number:03d}") for number in range(10)]
         >>> few, more = (sampled(items, "mine", wanted) for wanted in (3, 0.5))
         >>> len(few), len(more), set(few) < set(more)
         (3, 5, True)

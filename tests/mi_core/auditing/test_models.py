@@ -80,7 +80,7 @@ def test_a_network_and_its_fresh_copy_are_of_one_kind() -> None:
     assert torch.equal(first(images)["backbone"], again(images)["backbone"])  # of the seed alone
     for one in (answer, other(images)["backbone"]):
         assert not torch.equal(first(images)["backbone"], one)
-    layer = Stubborn(3 * 16 * 16, 8)
+    layer = Stubborn(3 * 16 * 16, 8, bias=False)
     nn.init.normal_(layer.weight)
     assert model_of(nn.Sequential(nn.Flatten(), layer), HOW).reference is None
 
