@@ -22,7 +22,7 @@ from PIL import EpsImagePlugin, Image, TiffImagePlugin, UnidentifiedImageError, 
 
 T = TypeVar("T")
 MOST_PIXELS = 100_000_000  # a file that claims more is refused before it is decoded
-HEAD = 32  # first bytes of a file that `format_of` looks at
+HEAD = 132  # first bytes of a file that are looked at
 
 
 ORIENTATION = 0x112  # of EXIF and TIFF
@@ -93,8 +93,15 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
 SUFFIXES = tuple(suffix for kind in FORMATS.values() for suffix in kind.suffixes)
 NOT_EVERYWHERE = frozenset(suffix for kind in FORMATS.values() if kind.package != "pillow" for suffix in kind.suffixes)
 """Suffixes of formats that some machines cannot read."""
+_DICOM = b"DICM"  # after 128 bytes of any content
+_CONVERTERS = {
+    **dict.fromkeys(("dcm", "dicom"), "convert all with one window to PNG, such as by dcm2img of DCMTK or pydicom"),
+    **dict.fromkeys(("mrxs", "ndpi", "scn", "svs"), "cut the slides into tiles, such as by OpenSlide"),
+    **dict.fromkeys(("mha", "nii", "nrrd"), "write the slices as PNG, such as by SimpleITK"),
+}
 OTHER_PICTURES = frozenset(
     (
+        *_CONVERTERS,
         "3fr", "arw", "cr2", "cr3", "crw", "dng", "erf", "kdc", "mrw", "nef", "nrw", "orf", "pef", "raf", "raw", "rw2",
         "rwl", "sr2", "srf", "srw", "x3f",  # what cameras write
         "dds", "eps", "exr", "hdr", "icns", "ico", "pcx", "psb", "psd", "qoi", "sgi", "svg", "tga", "wmf", "xcf",
@@ -114,18 +121,23 @@ def sort_files(names: Iterable[str], head: Callable[[str], bytes]) -> tuple[list
     """The images among the files of a folder, and why other pictures are lost, by name.
 
     A picture in a format that is not opened is no loss where an image of the same name stands beside it. ``head`` gives
-    the first `HEAD` bytes of a file; those without a suffix are looked into.
+    the first `HEAD` bytes of a file; those without a suffix, or with a number, are looked into.
 
     Example:
         >>> sort_files(["a.png", "a.psd", "b.psd", "c.txt", "d"], lambda name: b"BM0000" + bytes(4))
         (['a.png', 'd'], {'b.psd': '.psd pictures cannot be read; convert it to PNG or JPEG'})
     """
     kinds = {name: suffix_in(name) for name in names}
-    images = [name for name, kind in kinds.items() if kind in SUFFIXES or (not kind and format_of(head(name)))]
+    heads = {name: head(name) for name, kind in kinds.items() if not kind or kind.isdigit()}
+    images = [name for name, kind in kinds.items() if kind in SUFFIXES or (not kind and format_of(heads[name]))]
     stems = {name: name.removesuffix(f".{name.rpartition('.')[2]}") if kind else name for name, kind in kinds.items()}
+    kinds |= {name: "dcm" for name, first in heads.items() if first[128:] == _DICOM}
     twins = {stems[name] for name in images}
     lost = [name for name, kind in kinds.items() if kind in OTHER_PICTURES and stems[name] not in twins]
-    return images, {name: f".{kinds[name]} pictures cannot be read; convert it to PNG or JPEG" for name in lost}
+    return images, {
+        name: f".{kinds[name]} pictures cannot be read; {_CONVERTERS.get(kinds[name], 'convert it to PNG or JPEG')}"
+        for name in lost
+    }
 
 
 def format_of(head: bytes) -> str | None:

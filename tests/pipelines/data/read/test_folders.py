@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from PIL import EpsImagePlugin, Image
+from pydicom.data import get_testdata_file
 
 from pipelines.config.sections.data import DataConfig
 from pipelines.config.sections.sources import SourceConfig
@@ -49,6 +50,8 @@ def test_a_phone_s_folder_is_read_and_what_is_not_is_listed(tmp_path: Path) -> N
         "e.heic": heic,
         "IMG_0006": heic,
         "g.dng": b"raw",
+        "1.2.840.7": Path(str(get_testdata_file("CT_small.dcm"))).read_bytes(),
+        "h.svs": b"II*\0",
         "a.cr2": b"raw, and a.jpe is read",
         "README": b"P2P notes",
         "README.txt": b"text",
@@ -65,14 +68,13 @@ def test_a_phone_s_folder_is_read_and_what_is_not_is_listed(tmp_path: Path) -> N
     os.mkfifo(photos / "pipe.png")
     os.mkfifo(photos / "pipe")
     source = SourceConfig(kind="imagefolder", path=str(photos))
-    found = scanned({"phone": source}, 0.5)
-    assert sorted(keys_of(found)) == [
-        "IMG_0004", "a.jpe", "b.JFIF", "c.avif", "moving.gif", "still.gif",
-    ]  # fmt: skip
+    found = scanned({"phone": source}, 0.6)
+    assert sorted(keys_of(found)) == ["IMG_0004", "a.jpe", "b.JFIF", "c.avif", "moving.gif", "still.gif"]
     assert {(bad.source, bad.key): bad.lost * (not bad.noted) for bad in found.rejected if bad.key != IMAGES} == {
         ("phone", "e.heic"): 1,
         ("phone", "IMG_0006"): 1,
         ("phone", "g.dng"): 1,
+        **{("phone", name): 1 for name in ("1.2.840.7", "h.svs")},
         ("phone", "gone.jpg"): 1,
         ("phone", "pipe.png"): 1,
         ("phone", "*.cr2"): 0,
@@ -84,7 +86,8 @@ def test_a_phone_s_folder_is_read_and_what_is_not_is_listed(tmp_path: Path) -> N
         ("phone", "pipe"): 0,
     }
     assert all((bad.shard or bad.key == IMAGES) and bad.reason for bad in found.rejected)
-    assert str(found.tally).startswith("5 of 11 samples are unusable")
+    assert all(any(word in bad.reason for bad in found.rejected) for word in ("one window", "into tiles"))
+    assert str(found.tally).startswith("7 of 13 samples are unusable")
     (said,) = found.tally.notes()
     for word in (
         "1 image: only the first of several frames or pages used",
@@ -96,7 +99,7 @@ def test_a_phone_s_folder_is_read_and_what_is_not_is_listed(tmp_path: Path) -> N
         "up: a link to a folder that it stands in; not read",
     ):
         assert word in said
-    with pytest.raises(UserError, match=r"5 of 11 samples are unusable.*phone/.*/e.heic"):
+    with pytest.raises(UserError, match=r"7 of 13 samples are unusable.*phone/.*/e.heic"):
         scanned({"phone": source}, 0.4)
 
 
