@@ -10,6 +10,7 @@ import hashlib
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 from mi_core.adoption.model_folder import (
@@ -177,7 +178,7 @@ def commit_of(address: str) -> str:
     parts = _ADDRESS.fullmatch(address)
     if parts is None:
         return read_hub_model(address, weights=False).commit
-    hub = import_extra("huggingface_hub", address, "hub", "constants", "errors")
+    hub = _package(address)
     revision = None if parts["revision"] is None else unquote(parts["revision"])
     try:
         told = hub.get_hf_file_metadata(hub.hf_hub_url(parts["repo"], parts["file"], revision=revision)).commit_hash
@@ -188,7 +189,7 @@ def commit_of(address: str) -> str:
 
 def _file(asked: str, place: Repository, name: str) -> WeightSource | None:
     """A file of a repository; None: the repository has no such file."""
-    hub = import_extra("huggingface_hub", asked, "hub", "constants", "errors")
+    hub = _package(asked)
     errors, offline = hub.errors, hub.constants.HF_HUB_OFFLINE
     try:
         path = Path(hub.hf_hub_download(place.name, name, revision=place.revision))
@@ -210,3 +211,8 @@ def _file(asked: str, place: Repository, name: str) -> WeightSource | None:
     # The cache lays files out as snapshots/<commit>/<path in the repository>.
     commit = path.parts[-len(Path(name).parts) - 1]
     return WeightSource(content, commit, hashlib.sha256(content).hexdigest())
+
+
+def _package(asked: str) -> Any:
+    """The package huggingface_hub. Raises ConfigError naming the extra when it is missing."""
+    return import_extra("huggingface_hub", asked, "hub", "constants", "errors")

@@ -50,7 +50,7 @@ def _is_alike(encoder: Encoder, channels: int, side: int) -> bool:
     images = torch.cat([F.interpolate(one, size) for one in drawn]).contiguous(memory_format=torch.channels_last)
     plain = _answers(encoder, images)
     with torch.autocast("cpu", torch.bfloat16):
-        half = _answers(rounded(encoder), images)
+        half = _answers(copy_rounded(encoder), images)
     return all(
         float(F.cosine_similarity(rows, half[name]).min()) >= _ALIKE
         and float(F.cosine_similarity(rows - rows.mean(dim=0), half[name] - half[name].mean(dim=0)).min()) >= _APART
@@ -68,6 +68,16 @@ _ROUNDED: WeakKeyDictionary[Encoder, Encoder] = WeakKeyDictionary()  # while the
 
 
 def rounded(encoder: Encoder) -> Encoder:
+    """The copy of `copy_rounded`, made once; the encoder is ready for queries, and its weights stay as they are."""
+    if encoder not in _ROUNDED:
+        copied = copy_rounded(encoder)
+        if copied is encoder:
+            return encoder
+        _ROUNDED[encoder] = copied
+    return _ROUNDED[encoder]
+
+
+def copy_rounded(encoder: Encoder) -> Encoder:
     """A copy whose products of the image tower have their weights in bfloat16; what is no product is shared with it.
 
     Autocast rounds all weights anew in every call of inference mode, which takes longer than a ViT's products. Answers
@@ -76,14 +86,12 @@ def rounded(encoder: Encoder) -> Encoder:
     """
     if type(encoder) is not Encoder:
         return encoder
-    if encoder not in _ROUNDED:
-        texts = set() if encoder.text is None else set(encoder.text.modules())
-        every = {id(tensor): tensor for tensor in (*encoder.parameters(), *encoder.buffers())}
-        for module in set(encoder.modules()) - texts:
-            for weights in module.parameters(recurse=False) if type(module) in _PRODUCTS else ():
-                every[id(weights)] = nn.Parameter(weights.bfloat16(), requires_grad=False)
-        try:
-            _ROUNDED[encoder] = copy.deepcopy(encoder, every)
-        except Exception:  # noqa: BLE001 - whatever code of others raises
-            return encoder
-    return _ROUNDED[encoder]
+    texts = set() if encoder.text is None else set(encoder.text.modules())
+    every = {id(tensor): tensor for tensor in (*encoder.parameters(), *encoder.buffers())}
+    for module in set(encoder.modules()) - texts:
+        for weights in module.parameters(recurse=False) if type(module) in _PRODUCTS else ():
+            every[id(weights)] = nn.Parameter(weights.bfloat16(), requires_grad=False)
+    try:
+        return copy.deepcopy(encoder, every)
+    except Exception:  # noqa: BLE001 - whatever code of others raises
+        return encoder

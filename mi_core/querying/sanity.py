@@ -27,7 +27,7 @@ from mi_core.checks import check_range, check_shape
 from mi_core.encoders.batch_norm import for_queries
 from mi_core.encoders.checkpoint import Encoder
 from mi_core.metrics.intervals import rate
-from mi_core.querying.precision_trial import rounded
+from mi_core.querying.precision_trial import copy_rounded
 from mi_core.records import Estimate
 
 _BATCH = 64
@@ -176,7 +176,7 @@ def view_consistency(
     """
     given = {_OWN_NAME: encoder, FRESH: reference}
     ready = {name: _quicker(one, device) for name, one in given.items() if one is not None}
-    networks = {RAW_PIXELS: None, **({name: rounded(one) for name, one in ready.items()} if half else ready)}
+    networks = {RAW_PIXELS: None, **({name: copy_rounded(one) for name, one in ready.items()} if half else ready)}
     kept: dict[tuple[str, bool], list[torch.Tensor]] = {}
 
     def similar_in(name: str, recipe: SimCLRAugmentation, count: int, first: int) -> torch.Tensor:

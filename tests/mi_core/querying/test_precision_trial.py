@@ -88,7 +88,7 @@ def network(name: str) -> Encoder:
 )
 def test_networks_like_those_in_use_stay_alike(name: str, alike: bool) -> None:
     """The bound on cosines is one that real networks keep; where images are not told apart, it is not kept."""
-    assert precision_trial._is_alike(network(name), 3, 32) is alike
+    assert precision_trial._is_alike(own := network(name), 3, 32) is alike and own not in precision_trial._ROUNDED
 
 
 def test_weights_that_were_rounded_once_give_the_answers_of_autocast() -> None:
