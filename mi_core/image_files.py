@@ -129,9 +129,9 @@ def sort_files(names: Iterable[str], head: Callable[[str], bytes]) -> tuple[list
     """
     kinds = {name: suffix_in(name) for name in names}
     heads = {name: head(name) for name, kind in kinds.items() if not kind or kind.isdigit()}
+    kinds |= {name: "dcm" for name, first in heads.items() if first[128:] == _DICOM}  # some begin as a TIFF does
     images = [name for name, kind in kinds.items() if kind in SUFFIXES or (not kind and format_of(heads[name]))]
     stems = {name: name.removesuffix(f".{name.rpartition('.')[2]}") if kind else name for name, kind in kinds.items()}
-    kinds |= {name: "dcm" for name, first in heads.items() if first[128:] == _DICOM}
     twins = {stems[name] for name in images}
     lost = [name for name, kind in kinds.items() if kind in OTHER_PICTURES and stems[name] not in twins]
     return images, {

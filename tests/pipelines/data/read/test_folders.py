@@ -50,7 +50,7 @@ def test_a_phone_s_folder_is_read_and_what_is_not_is_listed(tmp_path: Path) -> N
         "e.heic": heic,
         "IMG_0006": heic,
         "g.dng": b"raw",
-        "1.2.840.7": Path(str(get_testdata_file("CT_small.dcm"))).read_bytes(),
+        **dict.fromkeys(("1.2.840.7", "IM0008"), Path(str(get_testdata_file("CT_small.dcm"))).read_bytes()),
         "h.svs": b"II*\0",
         "a.cr2": b"raw, and a.jpe is read",
         "README": b"P2P notes",
@@ -74,7 +74,7 @@ def test_a_phone_s_folder_is_read_and_what_is_not_is_listed(tmp_path: Path) -> N
         ("phone", "e.heic"): 1,
         ("phone", "IMG_0006"): 1,
         ("phone", "g.dng"): 1,
-        **{("phone", name): 1 for name in ("1.2.840.7", "h.svs")},
+        **{("phone", name): 1 for name in ("1.2.840.7", "IM0008", "h.svs")},
         ("phone", "gone.jpg"): 1,
         ("phone", "pipe.png"): 1,
         ("phone", "*.cr2"): 0,
@@ -87,7 +87,7 @@ def test_a_phone_s_folder_is_read_and_what_is_not_is_listed(tmp_path: Path) -> N
     }
     assert all((bad.shard or bad.key == IMAGES) and bad.reason for bad in found.rejected)
     assert all(any(word in bad.reason for bad in found.rejected) for word in ("one window", "into tiles"))
-    assert str(found.tally).startswith("7 of 13 samples are unusable")
+    assert str(found.tally).startswith("8 of 14 samples are unusable")
     (said,) = found.tally.notes()
     for word in (
         "1 image: only the first of several frames or pages used",
@@ -99,7 +99,7 @@ def test_a_phone_s_folder_is_read_and_what_is_not_is_listed(tmp_path: Path) -> N
         "up: a link to a folder that it stands in; not read",
     ):
         assert word in said
-    with pytest.raises(UserError, match=r"7 of 13 samples are unusable.*phone/.*/e.heic"):
+    with pytest.raises(UserError, match=r"8 of 14 samples are unusable.*phone/.*/e.heic"):
         scanned({"phone": source}, 0.4)
 
 
