@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, TypeVar
 
 import numba
@@ -24,6 +27,22 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     except RuntimeError:  # no place for a cache
         ready = numba.njit(function, nogil=True, fastmath=True)
     return ready
+
+
+@cache
+def kernels(name: str) -> Any:
+    """A module of Triton kernels whose ``try_out`` has run on the GPU; None, with a warning, where it fails."""
+    try:
+        module = importlib.import_module(name)
+        module.try_out()
+    except Exception as error:  # noqa: BLE001 - whatever a compiler raises that is missing or too old
+        warnings.warn(
+            f"the GPU is used more slowly: Triton compiles no kernel of {name} here, most often for lack of a C "
+            f"compiler such as gcc ({type(error).__name__}: {error})",
+            stacklevel=2,
+        )
+        return None
+    return module
 
 
 def prepare_cuda() -> None:

@@ -32,7 +32,7 @@ from mi_core.features.pairwise_similarity import PairwiseSimilarity
 from mi_core.objectives import OBJECTIVES
 from mi_core.querying.extractor import Extractor
 from mi_core.querying.plan import QueryPlan
-from mi_core.runtime import prepare_cuda
+from mi_core.runtime import prepare_cuda, tf32
 from mi_core.training.data import ResidentImages
 from mi_core.training.loop import Pretrainer, PretrainingParameters
 from mi_core.training.optimizers import OptimizerParameters
@@ -104,7 +104,7 @@ def queries(
 
     @torch.inference_mode()
     def alone() -> int:
-        with extractor._forward.in_precision():
+        with tf32(precision == "tf32"), torch.autocast(GPU.type, torch.bfloat16, enabled=precision == "bfloat16"):
             asked(ready)
         return size
 
@@ -113,7 +113,7 @@ def queries(
     return found
 
 
-def trainer(objective: str, precision: str, compile: bool) -> Pretrainer:
+def trainer(objective: str, precision: str) -> Pretrainer:
     own = {"moco-v1": {"queue": 4096, "momentum": 0.99, "temperature": 0.1, "batch_norm_splits": 8}}.get(objective, {})
     parameters = PretrainingParameters(
         "resnet18",
@@ -123,7 +123,6 @@ def trainer(objective: str, precision: str, compile: bool) -> Pretrainer:
         epochs=1_000_000,
         batch_size=BATCH,
         precision=precision,
-        compile=compile,
         mean=MEAN,
         std=STD,
     )
@@ -132,9 +131,9 @@ def trainer(objective: str, precision: str, compile: bool) -> Pretrainer:
     return Pretrainer(data, SimCLRAugmentation(**RECIPE), parameters, seed=0, device=GPU)
 
 
-def training(objective: str, precision: str, *, compile: bool = False) -> dict[str, Any]:
+def training(objective: str, precision: str) -> dict[str, Any]:
     """The product's loop, the same without drawing ahead, the step on views that are ready, and views alone."""
-    made = trainer(objective, precision, compile)
+    made = trainer(objective, precision)
     made.trained.train()
     batches = itertools.chain.from_iterable(made.data.epoch(number) for number in itertools.count())
     drawn = itertools.chain.from_iterable(made.view_batches() for _ in itertools.count())
@@ -209,8 +208,6 @@ def all_cases() -> dict[str, Callable[[], Any]]:
         for batch in (640, 2_560, 10_240):
             cases[f"{ten}, {batch} at once"] = partial(queries, name, "bfloat16", 10, batch=batch)
         cases[f"{ten}, compiled"] = partial(queries, name, "bfloat16", 10, compile=True)
-    for objective in ("simclr", "moco-v1"):
-        cases[f"training, {objective}, bfloat16, compiled"] = partial(training, objective, "bfloat16", compile=True)
     return cases
 
 

@@ -1,7 +1,7 @@
 """Crop, flip, colour jitter and grayscale in one compiled pass per view, on the CPU.
 
-The same mathematics as `operations`, whose functions pass over a whole batch once per operation; here a view stays in
-the cache of its core from the first operation to the last, which is several times faster. Letters as there.
+A view stays in the cache of its core from the first operation to the last, which is several times faster than to pass
+over a whole batch once per operation. Letters as in `operations`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from mi_core.augmentations.operations import BRIGHTNESS, CONTRAST, GRAY, SATURATION
+from mi_core.augmentations.operations import BRIGHTNESS, CONTRAST, GRAY, SATURATION, ViewParameters
 from mi_core.runtime import compiled
 
 _R, _G, _B = (np.float32(share) for share in GRAY)
@@ -24,55 +24,38 @@ _HALF, _TINY = np.float32(0.5), np.float32(1e-12)
 SPLIT = 64  # views from which on threads share them
 
 
-def jittered_crops(
-    images: torch.Tensor,
-    boxes: torch.Tensor,
-    size: tuple[int, int],
-    *,
-    mirrored: torch.Tensor,
-    factors: torch.Tensor,
-    order: torch.Tensor,
-    gray: torch.Tensor,
-    gray_first: bool = False,
-    interpolation: str = "bilinear",
-) -> torch.Tensor:
-    """`operations.resized_crop`, then `operations.color_jitter`, then `operations.grayscale`.
+def jittered_crops(images: torch.Tensor, made: ViewParameters) -> torch.Tensor:
+    """A view of every image.
 
     Args:
-        images: (B, C, H, W) on the CPU, uint8 or float32 in [0, 1].
-        boxes: (B, 4) float32: top, left, height and width in pixels, inside the image; height and width at least 1.
-        size: height and width of the result.
-        mirrored: (B,) bool, results to turn left to right.
-        factors: (B, 4) float32 in the order of `operations.JITTERS`; 1, 1, 1 and 0 change nothing.
-        order: (B, 4) int64: a permutation of these positions per image.
-        gray: (B,) bool, results to take the colour out of.
-        gray_first: take it out before the jitter, not after it.
-        interpolation: ``bilinear`` or ``bicubic``.
+        images: (B, C, H, W) uint8 or float32 in [0, 1]; those of a GPU are sent to the CPU, and views are sent back.
+        made: what the views are made with.
 
     Returns:
         (B, C, *size) float32 in [0, 1], the channels last in memory.
     """
     batch, channels = images.shape[:2]
-    result = torch.empty(batch, *size, channels)
-    inputs = [tensor.contiguous().numpy() for tensor in (images, boxes, mirrored, factors, order, gray)]
+    result = torch.empty(batch, *made.size, channels)
+    given = images, made.boxes, made.mirrored, made.factors, made.order, made.gray
+    inputs = [tensor.cpu().contiguous().numpy() for tensor in given]
     threads = torch.get_num_threads() if batch >= SPLIT else 1
     bounds = [batch * number // threads for number in range(threads + 1)]
     arrays = (*inputs, result.numpy().reshape(batch, -1))
     work = [[array[start:end] for array in arrays] for start, end in itertools.pairwise(bounds)]
     scale = np.float32(1 / 255) if images.dtype == torch.uint8 else _1
-    settings = scale, size[0], gray_first, interpolation == "bicubic"
+    settings = scale, made.size[0], made.gray_first, made.interpolation == "bicubic"
     if threads == 1:
         _views(*work[0], *settings)
     else:
         with ThreadPoolExecutor(threads) as pool:
             for done in [pool.submit(_views, *part, *settings) for part in work]:
                 done.result()
-    return result.permute(0, 3, 1, 2)
+    return result.to(images.device).permute(0, 3, 1, 2)
 
 
 @compiled
 def _cubic(distance: Any) -> Any:
-    """Keys' kernel with a = -0.5; see `operations.resized_crop`."""
+    """Keys' kernel with a = -0.5, at distances below 2 pixels."""
     if distance < _1:
         return (_1_5 * distance - _2_5) * distance * distance + _1
     return ((_2_5 - _HALF * distance) * distance - _4) * distance + _2
@@ -164,7 +147,10 @@ def _saturate(view: Any, factor: Any) -> None:
 
 @compiled
 def _turn_hue(view: Any, shift: Any) -> None:
-    """Turn the hue by ``shift`` sixths of the circle; see `operations.adjust_hue`."""
+    """Turn the hue by ``shift`` sixths of the circle.
+
+    HSV to RGB in closed form: each channel rises from the least by a trapezoid of the hue.
+    """
     reds, greens, blues = view[0], view[1], view[2]
     for place in range(view.shape[1]):
         red, green, blue = reds[place], greens[place], blues[place]

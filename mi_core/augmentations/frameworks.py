@@ -44,7 +44,7 @@ class MoCoV2Augmentation(SimCLRAugmentation):
 
     def blurred(self, images: torch.Tensor, sigma: torch.Tensor) -> torch.Tensor:
         """Images (B, C, H, W) blurred by ``sigma`` (B,) pixels, as Pillow does it."""
-        return operations.pillow_blur(images, sigma)
+        return operations.pillow_blur(images, sigma, self.blur_sigma[1])
 
 
 @dataclass(frozen=True)

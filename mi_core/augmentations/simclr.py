@@ -8,18 +8,31 @@ at a fixed place of the stream, so switching one operation on does not change th
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from itertools import permutations
 from typing import ClassVar
 
 import torch
 
+from mi_core import runtime
 from mi_core.augmentations import operations
+from mi_core.augmentations.operations import ViewParameters
 from mi_core.checks import ConfigError, check_choice, check_range
 from mi_core.streams import uniforms
 
 TRIES = 10
 """Boxes that are tried before the crop is the centre of the image (torchvision's number)."""
+
+
+def _one_pass(device: str) -> Callable[[torch.Tensor, ViewParameters], torch.Tensor]:
+    """What makes views of images on a kind of device."""
+    fused = runtime.kernels("mi_core.augmentations.fused") if device == "cuda" else None
+    if fused is not None:
+        return fused.jittered_crops  # type: ignore[no-any-return]
+    from mi_core.augmentations import compiled  # numba takes its time to import
+
+    return compiled.jittered_crops
 
 
 def _offset(number: torch.Tensor, most: torch.Tensor) -> torch.Tensor:
@@ -125,31 +138,17 @@ class SimCLRAugmentation:
         boxes = self.boxes(drawn, height, width)
         mirrored, gray = number["flip"] < self.flip, number["grayscale"] < self.grayscale
         factors, order = self._factors(number, images.shape[1])
-        if images.device.type == "cpu" and not self.rotation:
-            from mi_core.augmentations.compiled import jittered_crops  # numba takes its time to import
-
-            result = jittered_crops(
-                images,
-                boxes,
-                wanted,
-                mirrored=mirrored,
-                factors=factors,
-                order=order,
-                gray=gray,
-                gray_first=self.gray_first,
-                interpolation=self.interpolation,
-            )
-        else:
-            pixels = images.float().div_(255) if images.dtype == torch.uint8 else images
-            result = operations.resized_crop(pixels, boxes, wanted, mirrored, self.interpolation)
-            if self.rotation:
-                result = operations.rotate(result, (2 * number["rotation"] - 1) * self.rotation)
-            if self.grayscale and self.gray_first:
-                result = operations.grayscale(result, gray)
-            if self.jitter_probability:
-                result = operations.color_jitter(result, factors, order)
-            if self.grayscale and not self.gray_first:
-                result = operations.grayscale(result, gray)
+        made = ViewParameters(
+            boxes, wanted, mirrored, factors, order, gray, self.gray_first, interpolation=self.interpolation
+        )
+        one_pass = _one_pass(images.device.type)
+        if self.rotation:
+            neutral = factors.new_tensor(list(operations.JITTERS.values())).expand_as(factors)
+            cut = one_pass(images, replace(made, factors=neutral, gray=torch.zeros_like(gray)))
+            images = operations.rotate(cut, (2 * number["rotation"] - 1) * self.rotation)
+            whole = boxes.new_tensor([0, 0, *wanted]).expand_as(boxes)
+            made = replace(made, boxes=whole, mirrored=torch.zeros_like(mirrored))
+        result = one_pass(images, made)
         blur, solarize = self.late(view)
         if isinstance(blur, torch.Tensor) or blur:
             low, high = self.blur_sigma

@@ -64,12 +64,6 @@ class Objective(nn.Module, ABC):
         """Texts to embeddings beside the projection's, for audits; None: there is no text tower."""
         return None
 
-    def compile_backbones(self) -> None:
-        """Compile the networks that take views (`torch.compile`); the rest is little beside them."""
-        for name, part in self.named_children():
-            if name.endswith("backbone"):
-                part.compile(dynamic=False)
-
     def start_epoch(self, epoch: int) -> None:
         """Called before every epoch, which count from 0."""
 

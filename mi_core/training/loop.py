@@ -44,7 +44,6 @@ class PretrainingParameters:
     epochs: int = 200
     batch_size: int = 256
     precision: str = "float32"
-    compile: bool = False
     mean: tuple[float, ...] = (0.5,)
     std: tuple[float, ...] = (0.5,)
     size: int | None = None  # side of the views, and of what the encoder takes; None: that of the images
@@ -101,8 +100,6 @@ class Pretrainer:
         if self.workers > 1 and self.device.type == "cuda" and self.module.sync_batch_norm:
             self.module = nn.SyncBatchNorm.convert_sync_batchnorm(self.module)
         self.trained: nn.Module = self.module
-        if parameters.compile:
-            self.module.compile_backbones()
         if self.workers > 1:
             self.trained = DistributedDataParallel(self.trained, find_unused_parameters=self.module.alternates)
         self.optimizer = parameters.optimizer.build(self.module)

@@ -12,6 +12,8 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from mi_core.augmentations.operations import ViewParameters
+
 CUDA = torch.device("cuda")
 _ATEN = torch.ops.aten
 _READS = (_ATEN.item.default, _ATEN._local_scalar_dense.default, _ATEN.is_nonzero.default)
@@ -100,6 +102,20 @@ class _Stream:
         pass
 
 
+class _Kernels:
+    """Shapes of what Triton's kernels make of views, all on one device."""
+
+    @staticmethod
+    def jittered_crops(images: torch.Tensor, made: ViewParameters) -> torch.Tensor:
+        _on_one_device([[value for value in (images, *vars(made).values()) if isinstance(value, torch.Tensor)]])
+        return images.new_empty((*images.shape[:2], *made.size), dtype=torch.float32)
+
+    @staticmethod
+    def filtered(images: torch.Tensor, taps: torch.Tensor, border: str) -> torch.Tensor:
+        _on_one_device([[images, taps]])
+        return torch.empty_like(images)
+
+
 def _copied(tensor: torch.Tensor, memo: dict[int, torch.Tensor]) -> torch.Tensor:
     if id(tensor) not in memo:
         copied = tensor.detach().clone()
@@ -151,6 +167,7 @@ def fake_cuda() -> Iterator[_NoNumbers]:
         patch.setattr("torch.cuda.Stream", _Stream)
         patch.setattr("torch.cuda.current_stream", _Stream)
         patch.setattr("torch.cuda.stream", nullcontext)
+        patch.setattr("mi_core.runtime.kernels", lambda name: _Kernels if name.endswith("fused") else None)
         patch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)
         patch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: None)
         patch.setattr(FakeTensor, "__deepcopy__", _copied)  # PyTorch's own reads memory that is not there

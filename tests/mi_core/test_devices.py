@@ -70,9 +70,9 @@ READING = ("sequential", "boundary")
 RECIPES: dict[str, dict[str, Any]] = {name: {} for name in AUGMENTATIONS} | {
     "all of SimCLR": {"rotation": 10.0, "blur": 0.5, "solarize": 0.2}
 }
-WAITS = {"clip": (0, 10), "supervised": (0, 10)}
-"""Per batch: numbers that the host waits for (sizes of parts of the batch, which a jitter and a blur have), and tensors
-that it sends (images, streams, and constants of a few numbers). A new one means a way over the host."""
+WAITS = {"all of SimCLR": (0, 12)}
+"""Per batch: numbers that the host waits for, and tensors that it sends (images, streams, and constants of a few
+numbers). A new one means a way over the host."""
 STEP_WAITS = {"clip": (1, 0), "siglip": (1, 0), "moco-v2": (0, 1)}
 """The same per training step: of captions their longest, of MoCo with parts its order of keys."""
 
@@ -200,7 +200,7 @@ def test_every_recipe_draws_on_the_device(name: str, precision: str) -> None:
         asked = averaged(encoder("conv4"), 2)
         numbers.read = numbers.sent = 0
         check(ask(asked, recipe(name), (PairwiseSimilarity(),), precision), (PairwiseSimilarity(),))
-        reads, sent = WAITS.get(name, (7, 11))
+        reads, sent = WAITS.get(name, (0, 10))
         assert numbers.read <= reads
         assert numbers.sent <= sent
 

@@ -150,11 +150,6 @@ def test_optimisers_step_as_on_the_cpu(optimizer: str) -> None:
     np.testing.assert_allclose(losses("simclr", GPU, optimizer), losses("simclr", CPU, optimizer), rtol=1e-2)
 
 
-@pytest.mark.parametrize("case", ["simclr", "moco-v1"])
-def test_compiled_training_loses_the_same(case: str) -> None:
-    np.testing.assert_allclose(losses(case, GPU, compile=True), losses(case, CPU), rtol=1e-2)
-
-
 def test_a_state_of_a_gpu_continues_on_the_cpu() -> None:
     whole = pretrainer("moco-v1", GPU)
     first = whole.train_epoch()

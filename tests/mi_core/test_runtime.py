@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from mi_core.runtime import prepare_cuda, tf32
+from mi_core.runtime import kernels, prepare_cuda, tf32
 
 CODE = """
 import resource, torch
@@ -61,3 +61,11 @@ def test_tf32_is_the_default_on_cuda_and_can_be_refused_and_allowed_inside() -> 
         assert allowed() == (False, False)
         raise KeyError
     assert allowed() == (True, True)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="kernels compile here")
+def test_kernels_that_do_not_compile_are_left_with_a_word() -> None:
+    with pytest.warns(
+        UserWarning, match="no kernel of mi_core.augmentations.fused here, most often for lack"
+    ):
+        assert kernels.__wrapped__("mi_core.augmentations.fused") is None

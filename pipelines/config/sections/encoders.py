@@ -71,7 +71,6 @@ class TrainedConfig(ConfigOfEncoder):
         default=None, ge=1, description="epochs between states to resume from; default: one a minute"
     )
     precision: str = Field(default="float32", description="float32 or bfloat16 (autocast)")
-    compile: bool = Field(default=False, description="torch.compile the training step")
     mean: tuple[float, ...] = Field(default=(0.5,), description="per-channel normalisation, pixels in [0, 1]")
     std: tuple[float, ...] = Field(default=(0.5,))
     size: int | None = Field(

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +15,8 @@ from PIL import Image, ImageFilter
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms import functional as reference
 
-from mi_core.augmentations import compiled, operations
+from mi_core.augmentations import compiled, fused, operations
+from mi_core.augmentations.operations import ViewParameters
 from mi_core.checks import ConfigError
 
 BATCH = 24
@@ -31,42 +38,6 @@ def numbers(low: float, high: float, seed: int = 1) -> torch.Tensor:
     return low + (high - low) * torch.rand(BATCH, generator=generator(seed))
 
 
-@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
-def test_resized_crop(images: torch.Tensor, interpolation: str) -> None:
-    height, width = images.shape[2:]
-    tall = torch.randint(1, height + 1, (BATCH,), generator=generator(2))
-    wide = torch.randint(1, width + 1, (BATCH,), generator=generator(3))
-    top = (numbers(0, 1, 4) * (height - tall + 1)).long()
-    left = (numbers(0, 1, 5) * (width - wide + 1)).long()
-    for size in ((height, width), (5, 7), (40, 33)):
-        boxes = torch.stack([top, left, tall, wide], dim=1).float()
-        ours = operations.resized_crop(images, boxes, size, interpolation=interpolation)
-        for row in range(BATCH):
-            box = [int(top[row]), int(left[row]), int(tall[row]), int(wide[row])]
-            theirs = reference.resized_crop(
-                images[row], *box, list(size), InterpolationMode(interpolation), antialias=True
-            )
-            torch.testing.assert_close(ours[row], theirs.clamp(0, 1), atol=5e-6, rtol=0)
-
-
-def test_crops_between_pixels_follow_the_image() -> None:
-    ramp = torch.linspace(0, 1, 64).expand(1, 1, 64, 64).contiguous()
-    cut = operations.resized_crop(ramp, torch.tensor([[3.3, 10.6, 40.2, 30.5]]), (64, 64))[0, 0, 0]
-    where = (10.6 + (torch.arange(64) + 0.5) * 30.5 / 64 - 0.5) / 63  # the ramp at the sampled points
-    torch.testing.assert_close(cut[2:-2], where[2:-2], atol=2e-6, rtol=0)
-
-
-def test_a_mirrored_crop_is_the_crop_turned(images: torch.Tensor) -> None:
-    chosen = numbers(0, 1) < 0.5
-    boxes = torch.stack([numbers(0, 2), numbers(0, 2), numbers(3, 6), numbers(3, 6)], dim=1)
-    straight = operations.resized_crop(images, boxes, size=(7, 9))
-    ours = operations.resized_crop(images, boxes, size=(7, 9), mirrored=chosen)
-    for row in range(BATCH):
-        torch.testing.assert_close(
-            ours[row], straight[row].flip(2) if chosen[row] else straight[row], atol=1e-6, rtol=0
-        )
-
-
 def test_rotate(images: torch.Tensor) -> None:
     degrees = numbers(-180, 180)
     ours = operations.rotate(images, degrees)
@@ -75,14 +46,96 @@ def test_rotate(images: torch.Tensor) -> None:
         torch.testing.assert_close(ours[row], theirs, atol=2e-5, rtol=0)
 
 
+PASSES = {"compiled": compiled.jittered_crops, "fused": fused.jittered_crops}
+"""Ways to make a view; the second is Triton's, which its interpreter computes where there is no GPU."""
 FUNCTIONS = [reference.adjust_brightness, reference.adjust_contrast, reference.adjust_saturation, reference.adjust_hue]
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def jitters() -> tuple[torch.Tensor, torch.Tensor]:
+def parameters(boxes: torch.Tensor, size: tuple[int, int], **changed: Any) -> ViewParameters:
+    """A crop alone, but for what is given."""
+    neutral = torch.tensor(list(operations.JITTERS.values())).repeat(len(boxes), 1)
+    none, order = torch.zeros(len(boxes), dtype=torch.bool), torch.arange(4).repeat(len(boxes), 1)
+    return replace(ViewParameters(boxes, size, none, neutral, order, none), **changed)
+
+
+def made(way: str, images: torch.Tensor, given: ViewParameters) -> torch.Tensor:
+    """The views of one way, on the CPU."""
+    if way == "compiled":
+        return compiled.jittered_crops(images, given)
+    sent = {name: one.to(DEVICE) for name, one in vars(given).items() if isinstance(one, torch.Tensor)}
+    return fused.jittered_crops(images.to(DEVICE), replace(given, **sent)).cpu()
+
+
+def jitters(count: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Factors and order of each image; every fifth image stays as it is."""
-    factors = torch.stack([numbers(0, 2, seed=7), numbers(0, 2, seed=8), numbers(0, 2, seed=9), numbers(-0.5, 0.5)], 1)
+    factors = 2 * torch.rand(count, 4, generator=generator(7))
+    factors[:, operations.HUE] = factors[:, operations.HUE] / 2 - 0.5
     factors[::5] = torch.tensor([1.0, 1.0, 1.0, 0.0])
-    return factors, torch.stack([torch.randperm(4, generator=generator(20 + row)) for row in range(BATCH)])
+    return factors, torch.stack([torch.randperm(4, generator=generator(20 + row)) for row in range(count)])
+
+
+@pytest.mark.parametrize(
+    ("way", "count", "threads"), [("compiled", 128, 1), ("compiled", 128, 3), ("fused", 6, 1)], ids=str
+)
+@pytest.mark.parametrize(
+    ("channels", "before", "after", "interpolation", "gray_first"),
+    [
+        (3, (16, 16), (16, 16), "bilinear", False),
+        (1, (20, 13), (16, 16), "bilinear", True),
+        (3, (32, 24), (9, 17), "bicubic", True),
+        (3, (9, 11), (30, 24), "bilinear", False),  # in two blocks of the kernel
+    ],
+)
+@pytest.mark.parametrize("integers", [True, False])
+def test_views_equal_torchvisions_operations(
+    way: str,
+    count: int,
+    threads: int,
+    channels: int,
+    before: tuple[int, int],
+    after: tuple[int, int],
+    interpolation: str,
+    gray_first: bool,
+    integers: bool,
+) -> None:
+    height, width = before
+    pixels = torch.randint(0, 256, (count, channels, height, width), dtype=torch.uint8, generator=generator(3))
+    pixels[2], pixels[3] = 0, 64  # black and flat images have no hue and no contrast
+    top, left = (torch.randint(0, side // 2, (count,), generator=generator(side)) for side in before)
+    tall = torch.tensor([int(torch.randint(1, height - int(row) + 1, (1,), generator=generator(4))) for row in top])
+    wide = torch.tensor([int(torch.randint(1, width - int(row) + 1, (1,), generator=generator(5))) for row in left])
+    factors, order = jitters(count)
+    mirrored, gray = (torch.rand(count, generator=generator(seed)) < 0.5 for seed in (6, 7))
+    given = parameters(
+        torch.stack([top, left, tall, wide], dim=1).float(),
+        after,
+        mirrored=mirrored,
+        factors=factors,
+        order=order,
+        gray=gray,
+        gray_first=gray_first,
+        interpolation=interpolation,
+    )
+    torch.set_num_threads(threads)
+    try:
+        ours = made(way, pixels if integers else pixels.float() / 255, given)
+    finally:
+        torch.set_num_threads(1)
+    assert ours.shape == (count, channels, *after)
+    assert ours.is_contiguous(memory_format=torch.channels_last)
+    for row in range(count):
+        box = (int(top[row]), int(left[row]), int(tall[row]), int(wide[row]))
+        theirs = reference.resized_crop(
+            pixels[row].float() / 255, *box, list(after), InterpolationMode(interpolation), antialias=True
+        ).clamp(0, 1)
+        theirs = theirs.flip(2) if mirrored[row] else theirs
+        steps = [lambda image, row=row: jittered(image, factors[row], order[row])]
+        if gray[row] and channels == 3:
+            steps.insert(0 if gray_first else 1, lambda image: reference.rgb_to_grayscale(image, 3))
+        for step in steps:
+            theirs = step(theirs)
+        torch.testing.assert_close(ours[row], theirs, atol=1e-5, rtol=0)
 
 
 def jittered(image: torch.Tensor, factors: torch.Tensor, order: torch.Tensor) -> torch.Tensor:
@@ -92,84 +145,55 @@ def jittered(image: torch.Tensor, factors: torch.Tensor, order: torch.Tensor) ->
     return image
 
 
-def test_color_jitter_follows_the_order_of_each_image(images: torch.Tensor) -> None:
-    factors, order = jitters()
-    before = images.clone()
-    ours = operations.color_jitter(images, factors, order)
-    assert torch.equal(images, before)
-    assert torch.equal(ours[::5], images[::5])
-    for row in range(BATCH):
-        torch.testing.assert_close(ours[row], jittered(images[row], factors[row], order[row]), atol=1e-5, rtol=0)
-
-
-@pytest.mark.parametrize("threads", [1, 3])
-@pytest.mark.parametrize(
-    ("channels", "before", "after"),
-    [(3, (16, 16), (16, 16)), (1, (20, 13), (16, 16)), (3, (64, 48), (9, 17)), (3, (9, 11), (30, 24))],
-)
-@pytest.mark.parametrize("integers", [True, False])
-def test_the_compiled_pass_equals_torchvisions_operations(
-    channels: int, before: tuple[int, int], after: tuple[int, int], integers: bool, threads: int
-) -> None:
-    height, width = before
-    count = 2 * compiled.SPLIT
-    pixels = torch.randint(0, 256, (count, channels, height, width), dtype=torch.uint8, generator=generator(3))
-    top, left = (torch.randint(0, side // 2, (count,), generator=generator(side)) for side in before)
-    tall = torch.tensor([int(torch.randint(1, height - int(row) + 1, (1,), generator=generator(4))) for row in top])
-    wide = torch.tensor([int(torch.randint(1, width - int(row) + 1, (1,), generator=generator(5))) for row in left])
-    factors, order = (given.repeat(count // BATCH + 1, 1)[:count] for given in jitters())
-    mirrored, gray = (torch.rand(count, generator=generator(seed)) < 0.5 for seed in (6, 7))
-    images = pixels if integers else pixels.float() / 255
-    torch.set_num_threads(threads)
-    try:
-        ours = compiled.jittered_crops(
-            images,
-            torch.stack([top, left, tall, wide], dim=1).float(),
-            after,
-            mirrored=mirrored,
-            factors=factors,
-            order=order,
-            gray=gray,
-        )
-    finally:
-        torch.set_num_threads(1)
-    assert ours.shape == (count, channels, *after)
-    assert ours.is_contiguous(memory_format=torch.channels_last)
-    for row in range(count):
-        box = (int(top[row]), int(left[row]), int(tall[row]), int(wide[row]))
-        theirs = reference.resized_crop(
-            pixels[row].float() / 255, *box, list(after), InterpolationMode.BILINEAR, antialias=True
-        )
-        theirs = jittered(theirs.flip(2) if mirrored[row] else theirs, factors[row], order[row])
-        if gray[row] and channels == 3:
-            theirs = reference.rgb_to_grayscale(theirs, 3)
-        torch.testing.assert_close(ours[row], theirs, atol=1e-5, rtol=0)
+@pytest.mark.parametrize("way", PASSES)
+def test_crops_between_pixels_follow_the_image(way: str) -> None:
+    ramp = torch.linspace(0, 1, 64).expand(1, 1, 64, 64).contiguous()
+    cut = made(way, ramp, parameters(torch.tensor([[3.3, 10.6, 40.2, 30.5]]), (64, 64)))[0, 0, 0]
+    where = (10.6 + (torch.arange(64) + 0.5) * 30.5 / 64 - 0.5) / 63  # the ramp at the sampled points
+    torch.testing.assert_close(cut[2:-2], where[2:-2], atol=2e-6, rtol=0)
 
 
 def test_boxes_between_pixels_are_cut_alike_by_both() -> None:
     images = torch.rand(BATCH, 3, 12, 12, generator=generator(1))
     tall, wide = numbers(1, 12, seed=2), numbers(1, 12, seed=3)
     boxes = torch.stack([numbers(0, 1, seed=4) * (12 - tall), numbers(0, 1, seed=5) * (12 - wide), tall, wide], dim=1)
-    neutral = torch.tensor(list(operations.JITTERS.values())).repeat(BATCH, 1)
-    ours = compiled.jittered_crops(
-        images,
-        boxes,
-        (12, 12),
-        mirrored=torch.zeros(BATCH, dtype=torch.bool),
-        factors=neutral,
-        order=torch.arange(4).repeat(BATCH, 1),
-        gray=torch.zeros(BATCH, dtype=torch.bool),
-    )
-    torch.testing.assert_close(ours, operations.resized_crop(images, boxes, (12, 12)), atol=1e-6, rtol=0)
+    ours, theirs = (made(way, images, parameters(boxes, (12, 12))) for way in PASSES)
+    torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=0)
 
 
-def test_grayscale(images: torch.Tensor) -> None:
-    chosen = numbers(0, 1) < 0.5
-    ours = operations.grayscale(images, chosen)
-    for row in range(BATCH):
-        gray = images.shape[1] == 1 or not chosen[row]
-        theirs = images[row] if gray else reference.rgb_to_grayscale(images[row], 3)
-        torch.testing.assert_close(ours[row], theirs, atol=1e-6, rtol=0)
+@pytest.mark.parametrize("border", ["reflect", "replicate"])
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_the_kernel_that_filters_equals_the_tensors_way(border: str, layout: torch.memory_format) -> None:
+    images = torch.rand(5, 3, 17, 13, generator=generator(1)).contiguous(memory_format=layout)
+    taps = torch.rand(5, 7, generator=generator(2))
+    taps = (taps + taps.flip(1)) / taps.sum(dim=1, keepdim=True) / 2
+    ours = fused.filtered(images.to(DEVICE), taps.to(DEVICE), border).cpu()
+    torch.testing.assert_close(ours, operations._filtered(images, taps, border), atol=1e-6, rtol=0)
+
+
+def test_kernels_compile_for_gpus_that_are_not_here() -> None:
+    """What the interpreter takes, the compiler may not: a variable of two types, for example."""
+    code = """
+import triton
+from triton.backends.compiler import GPUTarget
+from mi_core.augmentations import fused
+pointers = {"images": "*u8", "mirrored": "*u8", "gray": "*u8", "order": "*i64"}
+for kernel, floats, switches in (
+    (fused._make_view, {"boxes", "factors", "result"}, {"COLOURS": True, "GRAY_FIRST": False, "CUBIC": True}),
+    (fused._filter, {"images", "taps", "result"}, {"REFLECT": True}),
+):
+    constants = switches | {"BLOCK": fused.BLOCK}
+    types = {name: pointers.get(name, "i32") for name in kernel.arg_names}
+    types |= dict.fromkeys(floats, "*fp32") | dict.fromkeys(constants, "constexpr")
+    types |= {"scale": "fp32"} if "scale" in types else {}
+    places = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
+    source = triton.compiler.ASTSource(fn=kernel, signature=types, constexprs=places)
+    for capability in (80, 90):
+        built = triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": fused.WARPS})
+        assert built.asm["cubin"]
+"""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment)
 
 
 @pytest.mark.parametrize("kernel", [3, 7])
@@ -184,7 +208,7 @@ def test_gaussian_blur(images: torch.Tensor, kernel: int) -> None:
 def test_pillow_blur() -> None:
     texture = torch.randint(0, 256, (BATCH, 32, 32), generator=generator(), dtype=torch.uint8)
     sigma = numbers(0.1, 3)
-    ours = operations.pillow_blur(texture[:, None] / 255, sigma)
+    ours = operations.pillow_blur(texture[:, None] / 255, sigma, 3)
     for row in range(BATCH):
         blurred = Image.fromarray(texture[row].numpy()).filter(ImageFilter.GaussianBlur(float(sigma[row])))
         theirs = torch.from_numpy(np.asarray(blurred).copy()) / 255
