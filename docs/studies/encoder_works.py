@@ -43,15 +43,13 @@ KINDS = (  # objective, backbone, views (None: its own), epochs
     ("simclr", "resnet8", MILD, 6),
     ("others", "resnet8", None, 5),
 )
-OTHERS = ("moco-v1", "byol", "vicreg", "barlow-twins", "siglip", "moco-v2")
+OTHERS = ("moco-v1", "vicreg", "siglip", "moco-v2")
 SETTINGS = {
     "clip": SMALL_TEXT,
     "siglip": SMALL_TEXT,
     "moco-v1": {"queue": 1000},
     "moco-v2": {"queue": 1000},
-    "byol": {"projection_hidden": 512, "momentum": 0.98},
     "vicreg": {"projection_hidden": 512, "projection_width": 512},
-    "barlow-twins": {"projection_hidden": 512, "projection_width": 512},
 }
 
 

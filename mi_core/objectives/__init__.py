@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from mi_core.objectives.barlow_twins import BarlowTwins
 from mi_core.objectives.base import Objective
-from mi_core.objectives.byol import BYOL
 from mi_core.objectives.clip import CLIP, SigLIP
 from mi_core.objectives.dino import DINO
 from mi_core.objectives.moco import MoCoV1, MoCoV2, MoCoV3
@@ -18,8 +16,6 @@ OBJECTIVES: dict[str, type[Objective]] = {
     "moco-v1": MoCoV1,
     "moco-v2": MoCoV2,
     "moco-v3": MoCoV3,
-    "byol": BYOL,
-    "barlow-twins": BarlowTwins,
     "vicreg": VICReg,
     "dino": DINO,
     "clip": CLIP,

@@ -242,8 +242,6 @@ STEPS = {
     "moco-v2": Step({"queue": 16, "batch_norm_splits": 2}),
     "moco-v3": Step({"projection_hidden": 32}),
     "moco-v3 of a ViT": Step({"projection_hidden": 32, "freeze_patches": True}, "vit-tiny/8"),
-    "byol": Step({"projection_hidden": 32}),
-    "barlow-twins": Step({"projection_hidden": 32, "projection_width": 16}),
     "vicreg": Step({"projection_hidden": 32, "projection_width": 16}),
     "clip": Step({"text_layers": 1}),
     "siglip": Step({"text_layers": 1}),

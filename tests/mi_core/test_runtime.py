@@ -65,7 +65,5 @@ def test_tf32_is_the_default_on_cuda_and_can_be_refused_and_allowed_inside() -> 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="kernels compile here")
 def test_kernels_that_do_not_compile_are_left_with_a_word() -> None:
-    with pytest.warns(
-        UserWarning, match="no kernel of mi_core.augmentations.fused here, most often for lack"
-    ):
+    with pytest.warns(UserWarning, match="no kernel of mi_core.augmentations.fused here, most often for lack"):
         assert kernels.__wrapped__("mi_core.augmentations.fused") is None

@@ -25,8 +25,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "moco-v1": {"queue": 12, "projection_width": 4, "momentum": 0.5},
     "moco-v2": {"queue": 12, "projection_width": 4, "momentum": 0.5},
     "moco-v3": {**HEAD, "momentum": 0.5},
-    "byol": {**HEAD, "momentum": 0.5},
-    "barlow-twins": HEAD,
     "vicreg": HEAD,
     "siglip": TEXT,
     "clip": TEXT,

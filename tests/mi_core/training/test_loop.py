@@ -41,7 +41,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "moco-v2": {"queue": 32, "projection_width": 16, "momentum": 0.9},
     "supervised": {"classes": 3},
     "talos": {"temperature": 0.2, "values": 3, **HEAD},
-} | dict.fromkeys(("moco-v3", "byol", "barlow-twins", "vicreg"), HEAD)
+} | dict.fromkeys(("moco-v3", "vicreg"), HEAD)
 PARAMETERS = {name: OBJECTIVES[name].Parameters(**settings) for name, settings in SETTINGS.items()}
 
 
