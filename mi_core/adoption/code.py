@@ -8,7 +8,7 @@ import inspect
 import io
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import is_dataclass
+from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -39,6 +39,25 @@ class CodeBackbone(nn.Module):
         """Images (B, C, H, W) to embeddings (B, D) float32."""
         embeddings, self.taken = embedding_of(self.function(images))
         return embeddings.to(images.device, torch.float32)
+
+
+@dataclass(frozen=True)
+class GivenNetwork:
+    """A network as code, which stays where it is and as it is; no module of what asks it.
+
+    Args:
+        network: in evaluation mode.
+        place: where it is.
+        dtype: of what it reads.
+    """
+
+    network: nn.Module
+    place: torch.device
+    dtype: torch.dtype
+
+    def __call__(self, images: torch.Tensor) -> Any:
+        """What it returns for images (B, C, H, W)."""
+        return self.network(images.to(self.place, self.dtype))
 
 
 _NAMED = ("image_embeds", "pooler_output", "x_norm_clstoken")  # of transformers and of DINOv2; the first wins

@@ -23,7 +23,7 @@ from torch import nn
 from torch.nn.modules.conv import _ConvNd
 
 from mi_core.adoption.builders import CODE, LOADERS
-from mi_core.adoption.code import CodeBackbone
+from mi_core.adoption.code import CodeBackbone, GivenNetwork
 from mi_core.adoption.foreign import adopt, untrained
 from mi_core.adoption.model_folder import folder_kind
 from mi_core.adoption.soundness import Answers, check_answers
@@ -248,12 +248,12 @@ def _of_code(function: Callable[[torch.Tensor], Any], how: Preparation) -> tuple
     mean, std = how.normalisation.get("mean", (0.0,)), how.normalisation.get("std", (1.0,))
     notes: tuple[str, ...] = ()
     if isinstance(function, nn.Module):  # stays where it is, and as it is
-        network, place = function.eval(), device_of(function)
+        network = function.eval()
         # what it reads: the dtype of its first layer, else of its first parameter
         layers = (part.weight for part in network.modules() if isinstance(part, _ConvNd | nn.Linear))
         floating = (one for one in (*layers, *network.parameters()) if one.is_floating_point())
         dtype = next((one.dtype for one in floating), torch.float32)
-        backbone = CodeBackbone(lambda images: network(images.to(place, dtype)))
+        backbone = CodeBackbone(GivenNetwork(network, device_of(network), dtype))
         if dtype != torch.float32:
             notes = (f"images reach it as {str(dtype).removeprefix('torch.')}, in which it computes",)
     else:

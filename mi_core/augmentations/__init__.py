@@ -1,7 +1,7 @@
 """Random views of images: one recipe per pre-training framework, as batched tensor operations.
 
-`AUGMENTATIONS` is the table of recipes, under the names of `mi_core.objectives.OBJECTIVES`, and of two frameworks whose
-encoders are only loaded; `operations` holds what the recipes are made of, `views` several views of each image.
+`AUGMENTATIONS` is the table of recipes, under the names of `mi_core.objectives.OBJECTIVES`, and of four frameworks
+whose encoders are only loaded; `operations` holds what the recipes are made of, `views` several views of each image.
 """
 
 from __future__ import annotations

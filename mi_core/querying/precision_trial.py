@@ -49,8 +49,11 @@ def _is_alike(encoder: Encoder, channels: int, side: int) -> bool:
     drawn = (torch.rand(1, channels, cells, cells, generator=generator) for cells in range(2, 2 + _IMAGES))
     images = torch.cat([F.interpolate(one, size) for one in drawn]).contiguous(memory_format=torch.channels_last)
     plain = _answers(encoder, images)
-    with torch.autocast("cpu", torch.bfloat16):
-        half = _answers(copy_rounded(encoder), images)
+    try:
+        with torch.autocast("cpu", torch.bfloat16):
+            half = _answers(copy_rounded(encoder), images)
+    except RuntimeError:  # code that multiplies in one precision what comes in another
+        return False
     return all(
         float(F.cosine_similarity(rows, half[name]).min()) >= _ALIKE
         and float(F.cosine_similarity(rows - rows.mean(dim=0), half[name] - half[name].mean(dim=0)).min()) >= _APART
@@ -87,8 +90,11 @@ def copy_rounded(encoder: Encoder) -> Encoder:
     if type(encoder) is not Encoder:
         return encoder
     texts = set() if encoder.text is None else set(encoder.text.modules())
-    every = {id(tensor): tensor for tensor in (*encoder.parameters(), *encoder.buffers())}
-    for module in set(encoder.modules()) - texts:
+    given = getattr(getattr(encoder.backbone, "function", None), "network", None)  # the user's own, no module of ours
+    modules = {*encoder.modules(), *(given.modules() if isinstance(given, nn.Module) else ())}
+    held = (one for module in modules for one in (*module.parameters(recurse=False), *module.buffers(recurse=False)))
+    every = {id(tensor): tensor for tensor in held}
+    for module in modules - texts:
         for weights in module.parameters(recurse=False) if type(module) in _PRODUCTS else ():
             every[id(weights)] = nn.Parameter(weights.bfloat16(), requires_grad=False)
     try:

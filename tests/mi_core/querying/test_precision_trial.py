@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from mi_core.adoption.code import CodeBackbone, GivenNetwork
 from mi_core.augmentations.simclr import SimCLRAugmentation
 from mi_core.encoders import build_backbone
 from mi_core.encoders.checkpoint import Encoder
@@ -34,6 +35,17 @@ class Flat(nn.Module):
 
 def encoder(*arguments: Any) -> Encoder:
     return Encoder(Flat(*arguments), {}, torch.zeros(1, 3, 1, 1), torch.ones(1, 3, 1, 1)).eval()
+
+
+class Mixed(Flat):
+    """Takes weights for more than products, in an operation whose numbers must have one type."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(192, 1)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return torch.lerp(images.flatten(1), self.layer.weight, 0.0)
 
 
 class Wrapped(Encoder):
@@ -67,6 +79,8 @@ def test_bfloat16_is_taken_if_the_answers_stay(
 ) -> None:
     monkeypatch.setattr(precision_trial, "has_bfloat16", lambda: True)
     assert tried_precision((encoder(one) for one in turned), 3, 8) == precision
+    (mixed := encoder()).backbone = Mixed()
+    assert tried_precision([mixed], 3, 8) == "float32"
 
 
 def test_an_old_cpu_tries_nothing_and_what_is_no_network_here_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,19 +105,27 @@ def test_networks_like_those_in_use_stay_alike(name: str, alike: bool) -> None:
     assert precision_trial._is_alike(own := network(name), 3, 32) is alike and own not in precision_trial._ROUNDED
 
 
-def test_weights_that_were_rounded_once_give_the_answers_of_autocast() -> None:
+@pytest.mark.parametrize("given", [False, True])
+def test_weights_that_were_rounded_once_give_the_answers_of_autocast(given: bool) -> None:
     plain, images = network("resnet8"), torch.rand(4, 3, 32, 32)
     plain.text = nn.Linear(3, 3)
-    before = {name: weights.clone() for name, weights in plain.state_dict().items()}
+    if given:  # the user's own network, of which ours must not make a module
+        plain.backbone = CodeBackbone(GivenNetwork(plain.backbone, torch.device("cpu"), torch.float32))
+
+    def state(one: Any) -> dict[str, torch.Tensor]:
+        held: dict[str, torch.Tensor] = (one.backbone.function.network if given else one).state_dict()
+        return held
+
+    before = {name: weights.clone() for name, weights in state(plain).items()}
     copied = rounded(plain)
     assert rounded(plain) is copied
     with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
         assert torch.equal(plain(images)["backbone"], copied(images)["backbone"])
-    assert all(torch.equal(weights, before[name]) for name, weights in plain.state_dict().items())
-    halved = {name for name, weights in copied.state_dict().items() if weights.dtype == torch.bfloat16}
+    assert all(torch.equal(weights, before[name]) for name, weights in state(plain).items())
+    halved = {name for name, weights in state(copied).items() if weights.dtype == torch.bfloat16}
     assert halved == {name for name, weights in before.items() if weights.dim() == 4 and name not in ("mean", "std")}
-    shared = {weights.data_ptr() for weights in plain.state_dict().values()}
-    assert all(one.data_ptr() in shared for name, one in copied.state_dict().items() if name not in halved)
+    shared = {weights.data_ptr() for weights in state(plain).values()}
+    assert all(one.data_ptr() in shared for name, one in state(copied).items() if name not in halved)
 
 
 def test_an_extractor_asks_in_bfloat16_with_such_weights_and_leaves_codes_that_cannot_be_copied() -> None:
