@@ -103,14 +103,6 @@ def combined_cifar10() -> Rows:
         yield name, KNOWN.get(reference, reference), last, f"{needed:,}", under
 
 
-def white_box_cifar10() -> Rows:
-    rows = result("white-box-cifar10")["rows"]
-    for attack, keys in dict.fromkeys((row["attack"], row.get("settings")) for row in rows):
-        found = [row for row in rows if (row["attack"], row.get("settings")) == (attack, keys)]
-        name = attack + (f", {keys}" if "keys" in str(keys) else "")
-        yield name, *(auc(found, output=output) for output in ("projection", "prediction"))
-
-
 def white_box_clip_cifar10() -> Rows:
     run = result("white-box-clip-cifar10")
     rows, paired = [*run["checkpoints"], *run["rows"]], run["from_stored_scores"]["paired"]

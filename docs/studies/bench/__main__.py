@@ -40,6 +40,14 @@ def bench_extract(json: Json = None, case: Case = None, data: Data = None, threa
     _show(extract.run(case or (), data=data, threads=threads), json)
 
 
+@bench_app.command("decode")
+def bench_decode(json: Json = None) -> None:
+    """Measure how many images one core decodes."""
+    from docs.studies.bench import decoding
+
+    _show(decoding.run(), json)
+
+
 @bench_app.command("scale")
 def bench_scale(
     json: Json = None,
