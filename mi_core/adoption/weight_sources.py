@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -34,19 +35,31 @@ class WeightSource:
 
     Args:
         content: its bytes; of a model as `model_folder.packed` has them; None: there are none.
-        commit: 40 hex digits, that its revision stood for; empty: it is not of the Hub, as ``sha256`` then is.
-        sha256: in hex, of the file; of a model, of its weights file, or of the digests of its parts in order; empty
-            without weights.
+        commit: 40 hex digits, that its revision stood for; empty: it is not of the Hub.
+        files: SHA-256 in hex of each file as its publisher has it, by its name.
     """
 
     content: bytes | None
     commit: str = ""
-    sha256: str = ""
+    files: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def pinned(self) -> dict[str, str]:
-        """What it is on the Hub: ``commit`` and ``sha256`` by these words."""
-        return {name: value for name in ("commit", "sha256") if (value := getattr(self, name))}
+    def told(self) -> dict[str, Any]:
+        """Its commit and files, by these words; nothing of what it lacks."""
+        return {name: value for name in ("commit", "files") if (value := getattr(self, name))}
+
+
+class _Noted:
+    """Reads files, and keeps the SHA-256 of each by its name."""
+
+    def __init__(self, read: Read) -> None:
+        self.read, self.files = read, dict[str, str]()
+
+    def __call__(self, name: str) -> bytes | None:
+        content = self.read(name)
+        if content is not None:
+            self.files[name] = hashlib.sha256(content).hexdigest()
+        return content
 
 
 def read_weights_of(
@@ -72,8 +85,9 @@ def read_weights_of(
         return WeightSource(None)
     if kind is not None:
         folder = weights.rstrip("/")
+        noted = _Noted(lambda name: read(f"{folder}/{name}"))
         try:
-            return WeightSource(packed(kind, lambda name: read(f"{folder}/{name}"), weights=not bare))
+            return WeightSource(packed(kind, noted, weights=not bare), files=noted.files)
         except ConfigError as error:
             raise ConfigError(f"{weights} is no folder of {kind}: {error}") from error
     if weights.startswith("hf://"):
@@ -81,7 +95,7 @@ def read_weights_of(
     content = read(weights)
     if content is None:
         raise ConfigError(f"{weights} is {_folder_of(weights.rstrip('/'), read)}")
-    return WeightSource(content)
+    return WeightSource(content, files={Path(weights).name: hashlib.sha256(content).hexdigest()})
 
 
 def _folder_of(folder: str, read: Read) -> str:
@@ -157,20 +171,16 @@ def read_hub_model(load: str, *, commit: str | None = None, weights: bool = True
         raise ConfigError(f"{load}: it has no {CONTENTS[kind].config}, which defines a model of {kind}")
     here = Repository(asked.name, first.commit)
 
-    digests: list[str] = []
-
     def content(name: str) -> bytes | None:
         file = _file(load, here, name)
-        if file is not None and name.endswith((".safetensors", ".bin")):
-            digests.append(file.sha256)
         return None if file is None else file.content
 
+    noted = _Noted(content)
     try:
-        data = packed(kind, content, weights=weights)
+        data = packed(kind, noted, weights=weights)
     except ConfigError as error:
         raise ConfigError(f"{load}: {error}") from error
-    of_parts = hashlib.sha256("".join(digests).encode()).hexdigest()
-    return WeightSource(data, first.commit, of_parts if len(digests) > 1 else "".join(digests))
+    return WeightSource(data, first.commit, noted.files)
 
 
 def commit_of(address: str) -> str:
@@ -210,7 +220,7 @@ def _file(asked: str, place: Repository, name: str) -> WeightSource | None:
     content = path.read_bytes()
     # The cache lays files out as snapshots/<commit>/<path in the repository>.
     commit = path.parts[-len(Path(name).parts) - 1]
-    return WeightSource(content, commit, hashlib.sha256(content).hexdigest())
+    return WeightSource(content, commit, {name: hashlib.sha256(content).hexdigest()})
 
 
 def _package(asked: str) -> Any:

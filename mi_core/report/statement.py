@@ -124,6 +124,8 @@ def verdict_by_rule(found: Mapping[str, Any]) -> tuple[str, str | None]:
 def subjects(encoders: Iterable[Mapping[str, Any]], primary: Mapping[str, Any]) -> list[Part]:
     """The audited encoders of all seeds as subjects: the files of the audited epoch, or what else identifies them.
 
+    The files of their publishers stand beside, as they came.
+
     Args:
         encoders: as `statement` takes them.
         primary: the part ``primary`` of the predicate.
@@ -139,6 +141,8 @@ def subjects(encoders: Iterable[Mapping[str, Any]], primary: Mapping[str, Any]) 
             told = file["annotations"]
             if told["part"] != RECORD and told.get("epoch", int(epoch)) == int(epoch):
                 found.append({"name": file["name"], "digest": dict(file["digest"]), "annotations": dict(own)})
+        for name, mark in encoder["published"].items():
+            found.append({"name": name, "digest": {"sha256": mark}, "annotations": {**own, "published": True}})
     return found
 
 

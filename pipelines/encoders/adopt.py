@@ -237,7 +237,7 @@ def _adopt_weights(job: Adoption, config: LoadedConfig, commit: str | None) -> d
         "consistency": weights_consistency(_probe(job, config), adopted),
         "answers": asdict(adopted.answers) if adopted.answers.words() else {},  # where something has to be said
         "fingerprints": {"0": adopted.fingerprint},
-        "source": source.pinned,
+        "source": source.told,
     }
 
 
@@ -305,8 +305,9 @@ def _adopt_endpoint(job: Adoption, config: EndpointConfig, access: Access | None
 def origin(config: LoadedConfig | EndpointConfig, record: EncoderRecord) -> dict[str, str]:
     """An encoder from elsewhere in words, for the report."""
     if isinstance(config, LoadedConfig):
-        pinned = "".join(f", {part} {value}" for part, value in record.source.items())
-        source = {"load": config.load, "weights": f"{config.weights or 'its own'}{pinned}"}
+        told = "".join(f", commit {commit}" for commit in (record.source.get("commit"),) if commit)
+        told += "".join(f", {file} sha256 {mark}" for file, mark in record.source.get("files", {}).items())
+        source = {"load": config.load, "weights": f"{config.weights or 'its own'}{told}"}
     else:
         source = config.parameters().words()
     return source | {

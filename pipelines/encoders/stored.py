@@ -58,7 +58,7 @@ class EncoderRecord:
         decoding: how alike its answers are to the run's images and to those decoded as its publisher does.
         consistency: whether it recognises images.
         answers: widths, noise and cost of the first answers of one behind an API.
-        source: commit and SHA-256 of a weights file from the Hugging Face Hub.
+        source: ``commit`` on the Hugging Face Hub, and ``files``: SHA-256 of its publisher's files, by name.
     """
 
     name: str
@@ -85,7 +85,7 @@ class EncoderRecord:
     decoding: dict[str, Any] = field(default_factory=dict)
     consistency: dict[str, Any] = field(default_factory=dict)
     answers: dict[str, Any] = field(default_factory=dict)
-    source: dict[str, str] = field(default_factory=dict)
+    source: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> EncoderRecord:

@@ -111,7 +111,7 @@ def telling(folder: RunFolder, seed: int, splits: Splits) -> tuple[list[str], li
 
 
 def encoder_of(folder: RunFolder, seed: int, name: str) -> Part:
-    """An encoder of one seed: its kind, its fingerprints by epoch, and its files."""
+    """An encoder of one seed: its kind, its fingerprints by epoch, its files, and its publisher's files."""
     one = stored.describe(folder.seed(seed), name)
     parts: dict[str, Part] = {OF_ENCODER: {"part": RECORD}}
     parts |= {file: {"part": DEFENSE if file == stored.DEFENSE else ANSWERS} for file in one.files}
@@ -122,6 +122,7 @@ def encoder_of(folder: RunFolder, seed: int, name: str) -> Part:
         "seed": seed,
         "kind": kind_of(one),
         "fingerprints": dict(one.record.fingerprints),
+        "published": dict(one.record.source.get("files", {})),
         "files": [
             {**bind(folder, f"{one.folder}/{file}"), "annotations": annotations} for file, annotations in parts.items()
         ],

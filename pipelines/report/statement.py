@@ -191,6 +191,8 @@ def _faults_of_encoder(encoder: Mapping[str, Any], folder: RunFolder) -> list[st
         faults.append(f"the statement's files of {place} are not those of the run")
     if encoder["fingerprints"] != one.record.fingerprints:
         faults.append(f"{place}/{OF_ENCODER} has other fingerprints than stated")
+    if encoder["published"] != one.record.source.get("files", {}):
+        faults.append(f"{place}/{OF_ENCODER} has other files of its publisher than stated")
     measured = {str(epoch): one.measured(epoch) for epoch in one.epochs}
     return faults + [
         f"{place}, epoch {epoch}: its weights do not have the fingerprint in {OF_ENCODER}"

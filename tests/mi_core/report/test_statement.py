@@ -72,7 +72,9 @@ def encoder(name: str = "target", kind: str = "weights") -> dict[str, Any]:
         }
         for epoch in (10, 20)
     ]
-    return {"name": name, "seed": 0, "kind": kind, "fingerprints": {"10": A, "20": B}, "files": files}
+    published = {"model.bin": C} if kind == "weights" else {}
+    marks = {"10": A, "20": B}
+    return {"name": name, "seed": 0, "kind": kind, "fingerprints": marks, "published": published, "files": files}
 
 
 def made(**parts: Any) -> dict[str, Any]:
@@ -103,7 +105,8 @@ def test_it_is_an_in_toto_statement_and_satisfies_its_schema() -> None:
 
 
 def test_the_subject_is_the_audited_encoder_at_the_audited_epoch() -> None:
-    (subject,) = made()["subject"]
+    subject, published = made()["subject"]
+    assert (published["name"], published["digest"]) == ("model.bin", {"sha256": C})
     assert subject["name"] == "seed-0/encoders/target/epoch-0020.safetensors"
     assert subject["digest"] == {"sha256": f"{20:064d}"}
     assert subject["annotations"]["fingerprint"] == B

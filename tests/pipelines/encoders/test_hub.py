@@ -103,7 +103,7 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str
 def test_a_revision_decides_the_bytes(served: list[str], revision: str, commit: str, seed: int) -> None:
     file = read_hub_file(f"hf://org/name{revision}/sub/model.safetensors")
     assert file.content == weights(seed)
-    assert (file.commit, file.sha256) == (commit, hashlib.sha256(weights(seed)).hexdigest())
+    assert (file.commit, file.files) == (commit, {"sub/model.safetensors": hashlib.sha256(weights(seed)).hexdigest()})
 
 
 def test_offline_takes_the_cache_and_asks_nothing(served: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,7 +138,7 @@ def test_the_record_says_the_commit_and_the_encoder_is_that_of_the_file(served: 
     draw(data, scan(data, f"{tmp_path}/scan"), 0, folder.path)
     adopt_one(Adoption("target", target, data, folder, "x", ("target-member",)), None, None)
     record = describe(folder, "target").record
-    assert record.source == {"commit": OLD, "sha256": hashlib.sha256(weights(0)).hexdigest()}
+    assert record.source == {"commit": OLD, "files": read_hub_file(target.weights).files}
     assert OLD in origin(target, record)["weights"]
     torch.manual_seed(0)
     referee = build_backbone("conv4", 1, 8).eval()
@@ -154,9 +154,10 @@ LOAD = "transformers:org/name"
 def test_a_model_is_read_whole_at_one_commit(served: list[str], tmp_path: Path) -> None:
     found = read_hub_model(LOAD)
     assert found.commit == NEW == commit_of(LOAD) == commit_of("hf://org/name/sub/model.safetensors")
-    assert found.content == read_weights_of(LOAD, str(tmp_path / "model"), read_local).content
-    weights_file = (tmp_path / "model" / "model.safetensors").read_bytes()
-    assert found.sha256 == hashlib.sha256(weights_file).hexdigest()
+    here = read_weights_of(LOAD, str(tmp_path / "model"), read_local)
+    assert (found.content, found.files) == (here.content, here.files)
+    for name in ("config.json", "model.safetensors"):
+        assert found.files[name] == hashlib.sha256((tmp_path / "model" / name).read_bytes()).hexdigest()
     asked = [path.split("/") for path in served if "/resolve/" in path]
     assert {revision for *_, revision, name in asked if name.startswith(("token", "pre", "pro"))} == {NEW}
     bare = read_hub_model(LOAD, weights=False)

@@ -212,6 +212,7 @@ def test_a_changed_field_is_named(
         ("predicate.registrations", lambda lines: lines[:-1], "registration.jsonl: other than stated"),
         ("predicate.primary.attack", lambda _: "lpla", "the last registered plan has not this primary attack"),
         ("predicate.encoders.0.fingerprints.3", lambda _: A, "encoder.json has other fingerprints than stated"),
+        ("predicate.encoders.0.published", lambda _: {"model.bin": A}, "encoder.json has other files of its publisher"),
         ("predicate.encoders.0.files.1.digest.sha256", lambda _: A, "has other bytes than stated"),
         ("predicate.encoders", lambda every: every[:-1], "statement's encoders is not as report.json"),
         ("predicate.encoders.0.kind", lambda _: "code", "the statement's kind of seed-0/encoders/"),
