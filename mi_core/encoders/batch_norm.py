@@ -12,8 +12,10 @@ trained on parts of a batch does the same in evaluation and is folded too.
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import torch
@@ -31,73 +33,71 @@ class SplitBatchNorm2d(nn.BatchNorm2d):
     BatchNorm2d, and so are the names of the weights.
     """
 
-    def __init__(self, features: int, splits: int) -> None:
-        super().__init__(features)
-        self.splits = splits
+    splits: int
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """(B, C, H, W) to the same; in training B must be divisible by the number of parts."""
         if not self.training:
             return super().forward(input)
-        channels = input.shape[1]
         assert self.running_mean is not None
         assert self.running_var is not None
         assert self.num_batches_tracked is not None
-        mean, variance = self.running_mean.repeat(self.splits), self.running_var.repeat(self.splits)
-        parts = _parts_to_channels(input, self.splits)
-        weight, bias = self.weight.repeat(self.splits), self.bias.repeat(self.splits)
-        normalised = F.batch_norm(parts, mean, variance, weight, bias, True, self.momentum or 0.0, self.eps)
-        with torch.no_grad():
-            self.running_mean.copy_(mean.view(self.splits, channels).mean(dim=0))
-            self.running_var.copy_(variance.view(self.splits, channels).mean(dim=0))
-            self.num_batches_tracked += 1
-        return _channels_to_parts(normalised, input.shape)
+        self.num_batches_tracked += 1
+        result: torch.Tensor
+        splits, momentum = self.splits, self.momentum or 0.0
+        if _runs_kernels(input):
+            from mi_core.encoders.batch_norm_kernels import NormalisedParts
+
+            result, moments = NormalisedParts.apply(input, self.weight, self.bias, splits, self.eps)
+            mean, variance = moments.mean(dim=1)
+            count = input[::splits, 0].numel()
+            self.running_mean.lerp_(mean, momentum)
+            self.running_var.lerp_(variance * (count / (count - 1)), momentum)
+            return result
+        parts = input.reshape(-1, splits * input.shape[1], *input.shape[2:])  # each has channels of its own
+        mean, variance, weight, bias = (
+            values.repeat(splits) for values in (self.running_mean, self.running_var, self.weight, self.bias)
+        )
+        result = F.batch_norm(parts, mean, variance, weight, bias, True, momentum, self.eps)
+        self.running_mean.copy_(mean.view(splits, -1).mean(dim=0))
+        self.running_var.copy_(variance.view(splits, -1).mean(dim=0))
+        return result.reshape(input.shape)
 
 
-def _parts_to_channels(images: torch.Tensor, splits: int) -> torch.Tensor:
-    """Images (B, C, H, W) as (B / splits, splits C, H, W): every part has channels of its own."""
-    parts = images.reshape(-1, splits, *images.shape[1:])
-    if not _pixels_together(images):
-        return parts.flatten(1, 2)
-    return parts.permute(0, 3, 4, 1, 2).flatten(3).permute(0, 3, 1, 2)
+def _runs_kernels(images: torch.Tensor) -> bool:
+    """Whether Triton's kernels of this package are taken: on CUDA, but where `torch.compile` makes kernels itself."""
+    return images.is_cuda and not torch.compiler.is_compiling() and _kernels_work()
 
 
-def _channels_to_parts(parts: torch.Tensor, shape: torch.Size) -> torch.Tensor:
-    """What `_parts_to_channels` made of images, in their shape again."""
-    if not _pixels_together(parts):
-        return parts.reshape(shape)
-    by_part = parts.view(len(parts), -1, *shape[1:]).permute(0, 1, 3, 4, 2)
-    return by_part.flatten(0, 1).permute(0, 3, 1, 2)
+@cache
+def _kernels_work() -> bool:
+    """Whether this machine compiles and runs Triton's kernels; where it does not, a warning says so once."""
+    try:
+        from mi_core.encoders.batch_norm_kernels import NormalisedParts
 
-
-def _pixels_together(images: torch.Tensor) -> bool:
-    """Whether the channels of a pixel are to stay together in memory, which CUDA wants; CPUs want them apart."""
-    return images.device.type == "cuda"
+        tiny = torch.zeros(2, 1, 1, 2, device="cuda", requires_grad=True)
+        with torch.enable_grad():
+            NormalisedParts.apply(tiny, tiny[0, 0, 0, :1], tiny[0, 0, 0, :1], 2, 1.0)[0].sum().backward()
+    except Exception as error:  # noqa: BLE001 - whatever Triton, a compiler or a driver raises
+        slower = f"batch norm in parts runs without kernels, more slowly ({error!r:.200})"
+        warnings.warn(f"{slower}: install triton and a C compiler (gcc)", stacklevel=2)
+        return False
+    return True
 
 
 def split_batch_norm(module: nn.Module, splits: int) -> nn.Module:
-    """Replace every BatchNorm2d in a module by `SplitBatchNorm2d`; with one part, change nothing."""
-    if splits == 1:
-        return module
-    for name, child in module.named_children():
-        if isinstance(child, nn.BatchNorm2d):
-            replaced = SplitBatchNorm2d(child.num_features, splits)
-            replaced.load_state_dict(child.state_dict())
-            setattr(module, name, replaced)
-        else:
-            split_batch_norm(child, splits)
+    """Make every BatchNorm2d in a module a `SplitBatchNorm2d`, in place; with one part, change nothing."""
+    for part in module.modules():
+        if splits > 1 and type(part) is nn.BatchNorm2d:
+            part.__class__, part.splits = SplitBatchNorm2d, splits  # type: ignore[assignment]
     return module
 
 
 def join_batch_norm(module: nn.Module) -> nn.Module:
-    """Replace every `SplitBatchNorm2d` in a module by a BatchNorm2d, which gives the same in evaluation."""
-    for name, child in module.named_children():
-        if isinstance(child, SplitBatchNorm2d):
-            joined = nn.BatchNorm2d(child.num_features, child.eps, child.momentum)
-            joined.load_state_dict(child.state_dict())
-            setattr(module, name, joined.to(child.weight).train(child.training))
-        else:
-            join_batch_norm(child)
+    """Make every `SplitBatchNorm2d` in a module a BatchNorm2d, in place, which gives the same in evaluation."""
+    for part in module.modules():
+        if isinstance(part, SplitBatchNorm2d):
+            part.__class__ = nn.BatchNorm2d  # type: ignore[assignment]
     return module
 
 

@@ -69,9 +69,8 @@ class BarlowTwins(Objective):
     Parameters = BarlowTwinsParameters
 
     def __init__(self, backbone: nn.Module, parameters: BarlowTwinsParameters) -> None:
-        super().__init__()
+        super().__init__(backbone)
         hidden = parameters.projection_hidden
-        self.backbone = backbone
         widths = (width_of(backbone), hidden, hidden, parameters.projection_width)
         self.projection = projection_head(widths, batch_norm=True)
         self.redundancy = parameters.redundancy

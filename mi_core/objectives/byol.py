@@ -58,9 +58,8 @@ class BYOL(MomentumObjective):
     heads = ("projection", "prediction")
 
     def __init__(self, backbone: nn.Module, parameters: BYOLParameters) -> None:
-        super().__init__()
+        super().__init__(backbone)
         hidden, out = parameters.projection_hidden, parameters.projection_width
-        self.backbone = backbone
         self.projection = projection_head((width_of(backbone), hidden, out), batch_norm=True)
         self.prediction = projection_head((out, hidden, out), batch_norm=True)
         self.momentum = parameters.momentum
