@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from pipelines.config.run_config import RunConfig
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-if not Path("/dev/nvidiactl").exists():
-    os.environ.setdefault("TRITON_INTERPRET", "1")  # kernels for GPUs are computed by Triton's interpreter
+os.environ.setdefault("TRITON_INTERPRET", str(int(not Path("/dev/nvidiactl").exists())))  # kernels run on the CPU
 os.environ.setdefault("RAY_worker_niceness", "0")  # tests with Ray are the longest chain
 # an example that takes longer on a busy machine is no failure
 hypothesis.settings.register_profile("untimed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])

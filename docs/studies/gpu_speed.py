@@ -24,7 +24,7 @@ import torch
 from docs.studies.bench.extraction import ExtractionCase
 from docs.studies.bench.setting import MEAN, RECIPE, STD, dated, spread
 from mi_core.augmentations.simclr import SimCLRAugmentation
-from mi_core.encoders import batch_norm, build_backbone
+from mi_core.encoders import build_backbone
 from mi_core.encoders.batch_norm import for_queries
 from mi_core.encoders.checkpoint import Encoder, channelwise, seeded
 from mi_core.features.embedding import LpNorm
@@ -165,15 +165,6 @@ def training(objective: str, precision: str) -> dict[str, Any]:
     return found
 
 
-def pixels_apart() -> dict[str, Any]:
-    """Batch norm in parts, as on CPUs: each channel of the parts on its own in memory."""
-    kept, batch_norm._pixels_together = batch_norm._pixels_together, lambda images: False
-    try:
-        return training("moco-v1", "bfloat16")
-    finally:
-        batch_norm._pixels_together = kept
-
-
 def pipeline(encoders: int) -> dict[str, Any]:
     """From JPEG shards through Ray: one actor that holds the GPU."""
     from docs.studies.bench.pipeline import Pipeline, query_config, smooth_shards
@@ -196,7 +187,6 @@ def all_cases() -> dict[str, Callable[[], Any]]:
     cases: dict[str, Callable[[], Any]] = {}
     for objective, precision in (("simclr", "bfloat16"), ("moco-v1", "bfloat16"), ("moco-v1", "float32")):
         cases[f"training, {objective}, {precision}"] = partial(training, objective, precision)
-    cases["training, moco-v1, bfloat16, pixels apart"] = pixels_apart
     for encoders in (2, 1):
         cases[f"pipeline, vit-b/32, {encoders} encoders"] = partial(pipeline, encoders)
     for name in ("vit-b/32", "resnet18-imagenet"):

@@ -1,8 +1,8 @@
 """Does an encoder tell which of two versions of each image it was trained on, if a surrogate chose how they differ?
 
-``python -m docs.studies.marks RESULT.json [PATTERN...]``: of each image of a lot there are two versions, x + d and x - d;
-a fair coin decides which is published. As in Huang, Gong and Reiter (CCS 2024) d is optimised so that a surrogate network
-sees both versions far apart: the sign of the gradient, 90 steps, over random crops of 80 % of the area or more. A small
+``python -m docs.studies.marks RESULT.json [PATTERN...]``: each image of a lot has two versions, x + d and x - d; a fair
+coin decides which is published. As in Huang, Gong and Reiter (CCS 2024) d is optimised so that a surrogate sees
+both versions far apart: the sign of the gradient, 90 steps, over random crops of 80 % of the area or more. A small
 encoder is trained on the published versions, alone or among other images, and asked about both versions with 64 such
 views. The version whose views agree more is taken for the published one. With 2,500 pairs a share has a standard error
 of .01, so .52 is told from chance (p .02), and .525 with p .006.

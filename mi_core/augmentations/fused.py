@@ -4,6 +4,7 @@ The same mathematics as `compiled`. One program makes one view: it reads pixels 
 and writes each pixel of the view once. Where the contrast changes it goes over the view twice, since the mean grey
 comes first. Letters as in `operations`.
 """
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.nn.functional import all_gather
 
 from mi_core.checks import ConfigError
 
@@ -38,7 +39,9 @@ class Objective(nn.Module, ABC):
     sync_batch_norm: ClassVar[bool] = True
     """Whether batch statistics are taken over all workers on GPUs."""
 
-    backbone: nn.Module
+    def __init__(self, backbone: nn.Module) -> None:
+        super().__init__()
+        self.backbone = backbone
 
     @property
     def draws(self) -> int:
@@ -99,24 +102,6 @@ def width_of(backbone: nn.Module) -> int:
     return int(backbone.width)  # type: ignore[arg-type]
 
 
-class _AllGather(torch.autograd.Function):
-    """Concatenate equal-sized tensors of all ranks; the gradient is summed over ranks and the own slice taken."""
-
-    @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
-        gathered = [torch.empty_like(tensor) for _ in range(dist.get_world_size())]
-        dist.all_gather(gathered, tensor.contiguous())
-        ctx.rows = len(tensor)
-        return torch.cat(gathered)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
-        gradient = gradients[0].contiguous()
-        dist.all_reduce(gradient)
-        start = dist.get_rank() * ctx.rows
-        return gradient[start : start + ctx.rows]
-
-
 def world() -> tuple[int, int]:
     """(rank, number of workers) of the process group, (0, 1) without one."""
     return (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
@@ -135,8 +120,7 @@ def gather(tensor: torch.Tensor) -> torch.Tensor:
     """
     if world()[1] == 1:
         return tensor
-    gathered: torch.Tensor = _AllGather.apply(tensor)
-    return gathered
+    return torch.cat(all_gather(tensor))
 
 
 class MomentumObjective(Objective):

@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from mi_core.checks import ConfigError, check_fields, check_shape
-from mi_core.encoders.clip import TextTower, import_open_clip
+from mi_core.encoders.clip import TextTower, import_open_clip, open_clip_config
 from mi_core.objectives.base import Objective, gather, own_rows, similarities, width_of
 
 PAD, END = 256, 257  # besides the 256 bytes
@@ -94,9 +94,8 @@ class CLIP(Objective):
     target = "caption"
 
     def __init__(self, backbone: nn.Module, parameters: CLIPParameters) -> None:
-        super().__init__()
+        super().__init__(backbone)
         self.settings = parameters
-        self.backbone = backbone
         self.projection = nn.Linear(width_of(backbone), parameters.projection_width, bias=False)
         out = parameters.projection_width
         if parameters.text_tower == "bytes":
@@ -104,11 +103,7 @@ class CLIP(Objective):
             width = parameters.text_width
             self.text: nn.Module = TextTransformer(width, out, layers=layers, heads=heads, length=length)
         else:
-            known = import_open_clip().get_model_config(parameters.architecture)
-            if known is None:
-                told = f"open_clip has no model {parameters.architecture!r}; see open_clip.list_models()"
-                raise ConfigError(f"text_tower: {told}")
-            self.text = nn.Linear(int(known["embed_dim"]), out, bias=False)
+            self.text = nn.Linear(int(open_clip_config(parameters.architecture)["embed_dim"]), out, bias=False)
         self.scale = nn.Parameter(torch.tensor(math.log(1 / parameters.temperature)))
 
     @classmethod

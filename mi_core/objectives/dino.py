@@ -78,9 +78,8 @@ class DINO(MomentumObjective):
     centre: torch.Tensor
 
     def __init__(self, backbone: nn.Module, parameters: DINOParameters) -> None:
-        super().__init__()
+        super().__init__(backbone)
         hidden, out = parameters.projection_hidden, parameters.projection_width
-        self.backbone = backbone
         first, second = nn.Linear(width_of(backbone), hidden), nn.Linear(hidden, hidden)
         self.projection = nn.Sequential(first, nn.GELU(), second, nn.GELU(), nn.Linear(hidden, out))
         self.prototypes = Prototypes(out, parameters.prototypes)

@@ -111,8 +111,7 @@ class _QueueMoCo(MomentumObjective):
     """Steps so far: a number of the host, as it would have to wait for one of the device in every step."""
 
     def __init__(self, backbone: nn.Module, parameters: MoCoV1Parameters, widths: tuple[int, ...]) -> None:
-        super().__init__()
-        self.backbone = split_batch_norm(backbone, parameters.batch_norm_splits)
+        super().__init__(split_batch_norm(backbone, parameters.batch_norm_splits))
         self.projection = projection_head(widths, batch_norm=False)
         self.temperature, self.momentum = parameters.temperature, parameters.momentum
         self.add_key_encoder()
@@ -231,10 +230,9 @@ class MoCoV3(MomentumObjective):
     heads = ("projection", "prediction")
 
     def __init__(self, backbone: nn.Module, parameters: MoCoV3Parameters) -> None:
-        super().__init__()
+        super().__init__(backbone)
         hidden, out = parameters.projection_hidden, parameters.projection_width
         widths = (width_of(backbone), *[hidden] * (parameters.projection_layers - 1), out)
-        self.backbone = backbone
         self.projection = projection_head(widths, batch_norm=True, last_norm=True)
         self.prediction = projection_head((out, hidden, out), batch_norm=True, last_norm=parameters.prediction_norm)
         if parameters.freeze_patches:

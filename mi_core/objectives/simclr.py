@@ -67,8 +67,7 @@ class SimCLR(Objective):
     Parameters = SimCLRParameters
 
     def __init__(self, backbone: nn.Module, parameters: SimCLRParameters) -> None:
-        super().__init__()
-        self.backbone = backbone
+        super().__init__(backbone)
         self.projection = projection_head(
             (width_of(backbone), parameters.projection_hidden, parameters.projection_width),
             batch_norm=parameters.projection_batch_norm,

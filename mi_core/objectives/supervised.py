@@ -37,9 +37,8 @@ class Supervised(Objective):
     target = "class"
 
     def __init__(self, backbone: nn.Module, parameters: SupervisedParameters) -> None:
-        super().__init__()
+        super().__init__(backbone.requires_grad_(not parameters.freeze_backbone))
         self.frozen = parameters.freeze_backbone
-        self.backbone = backbone.requires_grad_(not self.frozen)
         self.logits = nn.Linear(width_of(backbone), parameters.classes)
 
     @classmethod

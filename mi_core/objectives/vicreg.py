@@ -77,9 +77,8 @@ class VICReg(Objective):
     Parameters = VICRegParameters
 
     def __init__(self, backbone: nn.Module, parameters: VICRegParameters) -> None:
-        super().__init__()
+        super().__init__(backbone)
         hidden = parameters.projection_hidden
-        self.backbone = backbone
         widths = (width_of(backbone), hidden, hidden, parameters.projection_width)
         self.projection = projection_head(widths, batch_norm=True)
         self.weights = parameters.invariance, parameters.variance, parameters.covariance

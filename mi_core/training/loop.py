@@ -30,6 +30,7 @@ from mi_core.streams import uniforms
 from mi_core.training.data import Batch, TrainingImages
 from mi_core.training.optimizers import OptimizerParameters
 
+KEPT = "epoch", "step", "total", "losses"  # what a state holds besides weights and optimiser
 VIEW_BYTES = 2**27  # bytes of views that a GPU draws at once, if that is several batches
 
 
@@ -226,15 +227,8 @@ class Pretrainer:
         Within an epoch the losses so far are this worker's, so that only a run of one worker continues there.
         """
         buffer = io.BytesIO()
-        state = {
-            "module": self.module.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "epoch": self.epoch,
-            "step": self.step,
-            "total": self.total,
-            "losses": self.losses,
-        }
-        torch.save(state, buffer)
+        state = {"module": self.module.state_dict(), "optimizer": self.optimizer.state_dict()}
+        torch.save(state | {name: getattr(self, name) for name in KEPT}, buffer)
         return buffer.getvalue()
 
     def load_state_bytes(self, data: bytes) -> None:
@@ -242,9 +236,8 @@ class Pretrainer:
         state = torch.load(io.BytesIO(data), map_location=self.device, weights_only=True)
         self.module.load_state_dict(state["module"])
         self.optimizer.load_state_dict(state["optimizer"])
-        self.epoch = state["epoch"]
-        self.step, self.total = state.get("step", 0), state.get("total", torch.zeros_like(self.total))
-        self.losses = state["losses"]
+        for name in KEPT:
+            setattr(self, name, state[name])
 
 
 def audited_encoder(parameters: PretrainingParameters, channels: int, image_size: int) -> Encoder:

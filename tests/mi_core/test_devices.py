@@ -5,8 +5,8 @@ Encoders are built on the CPU and moved, as the package does, so a tensor that i
 behind and is found. Indices on the host for rows on the device, which PyTorch copies without a word, are refused.
 
 Not covered, since it needs numbers or a driver: values; PyTorch's own backward passes (gradients are zeros for the
-weights that a loss was computed from); memory and time; kernels that exist on one device only;
-events, pinned memory and cuDNN (stand-ins); which branch a number read by the host would take (each is 1, each
+weights that a loss was computed from); memory and time; kernels that exist on one device only, those of the package
+too; events, pinned memory and cuDNN (stand-ins); which branch a number read by the host would take (each is 1, each
 condition holds, each mask chooses all rows); the random numbers of HopSkipJump, whose generator is the driver's; the
 compiled CPU paths of views and streams, which CUDA does not take; encoders behind a defense, which hash pixels on the
 host; several GPUs; `torch.compile`.

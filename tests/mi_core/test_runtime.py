@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -67,3 +68,32 @@ def test_tf32_is_the_default_on_cuda_and_can_be_refused_and_allowed_inside() -> 
 def test_kernels_that_do_not_compile_are_left_with_a_word() -> None:
     with pytest.warns(UserWarning, match="no kernel of mi_core.augmentations.fused here, most often for lack"):
         assert kernels.__wrapped__("mi_core.augmentations.fused") is None
+
+
+COMPILATION = """
+from triton import compile
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from mi_core.augmentations import fused
+from mi_core.encoders import batch_norm_kernels
+bytes = dict.fromkeys(("images", "mirrored", "gray"), "*u8") | {"order": "*i64", "scale": "fp32", "eps": "fp32"}
+floats = dict.fromkeys(("boxes", "factors", "result", "moments", "sums", "weight", "bias", "totals", "taps"), "*fp32")
+half, block = dict.fromkeys(("images", "gradient", "made"), "*bf16"), {"BLOCK": fused.BLOCK}
+for kernel, more, constants in (
+    (fused._make_view, {}, block | {"COLOURS": True, "GRAY_FIRST": False, "CUBIC": True}),
+    (fused._make_view, {}, block | {"COLOURS": False, "GRAY_FIRST": True, "CUBIC": False}),
+    (fused._filter, {"images": "*fp32"}, block | {"REFLECT": True}),
+    (batch_norm_kernels._gather, half, {"FORWARD": True}),
+    (batch_norm_kernels._gather, half, {"FORWARD": False}),
+    (batch_norm_kernels._finish, half, {"FORWARD": True}),
+    (batch_norm_kernels._finish, half, {"FORWARD": False}),
+):
+    kinds = bytes | floats | more | dict.fromkeys(constants, "constexpr")
+    source = ASTSource(kernel, {name: kinds.get(name, "i32") for name in kernel.arg_names}, constants)
+    assert compile(source, target=GPUTarget("cuda", 90, 32)).asm["cubin"]
+"""
+
+
+def test_kernels_are_compiled_without_a_gpu() -> None:
+    """The compiler refuses what the interpreter lets pass, such as a variable of two types in a loop."""
+    subprocess.run([sys.executable, "-c", COMPILATION], env=os.environ | {"TRITON_INTERPRET": "0"}, check=True)

@@ -6,14 +6,9 @@ from typing import Any
 
 import torch
 
-from mi_core.augmentations import AUGMENTATIONS
-from mi_core.augmentations.views import make_views
-from mi_core.streams import pixel_streams
 from pipelines.config.run_config import RunConfig
-from pipelines.config.sections.parameters import build
 from pipelines.data.draw.images import load_images
 from pipelines.data.draw.splits import Splits
-from pipelines.encoders.stored import StoredEncoder
 from pipelines.extract.division.passes import recorded_passes
 from pipelines.files import storage
 from pipelines.run.folder import SeedFolder
@@ -33,13 +28,6 @@ def bank_of_ten(config: RunConfig, splits: Splits) -> tuple[torch.Tensor, list[s
     anchors, first = load_images(config.data, splits, ["anchor"]), splits.first(["anchor"], 10, 0)
     row_of = {name: row for row, name in enumerate(anchors.ids)}
     return torch.from_numpy(anchors.images[[row_of[name] for name in first]]), first
-
-
-def query_views(stored: StoredEncoder, pixels: torch.Tensor, count: int, nonce: str = "") -> torch.Tensor:
-    """Views (N, V, C, S, S) of images of one source by the recipe that an encoder was trained with."""
-    config = stored.record.config
-    recipe = build(AUGMENTATIONS[config["objective"]], config["augmentation"])
-    return make_views(pixels, pixel_streams(nonce, 0, "query", pixels), recipe, views=count)
 
 
 def stored_column(folder: SeedFolder, column: str, epoch: int = 3) -> dict[str, Any]:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from typing import Any
 
@@ -169,31 +166,6 @@ def test_the_kernel_that_filters_equals_the_tensors_way(border: str, layout: tor
     taps = (taps + taps.flip(1)) / taps.sum(dim=1, keepdim=True) / 2
     ours = fused.filtered(images.to(DEVICE), taps.to(DEVICE), border).cpu()
     torch.testing.assert_close(ours, operations._filtered(images, taps, border), atol=1e-6, rtol=0)
-
-
-def test_kernels_compile_for_gpus_that_are_not_here() -> None:
-    """What the interpreter takes, the compiler may not: a variable of two types, for example."""
-    code = """
-import triton
-from triton.backends.compiler import GPUTarget
-from mi_core.augmentations import fused
-pointers = {"images": "*u8", "mirrored": "*u8", "gray": "*u8", "order": "*i64"}
-for kernel, floats, switches in (
-    (fused._make_view, {"boxes", "factors", "result"}, {"COLOURS": True, "GRAY_FIRST": False, "CUBIC": True}),
-    (fused._filter, {"images", "taps", "result"}, {"REFLECT": True}),
-):
-    constants = switches | {"BLOCK": fused.BLOCK}
-    types = {name: pointers.get(name, "i32") for name in kernel.arg_names}
-    types |= dict.fromkeys(floats, "*fp32") | dict.fromkeys(constants, "constexpr")
-    types |= {"scale": "fp32"} if "scale" in types else {}
-    places = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
-    source = triton.compiler.ASTSource(fn=kernel, signature=types, constexprs=places)
-    for capability in (80, 90):
-        built = triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": fused.WARPS})
-        assert built.asm["cubin"]
-"""
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    subprocess.run([sys.executable, "-c", code], check=True, env=environment)
 
 
 @pytest.mark.parametrize("kernel", [3, 7])

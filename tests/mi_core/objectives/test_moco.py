@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from mi_core.checks import ConfigError, ShapeError
-from mi_core.encoders import batch_norm, build_backbone
-from mi_core.encoders.batch_norm import SplitBatchNorm2d, split_batch_norm
+from mi_core.encoders import build_backbone
+from mi_core.encoders.batch_norm import SplitBatchNorm2d
 from mi_core.objectives.moco import (
     MoCoV1,
     MoCoV1Parameters,
@@ -201,34 +201,6 @@ def test_the_share_of_steps_in_which_an_image_is_its_own_negative(queue: int, sh
     assert share_of_own_keys(queue, 125, 500) == share
     assert share_of_own_keys(4096, 256, 10_000) == pytest.approx(0.09, abs=0.005)  # EncoderMI
     assert share_of_own_keys(16_384, 256, 20_000) == pytest.approx(0.34, abs=0.005)  # LpLA
-
-
-@pytest.mark.parametrize("on_cuda", [False, True])
-def test_split_batch_norm_is_that_of_parts(on_cuda: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Part p holds the rows p, p + 4, ...: normalised alone; running statistics are the mean over parts."""
-    monkeypatch.setattr(batch_norm, "_pixels_together", lambda images: on_cuda)
-    torch.manual_seed(0)
-    network = nn.Sequential(nn.BatchNorm2d(3))
-    nn.init.uniform_(network[0].weight)
-    alone = [nn.BatchNorm2d(3) for _ in range(4)]
-    for part in alone:
-        part.load_state_dict(network[0].state_dict())
-    split = split_batch_norm(network, 4)[0]
-    images = torch.randn(8, 3, 5, 7).contiguous(memory_format=torch.channels_last).requires_grad_()
-    result = split(images)
-    weights = torch.randn_like(result)
-    gradients = torch.autograd.grad((result * weights).sum(), [images, split.weight])
-    expected = torch.empty_like(images)
-    for index, part in enumerate(alone):
-        expected[index::4] = part(images[index::4])
-    torch.testing.assert_close(result, expected)
-    own = torch.autograd.grad((expected * weights).sum(), [images, *(part.weight for part in alone)])
-    torch.testing.assert_close(gradients[0], own[0])
-    torch.testing.assert_close(gradients[1], torch.stack(own[1:]).sum(dim=0))
-    torch.testing.assert_close(split.running_var, torch.stack([part.running_var for part in alone]).mean(dim=0))
-    plain = nn.BatchNorm2d(3)
-    plain.load_state_dict(split.state_dict())
-    torch.testing.assert_close(split.eval()(images), plain.eval()(images))
 
 
 def test_shuffled_keys_come_back_in_order_and_meet_other_parts() -> None:

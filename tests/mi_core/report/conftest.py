@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import math
 import pickle
-from collections.abc import Callable
 from functools import cache
 from itertools import product
 from typing import Any
@@ -30,9 +29,6 @@ ATTACKS = {"encodermi-t": 1.0, "encodermi-v": 1.02, "encodermi-s": 1.03, "lpla":
 OUTPUTS = {"projection": 2.05, "backbone": 0.55}
 EPOCHS = {50: 0.35, 100: 0.5, 200: 0.75, 400: 1.0}
 SIDE = 440
-
-ReportFactory = Callable[..., dict[str, Any]]
-
 
 BARE: dict[str, Any] = {
     "schema_version": 1,

@@ -7,12 +7,9 @@ from collections.abc import Mapping
 from html.parser import HTMLParser
 from typing import Any
 
-import jsonschema
 from rich.console import Console
 
-from mi_core.report.contents import schema
 from mi_core.report.model.report import report_from_json as typed
-from mi_core.report.page.html import render_html
 from mi_core.report.terminal import terminal_table
 
 VOID = {"meta", "img", "input", "link", "br", "hr"}
@@ -44,17 +41,6 @@ class Page(HTMLParser):
     @property
     def text(self) -> str:
         return " ".join(" ".join(self.words).replace("\u00a0", " ").split())
-
-
-def page_that_says(report: Mapping[str, Any], *texts: str) -> Page:
-    """The page of a valid report; it and the terminal, short and whole, say each of some texts."""
-    jsonschema.validate(report, schema())
-    page = Page(render_html(typed(report), {}))
-    for whole in (True, False):
-        shown = " ".join(said(report, 1000, whole=whole).split())
-        for text in texts:
-            assert text in page.text and text in shown
-    return page
 
 
 def said(report: Mapping[str, Any], width: int = 80, *, whole: bool = True) -> str:
