@@ -35,7 +35,7 @@ from pipelines.cli.flags import (
 )
 from pipelines.cli.listing import list_app, schema
 from pipelines.cli.lots import claim_app, lot_app
-from pipelines.cli.runs import Open, compare, current_report, forget, index, statement, status, tell, verify
+from pipelines.cli.runs import Open, compare, current_report, forget, index, lookup, statement, status, tell, verify
 from pipelines.cli.shards import shards_app
 from pipelines.console import complain, log_as_json, output
 from pipelines.errors import UserError, fault_of_user, unavailable_in
@@ -312,6 +312,7 @@ for _command, _example in (
     (gate, "gate runs/quickstart --fail-on leak,undecided --max-auc .55"),
     (forget, "forget runs/before runs/after --retrained runs/retrained"),
     (index, "index runs"),
+    (lookup, "lookup photos --list laion.parquet"),
     (status, "status runs/quickstart"),
     (statement, "statement runs/quickstart"),
     (verify, "verify runs/quickstart/statement.json runs/quickstart"),
@@ -328,7 +329,7 @@ PANELS = {
     "Start": ("quickstart", "init", "check", "selftest", "list"),
     "Audit": ("audit", "gate", "estimate"),
     "Proof by lot": ("lot", "claim", "verify"),
-    "Read": ("report", "index", "compare", "forget", "status", "statement"),
+    "Read": ("report", "index", "compare", "forget", "lookup", "status", "statement"),
     "Cluster": ("submit", "shards"),
     "Stages": ("pretrain", "extract", "attack", "tune"),
     "Editor and shell": ("schema", "completion"),

@@ -84,6 +84,25 @@ def forget(
         storage.write_json(storage.target(json), found)
 
 
+def lookup(
+    photos: Annotated[str, typer.Argument(help="Folder of photos.", metavar="PHOTOS")],
+    where: Annotated[
+        str, typer.Option("--list", help="Folder of images, or .txt, .csv, .parquet of digests or addresses.")
+    ],
+    column: Annotated[
+        str | None, typer.Option("--column", help="Of the list; default: sha256, md5, sha1, url.")
+    ] = None,
+    json: Annotated[str | None, typer.Option("--json", help="Write what was found to a file.", metavar="FILE")] = None,
+) -> None:
+    """Look for photos in a public list of training data. Listed does not say used."""
+    from pipelines.data.lookup import look_up
+
+    found = look_up(photos, where, column)
+    output.print(str(found), soft_wrap=True, highlight=False, markup=False)
+    if json is not None:
+        storage.write_json(storage.target(json), asdict(found))
+
+
 def status(
     run: Annotated[str, typer.Argument(help="Run folder, of this or another machine.", metavar="RUN")],
     as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,

@@ -59,13 +59,14 @@ class ListedKeys:
         return f"the list of {role}, {self.path}: {'; '.join(wrong)}" if wrong else ""
 
 
-def keys_in(path: str, column: str | None = None) -> Iterator[list[str]]:
+def keys_in(path: str, column: str | None = None, usual: tuple[str, ...] = KEYS) -> Iterator[list[str]]:
     """The keys of a list in order, in parts; empty ones are left out.
 
     Args:
         path: ``.txt`` (one key a line), ``.csv`` with a header, ``.parquet``, or ``.npy`` of pairs of 64-bit numbers,
             which are DataComp's uids. Text and CSV may be packed, such as ``.txt.gz``.
-        column: of a CSV or Parquet file; None: ``__key__``, ``key`` or ``uid``.
+        column: of a CSV or Parquet file; None: the first of the usual ones.
+        usual: names of columns.
 
     Raises:
         UserError: the file cannot be read, is of another kind, or lacks the column.
@@ -73,7 +74,7 @@ def keys_in(path: str, column: str | None = None) -> Iterator[list[str]]:
     ending = path.removesuffix(".gz").removesuffix(".zst").rpartition(".")[2]
     if ending not in _READERS:
         raise UserError(f"{path} is no list of keys; give one of {', '.join(f'.{name}' for name in _READERS)}")
-    keys = filter(None, _READERS[ending](path, column))
+    keys = filter(None, _READERS[ending](path, column, usual))
     try:
         while part := list(islice(keys, BATCH)):
             if any("\0" in key for key in part):
@@ -100,19 +101,21 @@ def texts_at(path: str, column: str | None, places: Iterable[int]) -> list[str]:
     return found
 
 
-def _lines(path: str, _column: str | None) -> Iterator[str]:
+def _lines(path: str, _column: str | None, _usual: tuple[str, ...]) -> Iterator[str]:
     with storage.open_input(path) as stream:
         yield from (line.strip() for line in io.TextIOWrapper(stream, "utf-8-sig"))
 
 
-def _rows(path: str, column: str | None) -> Iterator[str]:
+def _rows(path: str, column: str | None, usual: tuple[str, ...]) -> Iterator[str]:
     with storage.open_input(path) as stream:
         rows = csv.reader(io.TextIOWrapper(stream, "utf-8-sig", newline=""))
         header = next(rows, [])
-        names = KEYS if column is None else (column,)
+        names = usual if column is None else (column,)
         place = next((header.index(name) for name in names if name in header), None)
         if place is None:
-            raise UserError(f"{path} has no column {' or '.join(names)}, but {shortened(', '.join(header))}: {_ADVICE}")
+            raise UserError(
+                f"{path} has no column {' or '.join(names)}, but {shortened(', '.join(header))}: {_remedy(usual)}"
+            )
         if header.count(header[place]) > 1:
             raise UserError(f"{path} has the column {header[place]} twice; rename one of them")
         for row in rows:
@@ -121,25 +124,26 @@ def _rows(path: str, column: str | None) -> Iterator[str]:
             yield row[place].strip() if row else ""
 
 
-def _cells(path: str, column: str | None) -> Iterator[str]:
+def _cells(path: str, column: str | None, usual: tuple[str, ...]) -> Iterator[str]:
     with storage.open_seekable(path) as stream:
         file = pq.ParquetFile(stream, pre_buffer=False, buffer_size=2**20)
         try:
-            name = key_column(file.schema_arrow, column)
+            name = key_column(file.schema_arrow, column, usual)
         except ValueError as error:
             raise UserError(f"{path}: {error}") from error
         if name is None:
             names = shortened(", ".join(file.schema_arrow.names))
-            raise UserError(f"{path} has no column {' or '.join(KEYS)}, but {names}: {_ADVICE}")
+            raise UserError(f"{path} has no column {' or '.join(usual)}, but {names}: {_remedy(usual)}")
         for batch in file.iter_batches(BATCH, columns=[name], use_threads=False):
             for value in batch.column(0).to_pylist():
                 yield "" if value is None else str(value)
 
 
-_ADVICE = "set key_column"
+def _remedy(usual: tuple[str, ...]) -> str:
+    return "set key_column" if usual is KEYS else "give --column"
 
 
-def _uids(path: str, _column: str | None) -> Iterator[str]:
+def _uids(path: str, _column: str | None, _usual: tuple[str, ...]) -> Iterator[str]:
     with storage.open_input(path) as stream:
         version = np.lib.format.read_magic(stream)
         header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0

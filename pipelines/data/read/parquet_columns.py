@@ -112,16 +112,16 @@ class Columns:
         return Sample(key, values[self.image], label if label is not None and label >= 0 else None, others)
 
 
-def key_column(schema: pa.Schema, given: str | None) -> str | None:
+def key_column(schema: pa.Schema, given: str | None, usual: tuple[str, ...] = KEYS) -> str | None:
     """The column of keys that the user gave, or the first usual one; None if there is none.
 
     Raises:
         ValueError: the given one is missing, of another type, or there twice.
     """
-    name = given or next((name for name in KEYS if name in schema.names), "")
+    name = given or next((name for name in usual if name in schema.names), "")
     if schema.names.count(name) > 1:
         raise ValueError(f"column {name} stands there twice; rename one of them")
-    return _column_named(schema, given, KEYS, _is_key, "key", "a text or a whole number")
+    return _column_named(schema, given, usual, _is_key, "key", "a text or a whole number")
 
 
 def _image(schema: pa.Schema, given: str | None) -> str:
