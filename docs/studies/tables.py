@@ -103,16 +103,6 @@ def combined_cifar10() -> Rows:
         yield name, KNOWN.get(reference, reference), last, f"{needed:,}", under
 
 
-def white_box_clip_cifar10() -> Rows:
-    run = result("white-box-clip-cifar10")
-    rows, paired = [*run["checkpoints"], *run["rows"]], run["from_stored_scores"]["paired"]
-    for attack, towers in dict.fromkeys((row["attack"], row.get("settings")) for row in rows):
-        aucs = (auc(rows, attack=attack, settings=towers, epoch=epoch) for epoch in (5, 10, 20))
-        yield attack + (f", {towers}" if towers else ""), *aucs
-    for attack, less in dict.fromkeys((row["attack"], "clip-cosine") for row in paired):
-        yield f"{attack} less {less}", *(auc(paired, attack=attack, less=less, epoch=epoch) for epoch in (5, 10, 20))
-
-
 def pair_losses() -> Rows:
     places = [("digits", 8), ("digits", 20), ("cifar10", 5), ("cifar10", 10), ("cifar10", 20)]
     names = ("cosine", "loss, bank", "gradient, bank", "loss, bank, less cosine")

@@ -250,7 +250,9 @@ def contents(folder: str) -> Folder:
         UserError: it is no folder, or holds no image.
     """
     if not storage.is_folder(folder):
-        raise UserError(f"{folder} is no folder; give the folder of the images")
+        alone = folder.endswith((".npy", ".npz", ".pt", ".csv", ".parquet"))
+        why = ": from embeddings alone nothing tells use from a difference of the groups" if alone else ""
+        raise UserError(f"{folder} is no folder; give the folder of the images{why}")
     root = storage.absolute(folder)
     listed = storage.listing(folder)
     names = [path.removeprefix(f"{root}/") for path in listed.files]
