@@ -85,7 +85,8 @@ def conclude(measured: Measured) -> Found:
     )
     assert verdict.validity is not None
     shown, single = _evidence(measured, verdict, told.attacks or 0)
-    caveats = (noise_caveat(_TARGET, answers.noise),) if answers.noisy else ()
+    caveats = [noise_caveat(_TARGET, answers.noise)] if answers.noisy else []
+    caveats += [f"{measured.samples.doubt}."] if measured.samples.doubt else []
     config, remarks = _config(measured)
     report = replace(_report(measured, verdict, shown, caveats, config), registration=told)
     said, text = answer(report), yaml_of(config, remarks)

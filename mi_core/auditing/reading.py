@@ -17,7 +17,15 @@ from mi_core.image_files import ImageError
 from mi_core.images import Decoder, decode, decode_and_hash
 from mi_core.report.model.report import RejectedSample, RolePart
 from mi_core.validity.file_features import summary
-from mi_core.validity.near_duplicates import LEAST_SIDE, TOO_SMALL, first_copies, marks, near_pairs, usual_distance
+from mi_core.validity.near_duplicates import (
+    LEAST_SIDE,
+    TOO_SMALL,
+    doubt,
+    first_copies,
+    marks,
+    near_pairs,
+    usual_distance,
+)
 
 CANDIDATES, CONTROLS = "candidates", "controls"
 CHUNK = 256  # images that are decoded and queried together
@@ -34,7 +42,7 @@ class AuditedImages:
         hashes: sha256 of the pixels of each, hexadecimal.
         summaries: (N, F) numbers of file and pixels.
         rejected: images that cannot be decoded.
-        copies: exact copies left out; near_copies: near-copies left out.
+        copies: exact copies left out; near_copies: near-copies left out, doubt: the warning if these are many.
         remarks: by side, what was done to how many of its images that can be decoded.
         decoder: of all.
     """
@@ -46,6 +54,7 @@ class AuditedImages:
     rejected: Sequence[RejectedSample]
     copies: int
     near_copies: int
+    doubt: str
     remarks: Mapping[str, Mapping[str, int]]
     decoder: Decoder
 
@@ -163,12 +172,14 @@ def read(
             f"{len(rejected)} of {count} images cannot be used, more than max_rejected = {max_rejected:.2%} allows: "
             f"{named}"
         )
-    stays = np.ones(len(kept), dtype=bool)
+    first = np.arange(len(kept))
     if near_duplicates:
         pairs = near_pairs(np.array(hashes, dtype=np.uint64), distance=usual_distance(len(kept)))
-        stays = first_copies(pairs, np.stack(levels)) == np.arange(len(kept))
-    names = list(given)
-    rows = sorted(np.flatnonzero(stays).tolist(), key=lambda row: (names.index(kept[row][1]), kept[row][3]))
+        first = first_copies(pairs, np.stack(levels))
+    names, ids = list(given), [f"{side}/{item.key}" for item, side, *_ in kept]
+    gone = np.flatnonzero(first != np.arange(len(kept)))
+    told = doubt(len(gone), len(kept), ((ids[row], ids[first[row]]) for row in gone))
+    rows = sorted(set(range(len(kept))) - set(gone.tolist()), key=lambda row: (names.index(kept[row][1]), kept[row][3]))
     items, sides, shas, _ = map(list, zip(*(kept[row] for row in rows), strict=True))
-    gone = len(kept) - len(rows)
-    return AuditedImages(items, sides, shas, np.stack(summaries)[rows], rejected, copies, gone, remarks, decoder)
+    numbers = np.stack(summaries)[rows]
+    return AuditedImages(items, sides, shas, numbers, rejected, copies, len(gone), told, remarks, decoder)

@@ -47,7 +47,7 @@ def check(flags: Flags, config: ToCheck = None, overrides: Overrides = None, ver
     from pipelines.console import count_of
     from pipelines.data.draw.draw import check_sizes
     from pipelines.data.look import Look
-    from pipelines.data.run import counts_in_words, faults_of_lists
+    from pipelines.data.run import counts_in_words, faults_of
     from pipelines.encoders import adopt
     from pipelines.plan.attack_checks import check_drawn
     from pipelines.plan.prospects import prospects
@@ -70,7 +70,7 @@ def check(flags: Flags, config: ToCheck = None, overrides: Overrides = None, ver
         told = f"{'' if look.whole else 'about '}{counts_in_words(look.counts(drawn), drawn)}"
         if seed == loaded.seeds[0]:
             lines.append(f"data: {'; '.join([told, str(look.scanned.tally), *look.scanned.tally.notes()])}")
-            lines += [f"data: {_WARNING}{line}" for line in faults_of_lists(drawn)]
+            lines += [f"data: {_WARNING}{line}" for line in faults_of(drawn)]
             lines += [f"expect: {line}" for line in prospects(loaded, look.counts(drawn))]
         else:
             lines.append(f"seed {seed}: {told}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 
+from mi_core.validity.near_duplicates import doubt
 from pipelines.console import say
 from pipelines.data.draw.draw import draw
 from pipelines.data.draw.splits import Splits, are_drawn
@@ -41,16 +42,20 @@ def draw_roles(runs: Sequence[Run]) -> None:
             drawn = draw(config.data, scans[read], seed, folder.seed(seed).path, _as_ray_tasks, check)
             if first:
                 say("data", f"seed {seed}: {counts_in_words(drawn.counts(), drawn)}")
-            for line in faults_of_lists(drawn) if seed == todo[0] else ():
+            for line in faults_of(drawn) if seed == todo[0] else ():
                 say("data", f"WARNING: {line}")
             for line in prospects(config, drawn.counts()) if first and seed == todo[0] else ():
                 say("data", line)
 
 
-def faults_of_lists(drawn: Splits) -> list[str]:
-    """One line for each list of keys that does not fit its source; they are the same for all seeds."""
+def faults_of(drawn: Splits) -> list[str]:
+    """One line for each list of keys that does not fit its source, and one for doubtful near-copies."""
     lists = drawn.rules.lists if drawn.rules is not None else {}
-    return [line for role, keys in lists.items() if (line := keys.line(role))]
+    lines = [keys.line(role) for role, keys in lists.items()]
+    if (near := drawn.near_copies) is not None:
+        pairs = zip(*(near[name][:6].to_pylist() for name in ("id", "copy_of")), strict=True)
+        lines.append(doubt(near.num_rows, drawn.near_among, pairs))
+    return [line for line in lines if line]
 
 
 def counts_in_words(counts: Mapping[str, int], drawn: Splits) -> str:

@@ -96,7 +96,8 @@ def draw(
     counting = [(scanned.folder, part, rules, place, found.dropped) for part in pieces]
     sums = pa.concat_tables([SUMS.empty_table(), *task_map(count, counting, title=f"seed {seed}: counting")])
     held_both = (held, scanned.held)
-    drawn = Splits(tuple(config.roles), Sums(sums), place, rules, scanned.folder, found.copies, found.near, held_both)
+    dropped = found.copies, found.near, found.among
+    drawn = Splits(tuple(config.roles), Sums(sums), place, rules, scanned.folder, *dropped, held_both)
     _check_filled(config, drawn)
     if check is not None:
         check(drawn.counts())
@@ -112,6 +113,7 @@ class Decision:
         takers: by the source or role that they draw from.
         copies: exact copies that were dropped.
         near: near-copies that were dropped; None where none were looked for.
+        among: of so many images.
         dropped: numbers of the shards of which rows are dropped, or have the role of a list.
         lists: how the lists of keys fit, by role.
         wrong: classes of mislabelled canaries, see `Rules`.
@@ -120,6 +122,7 @@ class Decision:
     takers: Mapping[str, tuple[Taker, ...]]
     copies: int
     near: int | None
+    among: int
     dropped: frozenset[int]
     lists: Mapping[str, ListedKeys]
     wrong: tuple[int, ...]
@@ -155,7 +158,7 @@ def decide(
     with _kept(config, repeated, shards, ranks) as (connection, numbers, copies, lists):
         of_shard = {one.number: one for one in shards}
         check_distinct(connection, of_shard)
-        near = None
+        near, ((among,),) = None, connection.execute("SELECT count(*) FROM kept").fetchall()
         if config.near_duplicates is not None and pairs is not None:
             table = drop_near_copies(connection, of_shard, config.near_duplicates, pairs)
             storage.write_table(f"{folder}/splits/{NEAR}", table)
@@ -163,7 +166,7 @@ def decide(
         takers = Thresholds(config, connection, of_shard, numbers).find()
         dropped = frozenset(_write_dropped(connection, of_shard, folder, list(config.roles)))
         wrong = _wrong_classes(config, connection, numbers)
-    return Decision(takers, copies, near, dropped, lists, wrong)
+    return Decision(takers, copies, near, among, dropped, lists, wrong)
 
 
 def _wrong_classes(config: DataConfig, connection: Any, numbers: Mapping[str, int]) -> tuple[int, ...]:

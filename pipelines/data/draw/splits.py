@@ -49,6 +49,7 @@ class Splits:
         scan_folder: of the scan's files.
         duplicates_removed: copies of images that were dropped.
         near_removed: near-copies that were dropped; None where none were looked for.
+        near_among: of so many images.
         held: what goes with the splits: temporary folders.
         given: all samples of splits that were not drawn, or that are a half, as `table`.
     """
@@ -60,6 +61,7 @@ class Splits:
     scan_folder: str = ""
     duplicates_removed: int = 0
     near_removed: int | None = None
+    near_among: int = 0
     held: Any = field(default=None, repr=False, compare=False)
     given: pa.Table | None = field(default=None, repr=False, compare=False)
 
@@ -88,6 +90,7 @@ class Splits:
             "digests": {role: self.role_digest(role) for role in counts},
             "duplicates_removed": self.duplicates_removed,
             "near_removed": self.near_removed,
+            "near_among": self.near_among,
             "scan": way(folder, self.scan_folder) if self.scan_folder else None,
             "rules": None if self.rules is None else self.rules.as_json(),
         }
@@ -124,6 +127,7 @@ class Splits:
             follow(folder, known["scan"]),
             known["duplicates_removed"],
             known["near_removed"],
+            known["near_among"],
         )
 
     @property
