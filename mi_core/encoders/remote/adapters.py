@@ -9,8 +9,8 @@ from __future__ import annotations
 import base64
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,12 +19,14 @@ from mi_core.checks import AnswerError, ShapeError
 
 Rows = Mapping[str, Sequence[Any]]
 """One row of numbers per image, by output; the output ``""`` is one that the answer does not name."""
+Content = Callable[[Sequence[str]], dict[str, Any]]
+Found = Callable[[Any], list[Any] | None]
 
 
 class Adapter(ABC):
     """One shape of requests and answers; at most ``most`` images go into a request, None: any number."""
 
-    most: ClassVar[int | None] = None
+    most: int | None = None
 
     @abstractmethod
     def request(self, images: Sequence[bytes], named: Mapping[str, str]) -> dict[str, Any]:
@@ -61,83 +63,107 @@ class MultipartAdapter(JSONAdapter):
         return {"files": files, "data": dict(named)}
 
 
-class OpenAIAdapter(Adapter):
-    """POST {"model", "input": [data URL, ...]} for {"data": [{"index", "embedding": [...]}, ...]}, in any order."""
+class VendorAdapter(Adapter):
+    """The API of a vendor, which answers with one output.
+
+    Args:
+        asked, shape: of a request and of its answer, in words.
+        content: of a request besides the model, from PNG files in base64.
+        found: the rows of an answer; None, LookupError or TypeError: it is of another shape.
+        alone: a request holds one image and no model, which its address names; ``found`` gives the one row.
+    """
+
+    def __init__(self, asked: str, shape: str, content: Content, found: Found, *, alone: bool = False) -> None:
+        self.__doc__ = f"POST {asked} for {shape}{'; one image per request' if alone else ''}."
+        self._shape, self._content, self._found = shape, content, found
+        self.most = 1 if alone else None
 
     def request(self, images: Sequence[bytes], named: Mapping[str, str]) -> dict[str, Any]:
-        """The content of a request."""
-        urls = [data_url(image) for image in images]
-        return {"json": {**named, "input": urls, "encoding_format": "float"}}
+        """The content of a request: PNG files, and the ``model`` where one is named."""
+        own = self._content([base64.b64encode(image).decode() for image in images])
+        return {"json": own if self.most == 1 else {**named, **own}}
 
     def rows(self, answer: Any) -> Rows:
         """Rows by output. Raises ShapeError: the answer is of another shape, or an index is missing or twice there."""
-        entries = answer.get("data") if isinstance(answer, dict) else None
-        if not isinstance(entries, list) or not all(
-            isinstance(entry, dict) and type(entry.get("index")) is int and "embedding" in entry for entry in entries
-        ):
-            raise ShapeError('the answer has no {"data": [{"index": ..., "embedding": [...]}, ...]}')
-        by_index = {entry["index"]: entry["embedding"] for entry in entries}
-        if set(by_index) != set(range(len(entries))):
-            raise ShapeError(f"the {len(entries)} entries of the answer do not have each index from 0 on once")
-        return {"": [by_index[index] for index in range(len(entries))]}
+        try:
+            found = self._found(answer)
+        except (LookupError, TypeError):
+            found = None
+        if not isinstance(found, list):
+            raise ShapeError(f"the answer has no {self._shape}")
+        return {"": [found] if self.most == 1 else found}
 
 
-class VoyageAdapter(OpenAIAdapter):
-    """POST {"model", "inputs": [{"content": [data URL]}, ...]}, as Voyage AI takes it; answers as of ``openai``."""
-
-    def request(self, images: Sequence[bytes], named: Mapping[str, str]) -> dict[str, Any]:
-        """The content of a request."""
-        contents = [{"content": [{"type": "image_base64", "image_base64": data_url(image)}]} for image in images]
-        return {"json": {**named, "inputs": contents}}
-
-
-class CohereAdapter(Adapter):
-    """POST {"model", "input_type": "image", "images": [data URL, ...]} for {"embeddings": {"float": [[...], ...]}}."""
-
-    def request(self, images: Sequence[bytes], named: Mapping[str, str]) -> dict[str, Any]:
-        """The content of a request."""
-        urls = [data_url(image) for image in images]
-        return {"json": {**named, "input_type": "image", "embedding_types": ["float"], "images": urls}}
-
-    def rows(self, answer: Any) -> Rows:
-        """Rows by output. Raises ShapeError: the answer is of another shape."""
-        embeddings = answer.get("embeddings") if isinstance(answer, dict) else None
-        rows = embeddings.get("float") if isinstance(embeddings, dict) else None
-        if not isinstance(rows, list):
-            raise ShapeError('the answer has no {"embeddings": {"float": [[...], ...]}}')
-        return {"": rows}
+def _by_index(answer: Any) -> list[Any] | None:
+    """The embeddings of entries that come in any order; None: an index is no whole number."""
+    entries = answer["data"]
+    by_index = {entry["index"]: entry["embedding"] for entry in entries}
+    if not all(type(index) is int for index in by_index):
+        return None
+    if by_index.keys() != set(range(len(entries))):
+        raise ShapeError(f"the {len(entries)} entries of the answer do not have each index from 0 on once")
+    return [by_index[index] for index in range(len(entries))]
 
 
-class TitanAdapter(Adapter):
-    """POST {"inputImage": base64 PNG} for {"embedding": [...]}, Amazon Titan on Bedrock; one image per request."""
-
-    most = 1
-
-    def request(self, images: Sequence[bytes], named: Mapping[str, str]) -> dict[str, Any]:
-        """The content of a request; the address names the model."""
-        (image,) = images
-        return {"json": {"inputImage": base64.b64encode(image).decode()}}
-
-    def rows(self, answer: Any) -> Rows:
-        """Rows by output. Raises ShapeError: the answer is of another shape."""
-        embedding = answer.get("embedding") if isinstance(answer, dict) else None
-        if not isinstance(embedding, list):
-            raise ShapeError('the answer has no {"embedding": [...]}')
-        return {"": [embedding]}
+def _data_url(image: str) -> str:
+    return f"data:image/png;base64,{image}"
 
 
-def data_url(image: bytes) -> str:
-    """A PNG file as a data URL."""
-    return f"data:image/png;base64,{base64.b64encode(image).decode()}"
-
-
+_INDEXED = '{"data": [{"index": ..., "embedding": [...]}, ...]}'
 ADAPTERS: dict[str, Adapter] = {
     "json": JSONAdapter(),
     "multipart": MultipartAdapter(),
-    "openai": OpenAIAdapter(),
-    "voyage": VoyageAdapter(),
-    "cohere": CohereAdapter(),
-    "titan": TitanAdapter(),
+    "openai": VendorAdapter(
+        '{"model", "input": [data URL, ...]}',
+        _INDEXED,
+        lambda images: {"input": [_data_url(image) for image in images], "encoding_format": "float"},
+        _by_index,
+    ),
+    "voyage": VendorAdapter(
+        '{"model", "inputs": [{"content": [{"type": "image_base64", "image_base64": data URL}]}, ...]} (Voyage AI)',
+        _INDEXED,
+        lambda images: {
+            "inputs": [{"content": [{"type": "image_base64", "image_base64": _data_url(image)}]} for image in images]
+        },
+        _by_index,
+    ),
+    "jina": VendorAdapter(
+        '{"model", "input": [{"image": base64 PNG}, ...]} (Jina AI)',
+        _INDEXED,
+        lambda images: {"input": [{"image": image} for image in images], "embedding_type": "float"},
+        _by_index,
+    ),
+    "cohere": VendorAdapter(
+        '{"model", "input_type": "image", "images": [data URL, ...]}',
+        '{"embeddings": {"float": [[...], ...]}}',
+        lambda images: {
+            "input_type": "image",
+            "embedding_types": ["float"],
+            "images": [_data_url(image) for image in images],
+        },
+        lambda answer: answer["embeddings"]["float"],
+    ),
+    "titan": VendorAdapter(
+        '{"inputImage": base64 PNG} (Amazon Bedrock)',
+        '{"embedding": [...]}',
+        lambda images: {"inputImage": images[0]},
+        lambda answer: answer["embedding"],
+        alone=True,
+    ),
+    "vertex": VendorAdapter(
+        '{"instances": [{"image": {"bytesBase64Encoded": base64 PNG}}]} (Vertex AI)',
+        '{"predictions": [{"imageEmbedding": [...]}]}',
+        lambda images: {"instances": [{"image": {"bytesBase64Encoded": images[0]}}]},
+        lambda answer: answer["predictions"][0]["imageEmbedding"],
+        alone=True,
+    ),
+    "gemini": VendorAdapter(
+        '{"content": {"parts": [{"inline_data": {"mime_type": "image/png", "data": base64 PNG}}]}}',
+        '{"embedding": {"values": [...]}}',
+        lambda images: {"content": {"parts": [{"inline_data": {"mime_type": "image/png", "data": images[0]}}]}},
+        lambda answer: answer["embedding"]["values"],
+        alone=True,
+    ),
 }
 
 

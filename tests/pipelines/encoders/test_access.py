@@ -244,7 +244,7 @@ def test_a_key_comes_from_the_environment(server: FaultyServer, folder: Path) ->
 @pytest.mark.parametrize(
     ("endpoint", "message"),
     [
-        ({"adapter": "xml"}, "encoders.target: endpoint.adapter = 'xml', allowed: cohere, json, multipart, openai"),
+        ({"adapter": "xml"}, "encoders.target: endpoint.adapter = 'xml', allowed: cohere, gemini, jina, json"),
         ({"bach": 3}, "unknown key encoders.target.endpoint.bach; did you mean batch? allowed: adapter, api_key_env"),
         ({"batch": "many"}, "encoders.target.endpoint.batch = 'many': "),
         ({"url": "host/x"}, "endpoint.url = 'host/x', allowed: http://... or https://..."),
