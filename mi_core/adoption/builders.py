@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import nn
 
+from mi_core.adoption.code import OnnxGraph
 from mi_core.adoption.layouts.names import State
 from mi_core.adoption.model_folder import CONTENTS, Definition, Read, folder_kind, json_of, unpacked
 from mi_core.adoption.published import (
@@ -26,7 +27,7 @@ from mi_core.adoption.published import (
     torchvision_weights,
 )
 from mi_core.adoption.transformers_models import is_of_captions, preprocessing_of, split_model, weights_of
-from mi_core.adoption.weight_sources import definition_of
+from mi_core.adoption.weight_sources import definition_of, read_weights_of
 from mi_core.checks import ConfigError
 from mi_core.encoders import build_backbone
 from mi_core.encoders.clip import OpenCLIPText, SplitTower, import_open_clip, split_tower
@@ -210,6 +211,8 @@ def usual_settings(load: str, weights: str | None, size: int | None, read: Read)
         ConfigError: there is no such folder or model, or its images are not square.
     """
     files, folder = definition_of(load, weights, read), folder_kind(load)
+    if size is None and load.partition(":")[0] == "onnx" and weights is not None:
+        size = OnnxGraph(read_weights_of(load, weights, read).content or b"", load.partition(":")[2]).side
     captioned = load.startswith("open_clip:") or (load.startswith("transformers:") and is_of_captions(files))
     if size is not None:
         return captioned, {"image_size": size}
@@ -234,6 +237,11 @@ def _code(name: str, channels: int, image_size: int) -> Built:
     raise ConfigError(f"{name!r} is code: it has no architecture to build")
 
 
+def _onnx(name: str, channels: int, image_size: int) -> Built:
+    """An ONNX file (the onnx extra), a graph of images; ``onnx:name`` chooses its output. Set mean and std."""
+    return _code("onnx", channels, image_size)
+
+
 LOADERS: dict[str, Callable[[str, int, int], Built]] = {
     "checkpoint": _checkpoint,
     "torchvision": _torchvision,
@@ -242,9 +250,12 @@ LOADERS: dict[str, Callable[[str, int, int], Built]] = {
     "transformers": _transformers,
     "torchscript": _code,
     "python": _code,
+    "onnx": _onnx,
 }
 CODE = ("torchscript", "python")
 """Kinds that run code of others: they need the flag ``trust_code``."""
+WHOLE = (*CODE, "onnx")
+"""Kinds that bring a network with its weights, so that there is none with fresh ones."""
 
 
 _OPENAI = ("input_resolution", "context_length", "vocab_size")  # numbers beside the weights in OpenAI's own files

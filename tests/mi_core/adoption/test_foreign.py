@@ -1,4 +1,4 @@
-"""Models of torchvision, timm and open_clip from their weight files, TorchScript, Python callables; text towers."""
+"""Models of torchvision, timm and open_clip from their weight files, TorchScript, ONNX, Python; text towers."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from torch import nn
 from torchvision import models, transforms
 
-from mi_core.adoption.foreign import Adopted, adopt, rebuild, saved_mark
+from mi_core.adoption.builders import USUAL_SIDE, usual_settings
+from mi_core.adoption.foreign import Adopted, adopt, rebuild, saved_mark, untrained
+from mi_core.adoption.weight_sources import read_local
 from mi_core.augmentations import AUGMENTATIONS
 from mi_core.checks import ConfigError, ShapeError
 from mi_core.encoders.checkpoint import fingerprint, load_weights, weights_bytes
@@ -197,6 +200,75 @@ def test_torchscript() -> None:
         adopt("torchvision:shufflenet_v2_x0_5", buffer.getvalue(), channels=3, image_size=32)
     refused(ConfigError, "not a TorchScript file", adopt, "torchscript", b"nothing", channels=3, image_size=32)
     refused(ConfigError, "needs weights", adopt, "torchscript", None, channels=3, image_size=32)
+
+
+WEIGHT = torch.randn(5, 48, generator=torch.Generator().manual_seed(3))
+NORMALISED = {"mean": (0.5,), "std": (0.25,)}
+
+
+def onnx_file(*shape: int | str, outputs: tuple[str, ...] = ("embedding",), external: bool = False) -> bytes:
+    """A graph that flattens images of a shape, channels first, and multiplies them with `WEIGHT`."""
+    last, weight = shape[-1] == 3, onnx.numpy_helper.from_array(WEIGHT.numpy(), "weight")
+    if external:
+        onnx.external_data_helper.set_external_data(weight, "weight.bin")
+        weight.ClearField("raw_data")
+    nodes = [
+        onnx.helper.make_node("Transpose", ["images"], ["first"], perm=[0, 3, 1, 2] if last else range(len(shape))),
+        onnx.helper.make_node("Flatten", ["first"], ["flat"]),
+        onnx.helper.make_node("Gemm", ["flat", "weight"], ["embedding"], transB=1),
+        *(onnx.helper.make_node("Neg", ["embedding"], [name]) for name in outputs if name != "embedding"),
+    ]
+    given = [onnx.helper.make_tensor_value_info("images", onnx.TensorProto.FLOAT, shape)]
+    told = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [None, 5]) for name in outputs]
+    graph = onnx.helper.make_graph(nodes, "graph", given, told, [weight])
+    opsets = [onnx.helper.make_opsetid("", 17)]
+    return onnx.helper.make_model(graph, ir_version=8, opset_imports=opsets).SerializeToString()
+
+
+@pytest.mark.parametrize("shape", [("B", 3, 4, 4), (1, 3, 4, 4), (3, 3, 4, 4), ("B", 4, 4, 3), ("B", 3, "S", "S")])
+def test_onnx(shape: tuple[int | str, ...], tmp_path: Path) -> None:
+    """Channels first or last, any batch, a batch of one or one that two images do not fill."""
+    data, expected = onnx_file(*shape), ((images(4) - 0.5) / 0.25).flatten(1) @ WEIGHT.T
+    fixed = None if "S" in shape else 4
+    adopted = adopt("onnx", data, channels=3, image_size=4, preprocessing=NORMALISED)
+    assert adopted.preprocessing.size == fixed
+    assert untrained("onnx", adopted, channels=3, image_size=4, preprocessing={}) is None
+    again = rebuild("onnx", data, adopted.preprocessing, channels=3, image_size=4, mark=adopted.fingerprint)
+    for encoder in (adopted.encoder, again):
+        torch.testing.assert_close(encoder(images(4))["backbone"], expected, rtol=0, atol=1e-5)
+    two = onnx_file(*shape, outputs=("embedding", "other"))
+    named = adopt("onnx:other", two, channels=3, image_size=4, preprocessing=NORMALISED)
+    torch.testing.assert_close(named.encoder(images(4))["backbone"], -expected, rtol=0, atol=1e-5)
+    marks = {saved_mark(load, one, {}) for load in ("onnx", "onnx:other") for one in (data, data[:-1] + b"0")}
+    assert len(marks) == 4 and adopted.fingerprint in marks
+    (tmp_path / "model.onnx").write_bytes(data)
+    side = usual_settings("onnx", str(tmp_path / "model.onnx"), None, read_local)
+    assert side == (False, {"image_size": fixed or USUAL_SIDE})
+
+
+@pytest.mark.parametrize(
+    ("data", "settings", "message"),
+    [
+        (onnx_file("B", 3, 4, 4), {"std": (0.5,)}, "does not tell how images are normalised; set mean"),
+        (onnx_file("B", 3, 4, 4), NORMALISED | {"size": 8}, "size = 8, but the graph takes images of 4 px; leave"),
+        (onnx_file("B", 1, "S", "S"), NORMALISED, "the graph takes 1 channels, and images have 3; set channels"),
+        (onnx_file("B", 3, 2, 8), NORMALISED, r"\['B', 3, 2, 8\], and images here are square; export it"),
+        (onnx_file("B", 48), NORMALISED, r"takes images tensor.float. \['B', 48\], not images \(B, C, H, W\)"),
+        (onnx_file("B", 3, 4, 4, outputs=("a", "embedding")), NORMALISED, "outputs a, embedding; choose .* onnx:a"),
+        (onnx_file("B", 3, 4, 4, external=True), NORMALISED, "keeps its weights in another file; join them: python"),
+        (b"nothing", NORMALISED, "onnxruntime takes no such file: .*"),
+        (None, NORMALISED, "load = 'onnx' needs weights, the file that torch.onnx.export wrote"),
+    ],
+)  # fmt: skip
+def test_an_onnx_file_that_is_refused(
+    data: bytes | None, settings: dict[str, Any], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """External data that lie in the current folder too: they are in no fingerprint."""
+    (tmp_path / "weight.bin").write_bytes(WEIGHT.numpy().tobytes())
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=message) as caught:
+        adopt("onnx", data, channels=3, image_size=4, preprocessing=settings)
+    assert "\n" not in str(caught.value)
 
 
 def test_python_callables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -370,8 +370,8 @@ TENSORS = {"a": torch.ones(5000)}
         (b"\x89HDF\r\n\x1a\n", "HDF5"),
         (archive("arrays/a.npy"), "a NumPy archive"),
         (archive("readme.txt"), "a ZIP archive of readme.txt; unpack it"),
-        (b"\x08\x08\x12\x07pytorch\x1a\x052.1.0:\x90", "an ONNX file, a graph .* PyTorch weights .* load: python:"),
-        (b"\x1c\x00\x00\x00TFL3\x14\x00", "a TFLite file, a graph with its weights"),
+        (b"\x08\x08\x12\x07pytorch\x1a\x052.1.0:\x90", "an ONNX file; write load: onnx"),
+        (b"\x1c\x00\x00\x00TFL3\x14\x00", "a TFLite file, a graph .* PyTorch weights .* python:"),
         (b"nothing", "neither safetensors nor a PyTorch file"),
     ],
 )  # fmt: skip
