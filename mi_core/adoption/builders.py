@@ -18,7 +18,6 @@ from mi_core.adoption.model_folder import CONTENTS, Definition, Read, folder_kin
 from mi_core.adoption.published import (
     PUBLISHED,
     Preprocessing,
-    Published,
     import_timm,
     open_clip_preprocessing,
     open_clip_tags,
@@ -65,7 +64,8 @@ def _torchvision(name: str, channels: int, image_size: int) -> Built:
 
     architecture, tag = split_name(name)
     torchvision_weights(architecture, tag)
-    preprocessing, notes = _published("torchvision", name)
+    found = PUBLISHED["torchvision"](architecture, tag)
+    preprocessing, notes = found.preprocessing, found.notes()
     own: dict[str, Any] = {"image_size": preprocessing.size} if architecture.startswith("vit_") else {}
     if architecture in ("googlenet", "inception_v3"):
         own = {"aux_logits": False, "init_weights": True}
@@ -99,21 +99,10 @@ def _renaming(logits: str, dropped: tuple[str, ...]) -> Callable[[State], State]
     return convert
 
 
-def _published(kind: str, name: str) -> tuple[Preprocessing, tuple[str, ...]]:
-    """Preprocessing that is published for a name, and what has to be said about it."""
-    entry = PUBLISHED[kind](*split_name(name))
-    return entry.preprocessing, _noted(entry)
-
-
-def _noted(entry: Published) -> tuple[str, ...]:
-    return (f"preprocessing {entry.note}",) if entry.note else ()
-
-
 def _timm(name: str, channels: int, image_size: int) -> Built:
     """A model of timm (the timm extra) without its classifier."""
-    preprocessing, notes = _published("timm", name)
-    activation = timm_activation_note(name)
-    return _of_timm(name, {}, preprocessing, (*notes, *([activation] if activation else [])))
+    found, activation = PUBLISHED["timm"](*split_name(name)), timm_activation_note(name)
+    return _of_timm(name, {}, found.preprocessing, found.notes(activation))
 
 
 def _of_timm(name: str, settings: Mapping[str, Any], preprocessing: Preprocessing, notes: tuple[str, ...]) -> Built:
@@ -156,9 +145,8 @@ def _with_names_of_timm(state: State, own: Collection[str], name: str) -> State:
 def _open_clip(name: str, channels: int, image_size: int) -> Built:
     """An open_clip model (the clip extra): backbone before, projection after its projection, and its text side."""
     architecture, tag = split_name(name)
-    preprocessing, notes = _published("open_clip", name)
-    activation = activation_note(architecture, tag)
-    return _of_open_clip(architecture, preprocessing, (*notes, *([activation] if activation else [])))
+    found, activation = PUBLISHED["open_clip"](architecture, tag), activation_note(architecture, tag)
+    return _of_open_clip(architecture, found.preprocessing, found.notes(activation))
 
 
 def _of_open_clip(architecture: str, preprocessing: Preprocessing, notes: tuple[str, ...]) -> Built:
@@ -186,14 +174,14 @@ def _transformers_folder(files: Definition) -> Built:
 def _open_clip_folder(files: Definition) -> Built:
     found = open_clip_preprocessing(json_of(files, "open_clip_config.json"))
     with unpacked(files) as place:
-        return _of_open_clip(f"local-dir:{place}", found.preprocessing, _noted(found))
+        return _of_open_clip(f"local-dir:{place}", found.preprocessing, found.notes())
 
 
 def _timm_folder(files: Definition) -> Built:
     config = json_of(files, "config.json")
     found, own = timm_preprocessing(config), config.get("pretrained_cfg", config)
     settings = {"pretrained_cfg": own, **config.get("model_args", {})}
-    return _of_timm(str(config["architecture"]), settings, found.preprocessing, _noted(found))
+    return _of_timm(str(config["architecture"]), settings, found.preprocessing, found.notes())
 
 
 def usual_settings(load: str, weights: str | None, size: int | None, read: Read) -> tuple[bool, dict[str, Any]]:
@@ -233,13 +221,8 @@ FOLDERS: dict[str, Callable[[Definition], Built]] = {
 
 
 def _code(name: str, channels: int, image_size: int) -> Built:
-    """Code of others: images (B, C, H, W) float32 in [0, 1], and returns embeddings (B, D), an array or a tensor."""
+    """Code of others, or an ONNX graph: images (B, C, H, W) float32 in [0, 1] to embeddings (B, D), array or tensor."""
     raise ConfigError(f"{name!r} is code: it has no architecture to build")
-
-
-def _onnx(name: str, channels: int, image_size: int) -> Built:
-    """An ONNX file (the onnx extra), a graph of images; ``onnx:name`` chooses its output. Set mean and std."""
-    return _code("onnx", channels, image_size)
 
 
 LOADERS: dict[str, Callable[[str, int, int], Built]] = {
@@ -250,7 +233,7 @@ LOADERS: dict[str, Callable[[str, int, int], Built]] = {
     "transformers": _transformers,
     "torchscript": _code,
     "python": _code,
-    "onnx": _onnx,
+    "onnx": _code,
 }
 CODE = ("torchscript", "python")
 """Kinds that run code of others: they need the flag ``trust_code``."""

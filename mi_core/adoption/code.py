@@ -172,15 +172,12 @@ def code_backbone(load: str, data: bytes | None) -> tuple[CodeBackbone, str]:
     if kind == "python":
         function, mark = _imported(name)
     elif data is None:
-        raise ConfigError(f"load = {load!r} needs weights, the file that torch.{_WRITES[kind]} wrote")
+        raise ConfigError(f"load = {load!r} needs weights, the file of the graph or of torch.jit.save")
     else:
         function, mark = OnnxGraph(data, name) if kind == "onnx" else _scripted(data), file_mark(load, data)
     if isinstance(function, nn.Module):
         function = function.eval()
     return CodeBackbone(function), mark
-
-
-_WRITES = {"torchscript": "jit.save", "onnx": "onnx.export"}
 
 
 def file_mark(load: str, data: bytes) -> str:

@@ -99,6 +99,10 @@ class Published:
     preprocessing: Preprocessing
     note: str = ""
 
+    def notes(self, more: str = "") -> tuple[str, ...]:
+        """Remarks on an encoder: this one, and one more; empty ones are left out."""
+        return tuple(filter(None, (self.note and f"preprocessing {self.note}", more)))
+
 
 def published(load: str) -> Published | None:
     """The published preprocessing of a model, by ``kind:name`` or ``kind:name:tag``.
@@ -238,10 +242,15 @@ def open_clip_preprocessing(config: Mapping[str, Any]) -> Published:
 
 
 def _open_clip_side(name: str, model: Mapping[str, Any]) -> int:
-    size = model["vision_cfg"].get("image_size", 224)
-    if not isinstance(size, int) and size[0] != size[1]:
-        raise ConfigError(f"open_clip:{name} takes {size[0]} x {size[1]} px; only square images are queried")
-    return size if isinstance(size, int) else int(size[0])
+    return square_side(model["vision_cfg"].get("image_size", 224), f"open_clip:{name}")
+
+
+def square_side(size: Any, asked: str = "it") -> int:
+    """The side of images that ``asked`` takes: a number, or equal ones in a list or by name. Raises ConfigError."""
+    sides = [size] if isinstance(size, int) else list(size.values() if isinstance(size, Mapping) else size)
+    if len(set(sides)) != 1:
+        raise ConfigError(f"{asked} takes images of {' x '.join(map(str, sides))} px; only square images are queried")
+    return int(sides[0])
 
 
 def _open_clip_settings(entry: Mapping[str, Any], side: int) -> Preprocessing:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import json
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -20,63 +19,25 @@ from mi_core.checks import AnswerError, ShapeError
 Rows = Mapping[str, Sequence[Any]]
 """One row of numbers per image, by output; the output ``""`` is one that the answer does not name."""
 Content = Callable[[Sequence[str]], dict[str, Any]]
-Found = Callable[[Any], list[Any] | None]
+Found = Callable[[Any], Any]
 
 
-class Adapter(ABC):
-    """One shape of requests and answers; at most ``most`` images go into a request, None: any number."""
-
-    most: int | None = None
-
-    @abstractmethod
-    def request(self, images: Sequence[bytes], named: Mapping[str, str]) -> dict[str, Any]:
-        """The content of a request: PNG files, and the ``model`` where one is named."""
-
-    @abstractmethod
-    def rows(self, answer: Any) -> Rows:
-        """Rows by output. Raises ShapeError: the answer is of another shape."""
-
-
-class JSONAdapter(Adapter):
-    """POST {"images": [base64 PNG, ...]} for {"embeddings": {output: [[...], ...]}} or {"embeddings": [[...], ...]}."""
-
-    def request(self, images: Sequence[bytes], named: Mapping[str, str]) -> dict[str, Any]:
-        """The content of a request: PNG files, and the ``model`` where one is named."""
-        return {"json": {**named, "images": [base64.b64encode(image).decode() for image in images]}}
-
-    def rows(self, answer: Any) -> Rows:
-        """Rows by output. Raises ShapeError: the answer is of another shape."""
-        embeddings = answer.get("embeddings") if isinstance(answer, dict) else None
-        if isinstance(embeddings, list):
-            return {"": embeddings}
-        if not isinstance(embeddings, dict) or not all(isinstance(rows, list) for rows in embeddings.values()):
-            raise ShapeError('the answer has no {"embeddings": ...} with one list per image')
-        return embeddings
-
-
-class MultipartAdapter(JSONAdapter):
-    """POST a form with one file ``images`` per image; answers as those of ``json``."""
-
-    def request(self, images: Sequence[bytes], named: Mapping[str, str]) -> dict[str, Any]:
-        """The content of a request, as a form."""
-        files = [("images", (f"{number}.png", image, "image/png")) for number, image in enumerate(images)]
-        return {"files": files, "data": dict(named)}
-
-
-class VendorAdapter(Adapter):
-    """The API of a vendor, which answers with one output.
+class Adapter:
+    """One shape of requests and answers, in JSON.
 
     Args:
-        asked, shape: of a request and of its answer, in words.
         content: of a request besides the model, from PNG files in base64.
-        found: the rows of an answer; None, LookupError or TypeError: it is of another shape.
+        found: a row per image, or such rows by output, in an answer; LookupError or TypeError: it is of another shape.
+        shape: of an answer, in words.
         alone: a request holds one image and no model, which its address names; ``found`` gives the one row.
+
+    At most ``most`` images go into a request, None: any number.
     """
 
-    def __init__(self, asked: str, shape: str, content: Content, found: Found, *, alone: bool = False) -> None:
-        self.__doc__ = f"POST {asked} for {shape}{'; one image per request' if alone else ''}."
-        self._shape, self._content, self._found = shape, content, found
+    def __init__(self, content: Content, found: Found, shape: str, *, alone: bool = False) -> None:
+        self._content, self._found, self._shape = content, found, shape
         self.most = 1 if alone else None
+        self.__doc__ = f"POST {json.dumps(content(['base64 PNG']))} for {shape}."
 
     def request(self, images: Sequence[bytes], named: Mapping[str, str]) -> dict[str, Any]:
         """The content of a request: PNG files, and the ``model`` where one is named."""
@@ -89,9 +50,24 @@ class VendorAdapter(Adapter):
             found = self._found(answer)
         except (LookupError, TypeError):
             found = None
-        if not isinstance(found, list):
+        if isinstance(found, list):
+            return {"": [found] if self.most == 1 else found}
+        if not isinstance(found, dict) or not all(isinstance(rows, list) for rows in found.values()):
             raise ShapeError(f"the answer has no {self._shape}")
-        return {"": [found] if self.most == 1 else found}
+        return found
+
+
+class MultipartAdapter(Adapter):
+    """POST a form with one file ``images`` per image; answers as those of ``json``."""
+
+    def __init__(self) -> None:
+        super().__init__(*_JSON)
+        self.__doc__ = type(self).__doc__
+
+    def request(self, images: Sequence[bytes], named: Mapping[str, str]) -> dict[str, Any]:
+        """The content of a request, as a form."""
+        files = [("images", (f"{number}.png", image, "image/png")) for number, image in enumerate(images)]
+        return {"files": files, "data": dict(named)}
 
 
 def _by_index(answer: Any) -> list[Any] | None:
@@ -109,59 +85,49 @@ def _data_url(image: str) -> str:
     return f"data:image/png;base64,{image}"
 
 
+def _voyage(image: str) -> dict[str, str]:
+    return {"type": "image_base64", "image_base64": _data_url(image)}
+
+
+_JSON: tuple[Content, Found, str] = (
+    lambda images: {"images": list(images)},
+    lambda answer: answer["embeddings"],
+    '{"embeddings": ...} with one list per image, or one by output',
+)
+_COHERE = {"input_type": "image", "embedding_types": ["float"]}
 _INDEXED = '{"data": [{"index": ..., "embedding": [...]}, ...]}'
 ADAPTERS: dict[str, Adapter] = {
-    "json": JSONAdapter(),
+    "json": Adapter(*_JSON),
     "multipart": MultipartAdapter(),
-    "openai": VendorAdapter(
-        '{"model", "input": [data URL, ...]}',
-        _INDEXED,
+    "openai": Adapter(
         lambda images: {"input": [_data_url(image) for image in images], "encoding_format": "float"},
         _by_index,
-    ),
-    "voyage": VendorAdapter(
-        '{"model", "inputs": [{"content": [{"type": "image_base64", "image_base64": data URL}]}, ...]} (Voyage AI)',
         _INDEXED,
-        lambda images: {
-            "inputs": [{"content": [{"type": "image_base64", "image_base64": _data_url(image)}]} for image in images]
-        },
-        _by_index,
     ),
-    "jina": VendorAdapter(
-        '{"model", "input": [{"image": base64 PNG}, ...]} (Jina AI)',
-        _INDEXED,
-        lambda images: {"input": [{"image": image} for image in images], "embedding_type": "float"},
-        _by_index,
+    "voyage": Adapter(
+        lambda images: {"inputs": [{"content": [_voyage(image)]} for image in images]}, _by_index, _INDEXED
     ),
-    "cohere": VendorAdapter(
-        '{"model", "input_type": "image", "images": [data URL, ...]}',
-        '{"embeddings": {"float": [[...], ...]}}',
-        lambda images: {
-            "input_type": "image",
-            "embedding_types": ["float"],
-            "images": [_data_url(image) for image in images],
-        },
+    "jina": Adapter(
+        lambda images: {"input": [{"image": image} for image in images], "embedding_type": "float"}, _by_index, _INDEXED
+    ),
+    "cohere": Adapter(
+        lambda images: {"images": [_data_url(image) for image in images], **_COHERE},
         lambda answer: answer["embeddings"]["float"],
+        '{"embeddings": {"float": [[...], ...]}}',
     ),
-    "titan": VendorAdapter(
-        '{"inputImage": base64 PNG} (Amazon Bedrock)',
-        '{"embedding": [...]}',
-        lambda images: {"inputImage": images[0]},
-        lambda answer: answer["embedding"],
-        alone=True,
+    "titan": Adapter(
+        lambda images: {"inputImage": images[0]}, lambda answer: answer["embedding"], '{"embedding": [...]}', alone=True
     ),
-    "vertex": VendorAdapter(
-        '{"instances": [{"image": {"bytesBase64Encoded": base64 PNG}}]} (Vertex AI)',
-        '{"predictions": [{"imageEmbedding": [...]}]}',
+    "vertex": Adapter(
         lambda images: {"instances": [{"image": {"bytesBase64Encoded": images[0]}}]},
         lambda answer: answer["predictions"][0]["imageEmbedding"],
+        '{"predictions": [{"imageEmbedding": [...]}]}',
         alone=True,
     ),
-    "gemini": VendorAdapter(
-        '{"content": {"parts": [{"inline_data": {"mime_type": "image/png", "data": base64 PNG}}]}}',
-        '{"embedding": {"values": [...]}}',
+    "gemini": Adapter(
         lambda images: {"content": {"parts": [{"inline_data": {"mime_type": "image/png", "data": images[0]}}]}},
         lambda answer: answer["embedding"]["values"],
+        '{"embedding": {"values": [...]}}',
         alone=True,
     ),
 }

@@ -257,7 +257,7 @@ def test_onnx(shape: tuple[int | str, ...], tmp_path: Path) -> None:
         (onnx_file("B", 3, 4, 4, outputs=("a", "embedding")), NORMALISED, "outputs a, embedding; choose .* onnx:a"),
         (onnx_file("B", 3, 4, 4, external=True), NORMALISED, "keeps its weights in another file; join them: python"),
         (b"nothing", NORMALISED, "onnxruntime takes no such file: .*"),
-        (None, NORMALISED, "load = 'onnx' needs weights, the file that torch.onnx.export wrote"),
+        (None, NORMALISED, "load = 'onnx' needs weights, the file of the graph"),
     ],
 )  # fmt: skip
 def test_an_onnx_file_that_is_refused(

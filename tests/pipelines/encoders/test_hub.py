@@ -34,7 +34,7 @@ from tests.mi_core.adoption.folders import save_transformers
 from tests.raising import refused
 
 huggingface_hub = pytest.importorskip("huggingface_hub")
-OLD, NEW = "a" * 40, "b" * 40
+OLD, NEW, LORA = "a" * 40, "b" * 40, "c" * 40
 
 
 def weights(seed: int) -> bytes:
@@ -45,11 +45,12 @@ def weights(seed: int) -> bytes:
 @pytest.fixture
 def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """The Hub's resolve route for org/name with two commits; yields the paths that were asked for."""
-    commits = {"main": NEW, "v1": OLD, "refs%2Fpr%2F1": OLD, OLD: OLD, NEW: NEW}
+    commits = {"main": NEW, "v1": OLD, "refs%2Fpr%2F1": OLD, OLD: OLD, NEW: NEW, "lora": LORA}
     files = {(OLD, "sub/model.safetensors"): weights(0), (NEW, "sub/model.safetensors"): weights(1)}
     model = tmp_path / "model"
     save_transformers("CLIPModel", model, images="CLIPImageProcessor", words=True)
     files |= {(NEW, path.name): path.read_bytes() for path in model.iterdir()}
+    files[LORA, "adapter_config.json"] = b'{"base_model_name_or_path": "org/base"}'
     asked: list[str] = []
 
     class Resolve(BaseHTTPRequestHandler):
@@ -166,6 +167,7 @@ def test_a_model_is_read_whole_at_one_commit(served: list[str], tmp_path: Path) 
 
 def test_a_model_that_is_not_there_is_one_line(served: list[str]) -> None:
     refused(ConfigError, r"transformers:org/name@v1: it has no config\.json", read_hub_model, f"{LOAD}@v1")
+    refused(ConfigError, "name@lora is an adapter of peft.* to the model org/base", read_hub_model, f"{LOAD}@lora")
     refused(ConfigError, "transformers:org/other", read_hub_model, "transformers:org/other")
     refused(ConfigError, "it has no open_clip_config", read_hub_model, "open_clip:hf-hub:org/name")
 
