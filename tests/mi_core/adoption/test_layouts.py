@@ -371,7 +371,7 @@ TENSORS = {"a": torch.ones(5000)}
         (archive("arrays/a.npy"), "a NumPy archive"),
         (archive("readme.txt"), "a ZIP archive of readme.txt; unpack it"),
         (b"\x08\x08\x12\x07pytorch\x1a\x052.1.0:\x90", "an ONNX file; write load: onnx"),
-        (save({"base_model.model.q.lora_A.weight": torch.ones(1)}), "a LoRA adapter, a change of another model; give its"),
+        (save({"base_model.model.q.lora_A.weight": torch.ones(1)}), "a LoRA adapter, a change of another model"),
         (b"\x1c\x00\x00\x00TFL3\x14\x00", "a TFLite file; give the PyTorch weights .* load: python:"),
         (b"nothing", "neither safetensors nor a PyTorch file"),
     ],

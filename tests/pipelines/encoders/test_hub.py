@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import sys
-import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -30,7 +29,9 @@ from pipelines.encoders.stored import describe
 from pipelines.errors import UserError
 from pipelines.plan.load import load
 from pipelines.run.folder import RunFolder
+from tests.endpoints import running
 from tests.mi_core.adoption.folders import save_transformers
+from tests.pipelines.hub import ask_there
 from tests.raising import refused
 
 huggingface_hub = pytest.importorskip("huggingface_hub")
@@ -82,20 +83,11 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str
         def log_message(self, format: str, *args: Any) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Resolve)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    endpoint = f"http://127.0.0.1:{server.server_port}"
-    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", endpoint)
-    monkeypatch.setattr(
-        "huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", endpoint + "/{repo_id}/resolve/{revision}/{filename}"
-    )
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    yield asked
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with running(ThreadingHTTPServer(("127.0.0.1", 0), Resolve)) as server:
+        ask_there(f"http://127.0.0.1:{server.server_port}", monkeypatch)
+        yield asked
 
 
 @pytest.mark.parametrize(
