@@ -323,6 +323,12 @@ class EndpointConfig(ForeignConfig):
         return {**self.model_dump(exclude={"endpoint"}), "endpoint": self.parameters().identity()}
 
 
+def sealed(settings: ConfigOfEncoder | None) -> str:
+    """Why an encoder gives neither weights nor gradients, in words; empty: it does."""
+    graph = isinstance(settings, LoadedConfig) and settings.load.startswith("onnx")
+    return "is behind an API" if isinstance(settings, EndpointConfig) else "is an ONNX file" if graph else ""
+
+
 _KINDS: dict[str, type[ConfigOfEncoder]] = {"load": LoadedConfig, "endpoint": EndpointConfig, "defends": DefendedConfig}
 """Kinds of encoders by the field that only they have; an encoder without any of these is trained here."""
 
