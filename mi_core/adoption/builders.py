@@ -14,7 +14,7 @@ from torch import nn
 
 from mi_core.adoption.code import OnnxGraph
 from mi_core.adoption.layouts.names import State
-from mi_core.adoption.model_folder import CONTENTS, Definition, Read, folder_kind, json_of, unpacked
+from mi_core.adoption.model_folder import CONTENTS, Definition, Read, definition, folder_kind, json_of, unpacked
 from mi_core.adoption.published import (
     PUBLISHED,
     Preprocessing,
@@ -26,7 +26,7 @@ from mi_core.adoption.published import (
     torchvision_weights,
 )
 from mi_core.adoption.transformers_models import is_of_captions, preprocessing_of, split_model, weights_of
-from mi_core.adoption.weight_sources import definition_of, read_weights_of
+from mi_core.adoption.weight_sources import read_weights_of
 from mi_core.checks import ConfigError
 from mi_core.encoders import build_backbone
 from mi_core.encoders.clip import OpenCLIPText, SplitTower, import_open_clip, split_tower
@@ -198,9 +198,11 @@ def usual_settings(load: str, weights: str | None, size: int | None, read: Read)
     Raises:
         ConfigError: there is no such folder or model, or its images are not square.
     """
-    files, folder = definition_of(load, weights, read), folder_kind(load)
-    if size is None and load.partition(":")[0] == "onnx" and weights is not None:
-        size = OnnxGraph(read_weights_of(load, weights, read).content or b"", load.partition(":")[2]).side
+    (kind, _, name), folder = load.partition(":"), folder_kind(load)
+    data = read_weights_of(load, weights, read, bare=True).content if folder or kind == "onnx" else None
+    files = definition(data)
+    if size is None and kind == "onnx" and data is not None:
+        size = OnnxGraph(data, name).side
     captioned = load.startswith("open_clip:") or (load.startswith("transformers:") and is_of_captions(files))
     if size is not None:
         return captioned, {"image_size": size}
@@ -209,7 +211,7 @@ def usual_settings(load: str, weights: str | None, size: int | None, read: Read)
     if folder is not None:
         rules = {"open_clip": open_clip_preprocessing, "timm": timm_preprocessing}[folder]
         return captioned, rules(json_of(files, CONTENTS[folder].config)).preprocessing.decoding()
-    return captioned, {} if load.partition(":")[0] in PUBLISHED else {"image_size": USUAL_SIDE}
+    return captioned, {} if kind in PUBLISHED else {"image_size": USUAL_SIDE}
 
 
 FOLDERS: dict[str, Callable[[Definition], Built]] = {

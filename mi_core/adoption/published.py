@@ -57,14 +57,10 @@ class Preprocessing:
         """In one line, for people."""
         mean, std = (", ".join(f"{value:.4g}" for value in values) for values in (self.mean, self.std))
         size = "any size" if self.size is None else f"{self.size} px, {self.interpolation}"
-        crop = f", {self.crop()}" if self.size is not None and self.fit else ""
+        sides = "shorter side" if self.fit == SHORTEST else "both sides"
+        cut = ", centre crop" if self.fit == SHORTEST or self.resize != self.size else ""
+        crop = f", {sides} to {self.resize}{cut}" if self.size is not None and self.fit else ""
         return f"{size}{crop}, mean {mean}, std {std}"
-
-    def crop(self) -> str:
-        """The published resize and crop in words."""
-        if self.fit == SHORTEST:
-            return f"shorter side to {self.resize}, centre crop"
-        return f"both sides to {self.resize}" + (", centre crop" if self.resize != self.size else "")
 
     def decoding(self) -> dict[str, Any]:
         """The fields of a config's data section that decode as the published transform does."""

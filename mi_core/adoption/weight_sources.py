@@ -15,10 +15,8 @@ from urllib.parse import unquote
 
 from mi_core.adoption.model_folder import (
     CONTENTS,
-    Definition,
     Read,
     Repository,
-    definition,
     folder_kind,
     json_of,
     packed,
@@ -118,13 +116,6 @@ def on_hub(load: str, weights: str | None) -> str | None:
     if weights is not None:
         return weights if weights.startswith("hf://") else None
     return load if folder_kind(load) else None
-
-
-def definition_of(load: str, weights: str | None, read: Read) -> Definition:
-    """The small files of a model that is published as a folder; none for others. Raises as `read_weights_of`."""
-    if folder_kind(load) is None:
-        return {}
-    return definition(read_weights_of(load, weights, read, bare=True).content)
 
 
 def read_local(path: str) -> bytes | None:

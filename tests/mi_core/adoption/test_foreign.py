@@ -225,9 +225,8 @@ TWO = "float[N,5] other, float[N,5] embedding"
 def test_onnx(shape: str, tmp_path: Path) -> None:
     """Channels first or last, any batch, a batch of one or one that two images do not fill."""
     data, expected = onnx_file(shape), ((images(4) - 0.5) / 0.25).flatten(1) @ WEIGHT.T
-    fixed = None if "S" in shape else 4
     adopted = adopt("onnx", data, **TINY, preprocessing=NORMALISED)
-    assert adopted.preprocessing.size == fixed
+    assert adopted.preprocessing.size == (None if "S" in shape else 4)
     assert untrained("onnx", adopted, **TINY, preprocessing={}) is None
     again = rebuild("onnx", data, adopted.preprocessing, **TINY, mark=adopted.fingerprint)
     for encoder in (adopted.encoder, again):
@@ -237,8 +236,8 @@ def test_onnx(shape: str, tmp_path: Path) -> None:
     marks = {saved_mark(load, one, {}) for load in ("onnx", "onnx:other") for one in (data, data[:-1] + b"0")}
     assert len(marks) == 4 and adopted.fingerprint in marks
     (tmp_path / "model.onnx").write_bytes(data)
-    side = usual_settings("onnx", str(tmp_path / "model.onnx"), None, read_local)
-    assert side == (False, {"image_size": fixed or USUAL_SIDE})
+    _, usual = usual_settings("onnx", str(tmp_path / "model.onnx"), None, read_local)
+    assert usual == {"image_size": USUAL_SIDE if "S" in shape else 4}
 
 
 @pytest.mark.parametrize(
