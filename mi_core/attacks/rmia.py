@@ -52,7 +52,7 @@ from scipy.special import expit, log_expit
 
 from mi_core.attacks.base import Scores, State
 from mi_core.attacks.shadows import Places, Rows, ShadowsAttack, ShadowsParameters
-from mi_core.attacks.threshold import ConformalAttack
+from mi_core.attacks.threshold import least_nonmembers
 from mi_core.checks import ConfigError, NumericError, check_fields
 from mi_core.metrics.delong import auc
 from mi_core.records import Features
@@ -105,7 +105,10 @@ class RMIA(ShadowsAttack):
     populated = True
     Parameters = RMIAParameters
 
-    needed_nonmembers = ConformalAttack.needed_nonmembers
+    @property
+    def needed_nonmembers(self) -> int:
+        """Enough for the false-positive rate ``fpr``."""
+        return least_nonmembers(self.parameters.fpr)
 
     def _fit(self, features: Features, member: npt.NDArray[np.bool_]) -> State:
         population = cast(Features, features.population)
