@@ -163,8 +163,9 @@ def _multipart_images(headers: Mapping[str, str], body: bytes) -> tuple[list[byt
 def _openai_images(headers: Mapping[str, str], body: bytes) -> tuple[list[bytes], str | None]:
     content = _content(body)
     if not isinstance(content.get("input"), list):
-        raise BadRequestError("input is a list of data URLs")
-    return _base64([_after_base64(url) for url in content["input"]]), content.get("model")
+        raise BadRequestError("input is a list of data URLs, or of Jina's images")
+    texts = [one.get("image") if isinstance(one, dict) else _after_base64(one) for one in content["input"]]
+    return _base64(texts), content.get("model")
 
 
 def _by_output(embeddings: dict[str, list[list[float]]], model: str | None) -> Any:
@@ -193,8 +194,17 @@ def _cohere_images(headers: Mapping[str, str], body: bytes) -> tuple[list[bytes]
     return _base64([_after_base64(url) for url in content["images"]]), content.get("model")
 
 
-def _titan_images(headers: Mapping[str, str], body: bytes) -> tuple[list[bytes], str | None]:
-    return _base64([_content(body).get("inputImage")]), None
+def _one_image(*way: str | int) -> Callable[[Mapping[str, str], bytes], tuple[list[bytes], str | None]]:
+    def parse(headers: Mapping[str, str], body: bytes) -> tuple[list[bytes], str | None]:
+        found: Any = _content(body)
+        try:
+            for part in way:
+                found = found[part]
+        except (LookupError, TypeError) as error:
+            raise BadRequestError(f"the image stands under {way}") from error
+        return _base64([found]), None
+
+    return parse
 
 
 def _after_base64(url: Any) -> str:
@@ -213,17 +223,18 @@ def _cohere(embeddings: dict[str, list[list[float]]], model: str | None) -> Any:
     return {"embeddings": {"float": _one_output(embeddings, model)}}
 
 
-def _titan(embeddings: dict[str, list[list[float]]], model: str | None) -> Any:
-    return {"embedding": _one_output(embeddings, model)[0]}
-
-
+_TITAN = "/model/amazon.titan-embed-image-v1/invoke"
+_VERTEX = "/v1/publishers/google/models/multimodalembedding@001:predict"
+_GEMINI = "/v1beta/models/gemini-embedding-2:embedContent"
 _PARSERS = {
     "/json": _json_images,
     "/multipart": _multipart_images,
     "/v1/embeddings": _openai_images,
     "/v1/multimodalembeddings": _voyage_images,
     "/v2/embed": _cohere_images,
-    "/model/amazon.titan-embed-image-v1/invoke": _titan_images,
+    _TITAN: _one_image("inputImage"),
+    _VERTEX: _one_image("instances", 0, "image", "bytesBase64Encoded"),
+    _GEMINI: _one_image("content", "parts", 0, "inline_data", "data"),
 }
 _SHAPES = {
     "/json": _by_output,
@@ -231,7 +242,9 @@ _SHAPES = {
     "/v1/embeddings": _openai,
     "/v1/multimodalembeddings": _openai,
     "/v2/embed": _cohere,
-    "/model/amazon.titan-embed-image-v1/invoke": _titan,
+    _TITAN: lambda embeddings, model: {"embedding": _one_output(embeddings, model)[0]},
+    _VERTEX: lambda embeddings, model: {"predictions": [{"imageEmbedding": _one_output(embeddings, model)[0]}]},
+    _GEMINI: lambda embeddings, model: {"embedding": {"values": _one_output(embeddings, model)[0]}},
 }
 
 

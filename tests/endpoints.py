@@ -9,14 +9,15 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from hashlib import sha256
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from cluster.serve_encoder import EncoderServer, Reply, _Handler
 
+Server = TypeVar("Server", bound=socketserver.BaseServer)
 RESET = Reply(0, b"")  # the connection is broken instead of answered
 Fault = Callable[[Reply], Reply]
 """What becomes of an answer."""
@@ -125,17 +126,21 @@ class _Breakable(_Handler):
 
 
 @contextmanager
-def serving(embed: Callable[[torch.Tensor], Mapping[str, torch.Tensor]]) -> Iterator[FaultyServer]:
+def running(server: Server) -> Iterator[Server]:
     """A server in a thread, for the duration of the block."""
-    server = FaultyServer(embed)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def serving(embed: Callable[[torch.Tensor], Mapping[str, torch.Tensor]]) -> AbstractContextManager[FaultyServer]:
+    """A server of an encoder, for the duration of the block."""
+    return running(FaultyServer(embed))
 
 
 class RawServer(socketserver.ThreadingTCPServer):
@@ -168,14 +173,6 @@ class _RawHandler(socketserver.StreamRequestHandler):
             self.server.answer(self.connection)
 
 
-@contextmanager
-def raw(answer: Callable[[socket.socket], None]) -> Iterator[RawServer]:
-    """A raw server in a thread, for the duration of the block."""
-    with RawServer(answer) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
+def raw(answer: Callable[[socket.socket], None]) -> AbstractContextManager[RawServer]:
+    """A raw server, for the duration of the block."""
+    return running(RawServer(answer))

@@ -12,12 +12,12 @@ from typing import Any
 
 from torch import nn
 
+from mi_core.adoption.code import OnnxGraph
 from mi_core.adoption.layouts.names import State
-from mi_core.adoption.model_folder import CONTENTS, Definition, Read, folder_kind, json_of, unpacked
+from mi_core.adoption.model_folder import CONTENTS, Definition, Read, definition, folder_kind, json_of, unpacked
 from mi_core.adoption.published import (
     PUBLISHED,
     Preprocessing,
-    Published,
     import_timm,
     open_clip_preprocessing,
     open_clip_tags,
@@ -26,7 +26,7 @@ from mi_core.adoption.published import (
     torchvision_weights,
 )
 from mi_core.adoption.transformers_models import is_of_captions, preprocessing_of, split_model, weights_of
-from mi_core.adoption.weight_sources import definition_of
+from mi_core.adoption.weight_sources import read_weights_of
 from mi_core.checks import ConfigError
 from mi_core.encoders import build_backbone
 from mi_core.encoders.clip import OpenCLIPText, SplitTower, import_open_clip, split_tower
@@ -64,7 +64,8 @@ def _torchvision(name: str, channels: int, image_size: int) -> Built:
 
     architecture, tag = split_name(name)
     torchvision_weights(architecture, tag)
-    preprocessing, notes = _published("torchvision", name)
+    found = PUBLISHED["torchvision"](architecture, tag)
+    preprocessing, notes = found.preprocessing, found.notes()
     own: dict[str, Any] = {"image_size": preprocessing.size} if architecture.startswith("vit_") else {}
     if architecture in ("googlenet", "inception_v3"):
         own = {"aux_logits": False, "init_weights": True}
@@ -98,21 +99,10 @@ def _renaming(logits: str, dropped: tuple[str, ...]) -> Callable[[State], State]
     return convert
 
 
-def _published(kind: str, name: str) -> tuple[Preprocessing, tuple[str, ...]]:
-    """Preprocessing that is published for a name, and what has to be said about it."""
-    entry = PUBLISHED[kind](*split_name(name))
-    return entry.preprocessing, _noted(entry)
-
-
-def _noted(entry: Published) -> tuple[str, ...]:
-    return (f"preprocessing {entry.note}",) if entry.note else ()
-
-
 def _timm(name: str, channels: int, image_size: int) -> Built:
     """A model of timm (the timm extra) without its classifier."""
-    preprocessing, notes = _published("timm", name)
-    activation = timm_activation_note(name)
-    return _of_timm(name, {}, preprocessing, (*notes, *([activation] if activation else [])))
+    found, activation = PUBLISHED["timm"](*split_name(name)), timm_activation_note(name)
+    return _of_timm(name, {}, found.preprocessing, found.notes(activation))
 
 
 def _of_timm(name: str, settings: Mapping[str, Any], preprocessing: Preprocessing, notes: tuple[str, ...]) -> Built:
@@ -155,9 +145,8 @@ def _with_names_of_timm(state: State, own: Collection[str], name: str) -> State:
 def _open_clip(name: str, channels: int, image_size: int) -> Built:
     """An open_clip model (the clip extra): backbone before, projection after its projection, and its text side."""
     architecture, tag = split_name(name)
-    preprocessing, notes = _published("open_clip", name)
-    activation = activation_note(architecture, tag)
-    return _of_open_clip(architecture, preprocessing, (*notes, *([activation] if activation else [])))
+    found, activation = PUBLISHED["open_clip"](architecture, tag), activation_note(architecture, tag)
+    return _of_open_clip(architecture, found.preprocessing, found.notes(activation))
 
 
 def _of_open_clip(architecture: str, preprocessing: Preprocessing, notes: tuple[str, ...]) -> Built:
@@ -185,14 +174,14 @@ def _transformers_folder(files: Definition) -> Built:
 def _open_clip_folder(files: Definition) -> Built:
     found = open_clip_preprocessing(json_of(files, "open_clip_config.json"))
     with unpacked(files) as place:
-        return _of_open_clip(f"local-dir:{place}", found.preprocessing, _noted(found))
+        return _of_open_clip(f"local-dir:{place}", found.preprocessing, found.notes())
 
 
 def _timm_folder(files: Definition) -> Built:
     config = json_of(files, "config.json")
     found, own = timm_preprocessing(config), config.get("pretrained_cfg", config)
     settings = {"pretrained_cfg": own, **config.get("model_args", {})}
-    return _of_timm(str(config["architecture"]), settings, found.preprocessing, _noted(found))
+    return _of_timm(str(config["architecture"]), settings, found.preprocessing, found.notes())
 
 
 def usual_settings(load: str, weights: str | None, size: int | None, read: Read) -> tuple[bool, dict[str, Any]]:
@@ -209,7 +198,11 @@ def usual_settings(load: str, weights: str | None, size: int | None, read: Read)
     Raises:
         ConfigError: there is no such folder or model, or its images are not square.
     """
-    files, folder = definition_of(load, weights, read), folder_kind(load)
+    (kind, _, name), folder = load.partition(":"), folder_kind(load)
+    data = read_weights_of(load, weights, read, bare=True).content if folder or kind == "onnx" else None
+    files = definition(data)
+    if size is None and kind == "onnx" and data is not None:
+        size = OnnxGraph(data, name).side
     captioned = load.startswith("open_clip:") or (load.startswith("transformers:") and is_of_captions(files))
     if size is not None:
         return captioned, {"image_size": size}
@@ -218,7 +211,7 @@ def usual_settings(load: str, weights: str | None, size: int | None, read: Read)
     if folder is not None:
         rules = {"open_clip": open_clip_preprocessing, "timm": timm_preprocessing}[folder]
         return captioned, rules(json_of(files, CONTENTS[folder].config)).preprocessing.decoding()
-    return captioned, {} if load.partition(":")[0] in PUBLISHED else {"image_size": USUAL_SIDE}
+    return captioned, {} if kind in PUBLISHED else {"image_size": USUAL_SIDE}
 
 
 FOLDERS: dict[str, Callable[[Definition], Built]] = {
@@ -230,7 +223,7 @@ FOLDERS: dict[str, Callable[[Definition], Built]] = {
 
 
 def _code(name: str, channels: int, image_size: int) -> Built:
-    """Code of others: images (B, C, H, W) float32 in [0, 1], and returns embeddings (B, D), an array or a tensor."""
+    """Code of others, or an ONNX graph: images (B, C, H, W) float32 in [0, 1] to embeddings (B, D), array or tensor."""
     raise ConfigError(f"{name!r} is code: it has no architecture to build")
 
 
@@ -242,9 +235,12 @@ LOADERS: dict[str, Callable[[str, int, int], Built]] = {
     "transformers": _transformers,
     "torchscript": _code,
     "python": _code,
+    "onnx": _code,
 }
 CODE = ("torchscript", "python")
 """Kinds that run code of others: they need the flag ``trust_code``."""
+WHOLE = (*CODE, "onnx")
+"""Kinds that bring a network with its weights, so that there is none with fresh ones."""
 
 
 _OPENAI = ("input_resolution", "context_length", "vocab_size")  # numbers beside the weights in OpenAI's own files

@@ -1,4 +1,4 @@
-"""Code as an encoder: TorchScript files and Python callables. Both run what others wrote."""
+"""Code as an encoder: TorchScript files and Python callables, which run what others wrote, and ONNX graphs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import hashlib
 import importlib
 import inspect
 import io
+import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, is_dataclass
@@ -17,7 +18,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from mi_core.checks import ConfigError, ShapeError
+from mi_core.checks import ConfigError, ShapeError, import_extra
 from mi_core.encoders.checkpoint import fingerprint
 
 
@@ -124,27 +125,90 @@ def _pooled(answer: torch.Tensor) -> tuple[torch.Tensor, str]:
     return answer.mean(dim=(2, 3) if first else (1, 2)), f"of maps {shape[1:]} the mean over space is taken"
 
 
+class OnnxGraph:
+    """An ONNX graph as a function of images (B, C, H, W), computed on the CPU, without gradients.
+
+    A graph of (B, H, W, C) gets its axes so, and one of a fixed batch gets the last one filled up.
+
+    Args:
+        data: of the file.
+        output: that is the embedding; empty: the only one, or the one with a name that `embedding_of` knows.
+
+    ``channels`` and ``side``: of the images that it takes; None: the graph does not say.
+
+    Raises:
+        ConfigError: onnxruntime (the onnx extra) is missing, or it is no graph from square images to one embedding.
+    """
+
+    def __init__(self, data: bytes, output: str = "") -> None:
+        runtime = import_extra("onnxruntime", "an ONNX file", "onnx")
+        options = runtime.SessionOptions()
+        options.intra_op_num_threads, options.log_severity_level = torch.get_num_threads(), _FATAL
+        options.add_session_config_entry("session.model_external_initializers_file_folder_path", os.devnull)
+        if _EXTERNAL in data:  # onnxruntime would look in the current folder; what is there has no fingerprint
+            raise ConfigError(f"the ONNX file keeps its weights in another file; {_IN_ONE}")
+        try:
+            self._session = runtime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+        except Exception as error:
+            raise ConfigError(f"onnxruntime takes no such file: {' '.join(str(error).split())[:160]}") from error
+        images, names = self._session.get_inputs(), [one.name for one in self._session.get_outputs()]
+        told = ", ".join(f"{one.name} {one.type} {one.shape}" for one in images)
+        if len(images) != 1 or len(images[0].shape) != 4 or images[0].type not in _FLOATS:
+            raise ConfigError(f"the graph takes {told}, not images (B, C, H, W) of floats alone; export such a one")
+        self._input, self._dtype = images[0].name, _FLOATS[images[0].type]
+        self._batch, *axes = (one if isinstance(one, int) else None for one in images[0].shape)
+        self._last = axes[2] in (1, 3) and axes[0] not in (1, 3)
+        self.channels, self.side, width = (axes[2], *axes[:2]) if self._last else axes
+        if None not in (self.side, width) and self.side != width:
+            raise ConfigError(f"the graph takes {told}, and images here are square; export it for square ones")
+        self._output = output or next((one for one in _NAMED if one in names), names[0] if len(names) == 1 else "")
+        if self._output not in names:
+            raise ConfigError(f"the graph has the outputs {', '.join(names)}; choose one, as in load: onnx:{names[0]}")
+
+    def __call__(self, images: torch.Tensor) -> torch.Tensor:
+        """Images (B, C, H, W) to what the output holds of them (B, ...)."""
+        answers, count = [], self._batch or len(images)
+        for part in images.detach().float().cpu().split(count):
+            sent = torch.cat([part, part[-1:].expand(count - len(part), -1, -1, -1)])
+            array = np.ascontiguousarray(sent.permute(0, 2, 3, 1) if self._last else sent, dtype=self._dtype)
+            answers.append(self._session.run([self._output], {self._input: array})[0][: len(part)])
+        return torch.from_numpy(np.concatenate(answers))
+
+
+_EXTERNAL = b"\x0a\x08location\x12"  # the entry of a tensor that names its file
+_FATAL = 4  # the severity of what onnxruntime logs
+_FLOATS = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
+_IN_ONE = "join them: python -c \"import onnx; onnx.save(onnx.load('FILE'), 'one.onnx')\""
+
+
 def code_backbone(load: str, data: bytes | None) -> tuple[CodeBackbone, str]:
-    """The backbone of ``torchscript`` or ``python:module:function``, and a hash of the code.
+    """The backbone of ``torchscript``, ``onnx`` or ``python:module:function``, and a hash of the code.
 
     Raises:
         ConfigError: no file, no such function, or something that is neither.
     """
     kind, _, name = load.partition(":")
-    function, mark = _scripted(data) if kind == "torchscript" else _imported(name)
+    if kind == "python":
+        function, mark = _imported(name)
+    elif data is None:
+        raise ConfigError(f"load = {load!r} needs weights, the file of the graph or of torch.jit.save")
+    else:
+        function, mark = OnnxGraph(data, name) if kind == "onnx" else _scripted(data), file_mark(load, data)
     if isinstance(function, nn.Module):
         function = function.eval()
     return CodeBackbone(function), mark
 
 
-def _scripted(data: bytes | None) -> tuple[Any, str]:
-    if data is None:
-        raise ConfigError("load = 'torchscript' needs weights, the file that torch.jit.save wrote")
+def file_mark(load: str, data: bytes) -> str:
+    """A hash of a TorchScript or ONNX file, and of the output that ``load`` names."""
+    return hashlib.sha256(data + load.partition(":")[2].encode()).hexdigest()
+
+
+def _scripted(data: bytes) -> Any:
     try:
-        function: Any = torch.jit.load(io.BytesIO(data), map_location="cpu")
+        return torch.jit.load(io.BytesIO(data), map_location="cpu")
     except RuntimeError as error:
         raise ConfigError(f"not a TorchScript file: {' '.join(str(error).split())[:120]}") from error
-    return function, hashlib.sha256(data).hexdigest()
 
 
 def imported(field: str, name: str) -> tuple[ModuleType, Any]:

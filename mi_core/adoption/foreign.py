@@ -16,8 +16,8 @@ import safetensors
 import safetensors.torch
 from torch import nn
 
-from mi_core.adoption.builders import CODE, FOLDERS, LOADERS, Built
-from mi_core.adoption.code import code_backbone
+from mi_core.adoption.builders import FOLDERS, LOADERS, WHOLE, Built
+from mi_core.adoption.code import OnnxGraph, code_backbone, file_mark
 from mi_core.adoption.layouts import Layout, inner, listed, recognise
 from mi_core.adoption.layouts.files import Weights, read_weights
 from mi_core.adoption.layouts.heads import head_module
@@ -99,8 +99,8 @@ def adopt(
     """
     kind, _, name = load.partition(":")
     check_choice("load", kind, LOADERS)
-    if kind in CODE:
-        adopted = _adopt_code(load, data, preprocessing or {})
+    if kind in WHOLE:
+        adopted = _adopt_whole(load, data, preprocessing or {}, channels)
     elif data is None and fresh is None:
         raise ConfigError(f"load = {load!r} needs weights, or a seed of fresh ones")
     elif not name and folder_kind(load) is None:
@@ -122,7 +122,7 @@ def untrained(
         load, channels, image_size, preprocessing: as for `adopt`.
         adopted: what that returned.
     """
-    if load.partition(":")[0] in CODE:
+    if load.partition(":")[0] in WHOLE:
         return None
     bare, side = without_weights(adopted.files), adopted.encoder.size or image_size
     return adopt(load, bare, channels=channels, image_size=side, preprocessing=preprocessing, fresh=0).encoder
@@ -202,8 +202,8 @@ def saved_mark(load: str, data: bytes, activations: Mapping[str, str]) -> str | 
         safetensors.SafetensorError: these are no weights.
     """
     kind = load.partition(":")[0]
-    if kind in CODE:
-        return hashlib.sha256(data).hexdigest() if kind == "torchscript" else None
+    if kind in WHOLE:
+        return None if kind == "python" else file_mark(load, data)
     return _mark(load, safetensors.torch.load(data), activations, definition(data))
 
 
@@ -235,8 +235,8 @@ def rebuild(
     Raises:
         ConfigError: as `adopt`, or its fingerprint is no longer ``mark``.
     """
-    if load.partition(":")[0] in CODE:
-        adopted = _adopt_code(load, data, asdict(preprocessing))
+    if load.partition(":")[0] in WHOLE:
+        adopted = _adopt_whole(load, data, asdict(preprocessing), channels)
         if adopted.fingerprint != mark:
             raise ConfigError(f"load = {load!r}: the code is no longer what was adopted; redo with --force pretrain")
         return adopted.encoder
@@ -315,9 +315,19 @@ def _of_timm_for(load: str, side: int | None) -> str | None:
     return known if known != bare and bare[:5] == "timm:" and import_timm().is_model(known[5:]) else None
 
 
-def _adopt_code(load: str, data: bytes | None, preprocessing: Mapping[str, Any]) -> Adopted:
-    final = Preprocessing(None, "bilinear", (0.0,), (1.0,)).changed(preprocessing)
+def _adopt_whole(load: str, data: bytes | None, preprocessing: Mapping[str, Any], channels: int) -> Adopted:
     backbone, mark = code_backbone(load, data)
+    final = Preprocessing(None, "bilinear", (0.0,), (1.0,)).changed(preprocessing)
+    if isinstance(graph := backbone.function, OnnxGraph):
+        if not {"mean", "std"} <= preprocessing.keys():
+            raise ConfigError(
+                "an ONNX file does not tell how images are normalised; set mean and std, 0 and 1 if it does that itself"
+            )
+        if graph.channels not in (None, channels):
+            raise ConfigError(f"the graph takes {graph.channels} channels, and images have {channels}; set channels")
+        if None not in (graph.side, final.size) and graph.side != final.size:
+            raise ConfigError(f"size = {final.size}, but the graph takes images of {graph.side} px; leave size out")
+        final = replace(final, size=graph.side or final.size)
     mean, std = (channelwise(values, len(values)) for values in (final.mean, final.std))
     encoder = Encoder(backbone, {}, mean, std, size=final.size, interpolation=final.interpolation).eval()
     return Adopted(encoder, load.replace(":", " ", 1), final, mark)

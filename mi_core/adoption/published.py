@@ -57,14 +57,10 @@ class Preprocessing:
         """In one line, for people."""
         mean, std = (", ".join(f"{value:.4g}" for value in values) for values in (self.mean, self.std))
         size = "any size" if self.size is None else f"{self.size} px, {self.interpolation}"
-        crop = f", {self.crop()}" if self.size is not None and self.fit else ""
+        sides = "shorter side" if self.fit == SHORTEST else "both sides"
+        cut = ", centre crop" if self.fit == SHORTEST or self.resize != self.size else ""
+        crop = f", {sides} to {self.resize}{cut}" if self.size is not None and self.fit else ""
         return f"{size}{crop}, mean {mean}, std {std}"
-
-    def crop(self) -> str:
-        """The published resize and crop in words."""
-        if self.fit == SHORTEST:
-            return f"shorter side to {self.resize}, centre crop"
-        return f"both sides to {self.resize}" + (", centre crop" if self.resize != self.size else "")
 
     def decoding(self) -> dict[str, Any]:
         """The fields of a config's data section that decode as the published transform does."""
@@ -98,6 +94,10 @@ class Published:
 
     preprocessing: Preprocessing
     note: str = ""
+
+    def notes(self, more: str = "") -> tuple[str, ...]:
+        """Remarks on an encoder: this one, and one more; empty ones are left out."""
+        return tuple(filter(None, (self.note and f"preprocessing {self.note}", more)))
 
 
 def published(load: str) -> Published | None:
@@ -238,10 +238,15 @@ def open_clip_preprocessing(config: Mapping[str, Any]) -> Published:
 
 
 def _open_clip_side(name: str, model: Mapping[str, Any]) -> int:
-    size = model["vision_cfg"].get("image_size", 224)
-    if not isinstance(size, int) and size[0] != size[1]:
-        raise ConfigError(f"open_clip:{name} takes {size[0]} x {size[1]} px; only square images are queried")
-    return size if isinstance(size, int) else int(size[0])
+    return square_side(model["vision_cfg"].get("image_size", 224), f"open_clip:{name}")
+
+
+def square_side(size: Any, asked: str = "it") -> int:
+    """The side of images that ``asked`` takes: a number, or equal ones in a list or by name. Raises ConfigError."""
+    sides = [size] if isinstance(size, int) else list(size.values() if isinstance(size, Mapping) else size)
+    if len(set(sides)) != 1:
+        raise ConfigError(f"{asked} takes images of {' x '.join(map(str, sides))} px; only square images are queried")
+    return int(sides[0])
 
 
 def _open_clip_settings(entry: Mapping[str, Any], side: int) -> Preprocessing:

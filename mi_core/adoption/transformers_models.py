@@ -18,7 +18,7 @@ from torch import nn
 
 from mi_core.adoption.layouts.names import State
 from mi_core.adoption.model_folder import TOWERS, Definition, PackedTower, json_of, unpacked
-from mi_core.adoption.published import SHORTEST, SQUASH, Preprocessing
+from mi_core.adoption.published import SHORTEST, SQUASH, Preprocessing, square_side
 from mi_core.checks import ConfigError, import_extra
 from mi_core.encoders.clip import TextTower
 
@@ -203,13 +203,13 @@ def preprocessing_of(files: Definition) -> tuple[Preprocessing, tuple[str, ...]]
     if family.packed:
         return _packed_preprocessing(known or {}, vision)
     if known is None:
-        size = _side(vision.image_size)
+        size = square_side(vision.image_size)
         return Preprocessing(size, "bilinear", _HALF, _HALF, size, SQUASH), (
             "preprocessing assumed: the folder has no preprocessor_config.json",
         )
     resize, fit = _resized(known)
     crop = known.get("crop_size") if known.get("do_center_crop") else None
-    size = _side(crop) if crop else resize or _side(vision.image_size)
+    size = square_side(crop) if crop else resize or square_side(vision.image_size)
     mean, std = _normalisation(known)
     interpolation = _INTERPOLATIONS.get(int(known.get("resample", 2)))
     notes = () if interpolation else ("it resizes by a filter that is none of bilinear and bicubic; bicubic is used",)
@@ -263,15 +263,7 @@ def _resized(known: Mapping[str, Any]) -> tuple[int | None, str | None]:
         raise ConfigError(f"size = {size} of its images is not followed here, only height and width or shortest_edge")
     if "shortest_edge" in size:
         return int(size["shortest_edge"]), SHORTEST
-    return _side(size), SQUASH
-
-
-def _side(size: Any) -> int:
-    """The side of square images."""
-    sides = [size] if isinstance(size, int) else list(size.values() if isinstance(size, Mapping) else size)
-    if len(set(sides)) != 1:
-        raise ConfigError(f"it takes images of {' x '.join(map(str, sides))} px; only square images are queried")
-    return int(sides[0])
+    return square_side(size), SQUASH
 
 
 def _family(files: Definition) -> tuple[_Family, Any]:

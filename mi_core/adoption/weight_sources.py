@@ -16,16 +16,16 @@ from urllib.parse import unquote
 
 from mi_core.adoption.model_folder import (
     CONTENTS,
-    Definition,
     Read,
     Repository,
-    definition,
     folder_kind,
+    json_of,
     packed,
     repository,
 )
 from mi_core.checks import ConfigError, import_extra
 
+_ADAPTER = "adapter_config.json"
 _ADDRESS = re.compile(r"hf://(?P<repo>[^/@]+/[^/@]+)(@(?P<revision>[^/@]+))?/(?P<file>[^@]+)")
 
 
@@ -89,7 +89,8 @@ def read_weights_of(
         try:
             return WeightSource(packed(kind, noted, weights=not bare), files=noted.files)
         except ConfigError as error:
-            raise ConfigError(f"{weights} is no folder of {kind}: {error}") from error
+            what = _adapter_of(folder, read) or f"no folder of {kind}: {error}"
+            raise ConfigError(f"{weights} is {what}") from error
     if weights.startswith("hf://"):
         return read_hub_file(weights, commit=commit)
     content = read(weights)
@@ -107,7 +108,21 @@ def _folder_of(folder: str, read: Read) -> str:
         "config.json": "a folder of a model; give the file in it that ends with .safetensors or .bin, or load: "
         "transformers:<name> with the folder",
     }
-    return next((what for name, what in known.items() if read(f"{folder}/{name}") is not None), "no file")
+    others = (what for name, what in known.items() if read(f"{folder}/{name}") is not None)
+    return _adapter_of(folder, read) or next(others, "no file")
+
+
+def _adapter_of(folder: str, read: Read) -> str:
+    """A description of a folder of peft, and the remedy; empty: it is none."""
+    content = read(f"{folder}/{_ADAPTER}")
+    if content is None:
+        return ""
+    base = json_of({_ADAPTER: content}, _ADAPTER).get("base_model_name_or_path") or "BASE"
+    return (
+        f"an adapter of peft, such as LoRA, to the model {base}, which can be a reference; merge them, BASE being that "
+        f"model: PeftModel.from_pretrained(BASE, {folder!r}).merge_and_unload().save_pretrained('MERGED'), copy its "
+        "preprocessor_config.json there, and give the folder MERGED"
+    )
 
 
 def on_hub(load: str, weights: str | None) -> str | None:
@@ -115,13 +130,6 @@ def on_hub(load: str, weights: str | None) -> str | None:
     if weights is not None:
         return weights if weights.startswith("hf://") else None
     return load if folder_kind(load) else None
-
-
-def definition_of(load: str, weights: str | None, read: Read) -> Definition:
-    """The small files of a model that is published as a folder; none for others. Raises as `read_weights_of`."""
-    if folder_kind(load) is None:
-        return {}
-    return definition(read_weights_of(load, weights, read, bare=True).content)
 
 
 def read_local(path: str) -> bytes | None:
@@ -168,6 +176,9 @@ def read_hub_model(load: str, *, commit: str | None = None, weights: bool = True
     assert kind is not None
     first = _file(load, Repository(asked.name, commit or asked.revision), CONTENTS[kind].config)
     if first is None:
+        place = Repository(asked.name, commit or asked.revision)
+        if adapter := _adapter_of(asked.name, lambda path: getattr(_file(load, place, _ADAPTER), "content", None)):
+            raise ConfigError(f"{load} is {adapter}")
         raise ConfigError(f"{load}: it has no {CONTENTS[kind].config}, which defines a model of {kind}")
     here = Repository(asked.name, first.commit)
 

@@ -2,8 +2,9 @@
 
 A non-member that is a re-compressed, resized or brightened copy of a member spoils an audit, and identical pixels do
 not find it. Missed: mirrored copies, most of those cropped by 5 % a side (.16 found) or with a caption bar (.10; 500
-images of CIFAR-10 at 128 pixels). Hash: the signs of the low frequencies of the discrete cosine transform about their median (Zauner, "Implementation and
-benchmarking of perceptual image hash functions", 2010, section 3.2). Pairs: `mi_core.validity.hash_tables`.
+images of CIFAR-10 at 128 pixels). Hash: the signs of the low frequencies of the discrete cosine transform about their
+median (Zauner, "Implementation and benchmarking of perceptual image hash functions", 2010, section 3.2). Pairs:
+`mi_core.validity.hash_tables`.
 
 Letters: N images, C channels, H and W their height and width, P pairs, D width of an embedding.
 """

@@ -240,6 +240,7 @@ def init(
 def _answered(flags: Flags) -> Flags:
     """The same with answers to all questions that are open."""
     from mi_core.adoption.model_folder import folder_kind
+    from mi_core.encoders.remote.adapters import ADAPTERS
 
     if not flags.names_encoder:
         named = typer.prompt(f"Which encoder? ({_EXAMPLES})")
@@ -249,7 +250,7 @@ def _answered(flags: Flags) -> Flags:
     if flags.encoder is not None and flags.weights is None and not code and folder_kind(flags.encoder) is None:
         flags = changed(flags, weights=typer.prompt("File of its weights?"))
     if flags.url is not None and flags.adapter is None:
-        question = "Shape of its requests (json, multipart, openai, voyage, cohere, titan)?"
+        question = f"Shape of its requests ({', '.join(ADAPTERS)})?"
         flags = changed(flags, adapter=typer.prompt(question, default="json"))
     if flags.objective is None and not (flags.encoder or "").startswith(("open_clip:", "transformers:")):
         known = "simclr, moco-v1, moco-v2, moco-v3, byol, barlow-twins, vicreg, dino, mae, i-jepa, clip, siglip"

@@ -174,7 +174,7 @@ class EncoderFlags:
     url: Annotated[str | None, typer.Option("--encoder-url", help="The encoder's API, in place of --encoder.")] = None
     adapter: Annotated[
         str | None,
-        typer.Option("--adapter", help="Shape of its requests: json, multipart, openai, voyage, cohere or titan."),
+        typer.Option("--adapter", help="Shape of its requests, such as openai; encoder-audit list encoders shows all."),
     ] = None
     api_key_env: Annotated[
         str | None, typer.Option("--api-key-env", help="NAME of the variable with the API's key.")

@@ -14,7 +14,7 @@ from typing import Any
 import safetensors.torch
 import torch
 
-from mi_core.adoption.builders import CODE
+from mi_core.adoption.builders import WHOLE
 from mi_core.adoption.foreign import Adopted, adopt
 from mi_core.adoption.model_folder import with_definition
 from mi_core.adoption.soundness import Answers, check_company, noise_in_words, noise_of
@@ -223,7 +223,7 @@ def _adopt_weights(job: Adoption, config: LoadedConfig, commit: str | None) -> d
     """Read the weights, convert them and try them out."""
     adopted, source = read_encoder(job.name, config, job.data, job.folder.seed, commit)
     data = source.content or b""
-    if config.load.partition(":")[0] not in CODE:
+    if config.load.partition(":")[0] not in WHOLE:
         data = with_definition(weights_bytes(adopted.encoder), adopted.files)
     compared = compare_preprocessing(adopted, job.data, Splits.load(job.folder.path), job.roles)
     storage.write_atomic(weights_path(job.folder.encoder(job.name), 0), data)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from mi_core.adoption.builders import CODE
+from mi_core.adoption.builders import WHOLE
 from mi_core.costs import Range, total
 from mi_core.encoders.batch_norm import for_queries
 from mi_core.encoders.checkpoint import Encoder as Network
@@ -232,7 +232,7 @@ def _kind(query: Pass, stated: Stated) -> str:
     kinds: list[Any] = []
     for encoder, data in stated.values():
         settings = encoder.settings.model_dump(mode="json")
-        code = ["weights"] if str(settings.get("load")).partition(":")[0] in CODE else []
+        code = ["weights"] if str(settings.get("load")).partition(":")[0] in WHOLE else []
         kinds.append([data.channels, data.image_size, *(settings.get(field) for field in fields + code)])
     plan = query.plan()
     asked = [sorted(map(str, plan.needs)), plan.outputs, plan.views, plan.batch_views, plan.precision]

@@ -10,7 +10,7 @@ from pipelines.config.roles import ANCHOR_ROLE, are_members, are_nonmembers
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.attacks import AUDITED, SAMPLES, SHADOW, SHADOWS, AttackConfig
 from pipelines.config.sections.data import DataConfig
-from pipelines.config.sections.encoders import EndpointConfig
+from pipelines.config.sections.encoders import EndpointConfig, sealed
 from pipelines.errors import UserError
 from pipelines.plan.rules import ThreatModel, population_roles
 
@@ -99,11 +99,10 @@ def _check_reference(threat: ThreatModel, place: str, attack: AttackConfig) -> N
     unfit = [role for name in shadows for role in threat.member_roles(name) if not halves and not are_members(role)]
     if unfit:
         raise ValueError(f"{given} was trained on {unfit[0]!r}: call it x-member, and give x-nonmember")
-    crafter = threat.crafter_of(attack)
-    if crafter is not None and isinstance(threat.encoders[crafter], EndpointConfig):
+    if why := sealed(threat.encoders.get(threat.crafter_of(attack) or "")):
         raise ValueError(
-            f"{given} is behind an API, but {attack.attack} crafts images by the gradients of its weights; use a "
-            "shadow that is trained here"
+            f"{given} {why}, but {attack.attack} crafts images by the gradients of its weights; use a shadow that is "
+            "trained here"
         )
 
 

@@ -20,7 +20,7 @@ from pipelines.config.paths import check_name
 from pipelines.config.roles import CALIBRATION_ROLE, CANARY_IN, CANARY_OUT, CANARY_ROLE, KNOWN_ROLES
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.attacks import AUDITED, GAUSSIAN, AttackConfig, AttributeInferenceConfig
-from pipelines.config.sections.encoders import DefendedConfig, EndpointConfig, LoadedConfig, TrainedConfig
+from pipelines.config.sections.encoders import DefendedConfig, EndpointConfig, LoadedConfig, TrainedConfig, sealed
 from pipelines.errors import UserError
 from pipelines.plan.attack_checks import check_attack, check_roles
 from pipelines.plan.items import Plan, Query, items_in
@@ -95,8 +95,8 @@ def _check_outputs(name: str, outputs: Sequence[str], queries: Sequence[Query]) 
 
 def check_training(threat: ThreatModel, place: str, encoder: TrainedConfig) -> None:
     """Raise ValueError if an encoder cannot be trained with these settings on its members."""
-    if encoder.start is not None and isinstance(threat.encoders.get(encoder.start), EndpointConfig):
-        raise ValueError(f"{place}.start = {encoder.start!r} is behind an API: there are no weights to start from")
+    if why := sealed(threat.encoders.get(encoder.start or "")):
+        raise ValueError(f"{place}.start = {encoder.start!r} {why}: there are no weights to start from")
     if encoder.attribute is not None and encoder.attribute not in threat.config.data.attributes:
         known = ", ".join(threat.config.data.attributes) or "none is declared"
         raise ValueError(f"{place}.attribute = {encoder.attribute!r}, data.attributes has: {known}")

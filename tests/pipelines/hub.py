@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,6 +13,8 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
+
+from tests.endpoints import running
 
 COMMIT = "0" * 40
 
@@ -95,15 +96,9 @@ def hub_at(repositories: Mapping[str, Path]) -> Iterator[str]:
     Args:
         repositories: folders by name, ``org/name`` of a model and ``datasets/org/name`` of a data set.
     """
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Here", (_Hub,), {"repositories": repositories}))
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
+    here = type("Here", (_Hub,), {"repositories": repositories})
+    with running(ThreadingHTTPServer(("127.0.0.1", 0), here)) as server:
         yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 def ask_there(endpoint: str, patch: pytest.MonkeyPatch) -> None:

@@ -106,6 +106,8 @@ def unwrap(loaded: object) -> Weights:
     if not isinstance(loaded, Mapping):
         raise ConfigError(f"the file holds a {type(loaded).__name__}, not a state dict")
     state = _flat(loaded, reasons)
+    if state and all(".lora_" in name for name in state):
+        raise ConfigError("the file is a LoRA adapter, a change of another model; give its whole folder")
     if not state:
         raise ConfigError(f"the file holds no tensor; its keys are {sorted(map(str, loaded))[:5]}")
     return Weights(state, tuple(listed(reasons)))

@@ -151,10 +151,6 @@ def is_torchscript(data: bytes) -> bool:
         return any("/code/" in name or name.endswith("constants.pkl") for name in archive.namelist())
 
 
-_GRAPH = (
-    "a graph with its weights; give the PyTorch weights that it was exported from, or load: python:module:function, a "
-    "function that runs it"
-)
 TORCHSCRIPT = (
     "the weights are a TorchScript file, which is code (OpenAI publishes CLIP so); save its weights alone: "
     "python -c \"import torch; torch.save(torch.jit.load('FILE', map_location='cpu').state_dict(), 'new.pt')\""
@@ -175,7 +171,9 @@ def unreadable(data: bytes) -> str:
         index = b'"weight_map"' in data
         known = "the index of a model in several files; give its folder" if index else "JSON; give the file of weights"
     elif data[4:8] == b"TFL3" or re.match(rb"\x08[\x01-\x20][\x12\x1a\x22\x2a\x3a\x42]", data):
-        known = f"{'a TFLite' if data[4:8] == b'TFL3' else 'an ONNX'} file, {_GRAPH}"
+        known = "an ONNX file; write load: onnx"
+        if data[4:8] == b"TFL3":
+            known = "a TFLite file; give the PyTorch weights that it was made of, or load: python:module:function"
     elif data[:2] == b"PK":
         known = _zip_in_words(data)
     elif (whole := _whole_safetensors(data)) > len(data):

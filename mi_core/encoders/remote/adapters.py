@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import base64
 import json
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,41 +18,51 @@ from mi_core.checks import AnswerError, ShapeError
 
 Rows = Mapping[str, Sequence[Any]]
 """One row of numbers per image, by output; the output ``""`` is one that the answer does not name."""
+Content = Callable[[Sequence[str]], dict[str, Any]]
+Found = Callable[[Any], Any]
 
 
-class Adapter(ABC):
-    """One shape of requests and answers; at most ``most`` images go into a request, None: any number."""
+class Adapter:
+    """One shape of requests and answers, in JSON.
 
-    most: ClassVar[int | None] = None
+    Args:
+        content: of a request besides the model, from PNG files in base64.
+        found: a row per image, or such rows by output, in an answer; LookupError or TypeError: it is of another shape.
+        shape: of an answer, in words.
+        alone: a request holds one image and no model, which its address names; ``found`` gives the one row.
 
-    @abstractmethod
+    At most ``most`` images go into a request, None: any number.
+    """
+
+    def __init__(self, content: Content, found: Found, shape: str, *, alone: bool = False) -> None:
+        self._content, self._found, self._shape = content, found, shape
+        self.most = 1 if alone else None
+        self.__doc__ = f"POST {json.dumps(content(['base64 PNG']))} for {shape}."
+
     def request(self, images: Sequence[bytes], named: Mapping[str, str]) -> dict[str, Any]:
         """The content of a request: PNG files, and the ``model`` where one is named."""
-
-    @abstractmethod
-    def rows(self, answer: Any) -> Rows:
-        """Rows by output. Raises ShapeError: the answer is of another shape."""
-
-
-class JSONAdapter(Adapter):
-    """POST {"images": [base64 PNG, ...]} for {"embeddings": {output: [[...], ...]}} or {"embeddings": [[...], ...]}."""
-
-    def request(self, images: Sequence[bytes], named: Mapping[str, str]) -> dict[str, Any]:
-        """The content of a request: PNG files, and the ``model`` where one is named."""
-        return {"json": {**named, "images": [base64.b64encode(image).decode() for image in images]}}
+        own = self._content([base64.b64encode(image).decode() for image in images])
+        return {"json": own if self.most == 1 else {**named, **own}}
 
     def rows(self, answer: Any) -> Rows:
-        """Rows by output. Raises ShapeError: the answer is of another shape."""
-        embeddings = answer.get("embeddings") if isinstance(answer, dict) else None
-        if isinstance(embeddings, list):
-            return {"": embeddings}
-        if not isinstance(embeddings, dict) or not all(isinstance(rows, list) for rows in embeddings.values()):
-            raise ShapeError('the answer has no {"embeddings": ...} with one list per image')
-        return embeddings
+        """Rows by output. Raises ShapeError: the answer is of another shape, or an index is missing or twice there."""
+        try:
+            found = self._found(answer)
+        except (LookupError, TypeError):
+            found = None
+        if isinstance(found, list):
+            return {"": [found] if self.most == 1 else found}
+        if not isinstance(found, dict) or not all(isinstance(rows, list) for rows in found.values()):
+            raise ShapeError(f"the answer has no {self._shape}")
+        return found
 
 
-class MultipartAdapter(JSONAdapter):
+class MultipartAdapter(Adapter):
     """POST a form with one file ``images`` per image; answers as those of ``json``."""
+
+    def __init__(self) -> None:
+        super().__init__(*_JSON)
+        self.__doc__ = type(self).__doc__
 
     def request(self, images: Sequence[bytes], named: Mapping[str, str]) -> dict[str, Any]:
         """The content of a request, as a form."""
@@ -61,83 +70,66 @@ class MultipartAdapter(JSONAdapter):
         return {"files": files, "data": dict(named)}
 
 
-class OpenAIAdapter(Adapter):
-    """POST {"model", "input": [data URL, ...]} for {"data": [{"index", "embedding": [...]}, ...]}, in any order."""
-
-    def request(self, images: Sequence[bytes], named: Mapping[str, str]) -> dict[str, Any]:
-        """The content of a request."""
-        urls = [data_url(image) for image in images]
-        return {"json": {**named, "input": urls, "encoding_format": "float"}}
-
-    def rows(self, answer: Any) -> Rows:
-        """Rows by output. Raises ShapeError: the answer is of another shape, or an index is missing or twice there."""
-        entries = answer.get("data") if isinstance(answer, dict) else None
-        if not isinstance(entries, list) or not all(
-            isinstance(entry, dict) and type(entry.get("index")) is int and "embedding" in entry for entry in entries
-        ):
-            raise ShapeError('the answer has no {"data": [{"index": ..., "embedding": [...]}, ...]}')
-        by_index = {entry["index"]: entry["embedding"] for entry in entries}
-        if set(by_index) != set(range(len(entries))):
-            raise ShapeError(f"the {len(entries)} entries of the answer do not have each index from 0 on once")
-        return {"": [by_index[index] for index in range(len(entries))]}
+def _by_index(answer: Any) -> list[Any] | None:
+    """The embeddings of entries that come in any order; None: an index is no whole number."""
+    entries = answer["data"]
+    by_index = {entry["index"]: entry["embedding"] for entry in entries}
+    if not all(type(index) is int for index in by_index):
+        return None
+    if by_index.keys() != set(range(len(entries))):
+        raise ShapeError(f"the {len(entries)} entries of the answer do not have each index from 0 on once")
+    return [by_index[index] for index in range(len(entries))]
 
 
-class VoyageAdapter(OpenAIAdapter):
-    """POST {"model", "inputs": [{"content": [data URL]}, ...]}, as Voyage AI takes it; answers as of ``openai``."""
-
-    def request(self, images: Sequence[bytes], named: Mapping[str, str]) -> dict[str, Any]:
-        """The content of a request."""
-        contents = [{"content": [{"type": "image_base64", "image_base64": data_url(image)}]} for image in images]
-        return {"json": {**named, "inputs": contents}}
+def _data_url(image: str) -> str:
+    return f"data:image/png;base64,{image}"
 
 
-class CohereAdapter(Adapter):
-    """POST {"model", "input_type": "image", "images": [data URL, ...]} for {"embeddings": {"float": [[...], ...]}}."""
-
-    def request(self, images: Sequence[bytes], named: Mapping[str, str]) -> dict[str, Any]:
-        """The content of a request."""
-        urls = [data_url(image) for image in images]
-        return {"json": {**named, "input_type": "image", "embedding_types": ["float"], "images": urls}}
-
-    def rows(self, answer: Any) -> Rows:
-        """Rows by output. Raises ShapeError: the answer is of another shape."""
-        embeddings = answer.get("embeddings") if isinstance(answer, dict) else None
-        rows = embeddings.get("float") if isinstance(embeddings, dict) else None
-        if not isinstance(rows, list):
-            raise ShapeError('the answer has no {"embeddings": {"float": [[...], ...]}}')
-        return {"": rows}
+def _voyage(image: str) -> dict[str, str]:
+    return {"type": "image_base64", "image_base64": _data_url(image)}
 
 
-class TitanAdapter(Adapter):
-    """POST {"inputImage": base64 PNG} for {"embedding": [...]}, Amazon Titan on Bedrock; one image per request."""
-
-    most = 1
-
-    def request(self, images: Sequence[bytes], named: Mapping[str, str]) -> dict[str, Any]:
-        """The content of a request; the address names the model."""
-        (image,) = images
-        return {"json": {"inputImage": base64.b64encode(image).decode()}}
-
-    def rows(self, answer: Any) -> Rows:
-        """Rows by output. Raises ShapeError: the answer is of another shape."""
-        embedding = answer.get("embedding") if isinstance(answer, dict) else None
-        if not isinstance(embedding, list):
-            raise ShapeError('the answer has no {"embedding": [...]}')
-        return {"": [embedding]}
-
-
-def data_url(image: bytes) -> str:
-    """A PNG file as a data URL."""
-    return f"data:image/png;base64,{base64.b64encode(image).decode()}"
-
-
+_JSON: tuple[Content, Found, str] = (
+    lambda images: {"images": list(images)},
+    lambda answer: answer["embeddings"],
+    '{"embeddings": ...} with one list per image, or one by output',
+)
+_COHERE = {"input_type": "image", "embedding_types": ["float"]}
+_INDEXED = '{"data": [{"index": ..., "embedding": [...]}, ...]}'
 ADAPTERS: dict[str, Adapter] = {
-    "json": JSONAdapter(),
+    "json": Adapter(*_JSON),
     "multipart": MultipartAdapter(),
-    "openai": OpenAIAdapter(),
-    "voyage": VoyageAdapter(),
-    "cohere": CohereAdapter(),
-    "titan": TitanAdapter(),
+    "openai": Adapter(
+        lambda images: {"input": [_data_url(image) for image in images], "encoding_format": "float"},
+        _by_index,
+        _INDEXED,
+    ),
+    "voyage": Adapter(
+        lambda images: {"inputs": [{"content": [_voyage(image)]} for image in images]}, _by_index, _INDEXED
+    ),
+    "jina": Adapter(
+        lambda images: {"input": [{"image": image} for image in images], "embedding_type": "float"}, _by_index, _INDEXED
+    ),
+    "cohere": Adapter(
+        lambda images: {"images": [_data_url(image) for image in images], **_COHERE},
+        lambda answer: answer["embeddings"]["float"],
+        '{"embeddings": {"float": [[...], ...]}}',
+    ),
+    "titan": Adapter(
+        lambda images: {"inputImage": images[0]}, lambda answer: answer["embedding"], '{"embedding": [...]}', alone=True
+    ),
+    "vertex": Adapter(
+        lambda images: {"instances": [{"image": {"bytesBase64Encoded": images[0]}}]},
+        lambda answer: answer["predictions"][0]["imageEmbedding"],
+        '{"predictions": [{"imageEmbedding": [...]}]}',
+        alone=True,
+    ),
+    "gemini": Adapter(
+        lambda images: {"content": {"parts": [{"inline_data": {"mime_type": "image/png", "data": images[0]}}]}},
+        lambda answer: answer["embedding"]["values"],
+        '{"embedding": {"values": [...]}}',
+        alone=True,
+    ),
 }
 
 

@@ -33,7 +33,7 @@ from mi_core.encoders.remote.meter import Account
 from mi_core.encoders.remote.parameters import EndpointParameters
 
 if TYPE_CHECKING:
-    import httpx
+    import httpx2
 
 RETRIED = (429, 500, 502, 503, 504)
 REDIRECTS = range(300, 400)
@@ -68,7 +68,7 @@ class Client:
         identity: of what is served, part of the cache's keys.
         widths: D by output where it is known; otherwise the first answer fixes it.
 
-    Raises ConfigError: httpx (the api extra) is missing, or the key cannot be sent in a header.
+    Raises ConfigError: httpx2 (the api extra) is missing, or the key cannot be sent in a header.
     """
 
     def __init__(
@@ -216,7 +216,7 @@ class Client:
         times = settings.retries + 1
         raise ConfigError(f"failed {times} times, last: {problem}; the same command continues later")
 
-    def _refusal(self, answer: Answer, request: httpx.Request) -> str:
+    def _refusal(self, answer: Answer, request: httpx2.Request) -> str:
         """The problem of a status that may pass; raises ConfigError for one that will not."""
         problem = f"status {answer.status}, {self._beginning(answer)}"
         if answer.status in RETRIED:

@@ -19,7 +19,7 @@ from pydantic import (
     model_validator,
 )
 
-from mi_core.adoption.builders import CODE, LOADERS
+from mi_core.adoption.builders import CODE, LOADERS, WHOLE
 from mi_core.adoption.layouts.heads import ACTIVATIONS
 from mi_core.adoption.model_folder import folder_kind, repository
 from mi_core.augmentations import AUGMENTATIONS
@@ -243,9 +243,9 @@ class LoadedConfig(ForeignConfig):
                 repository(self.load)
         elif self.weights is None and not self.fresh:
             raise ValueError(f"weights is missing for {self.load!r}; give the file, or fresh: true for fresh weights")
-        if self.weights_key is not None and (kind in CODE or folder_kind(self.load) or self.weights is None):
+        if self.weights_key is not None and (kind in WHOLE or folder_kind(self.load) or self.weights is None):
             raise ValueError(f"weights_key = {self.weights_key!r} is for a file of weights; leave it out")
-        if kind in CODE and self.fresh:
+        if kind in WHOLE and self.fresh:
             raise ValueError(f"fresh = True: {_SECOND[kind]}")
         return self
 
@@ -270,8 +270,9 @@ _SECOND = {
     "encoders.fresh={load: python:m:g, trust_code: true}",
     "torchscript": "a TorchScript file cannot be re-initialised as control. Give a second file with random weights: "
     "encoders.fresh={load: torchscript, weights: random.pt, trust_code: true}",
+    "onnx": "an ONNX file cannot be re-initialised as control. Give a second file with random weights",
 }
-"""How to give the control of an encoder that is code."""
+"""How to give the control of an encoder that brings its network."""
 
 
 class _Settings(Section):
@@ -319,6 +320,12 @@ class EndpointConfig(ForeignConfig):
     def identity(self) -> dict[str, Any]:
         """The settings that answers depend on; limits, timeouts and the like may change."""
         return {**self.model_dump(exclude={"endpoint"}), "endpoint": self.parameters().identity()}
+
+
+def sealed(settings: ConfigOfEncoder | None) -> str:
+    """Why an encoder gives neither weights nor gradients, in words; empty: it does."""
+    graph = isinstance(settings, LoadedConfig) and settings.load.startswith("onnx")
+    return "is behind an API" if isinstance(settings, EndpointConfig) else "is an ONNX file" if graph else ""
 
 
 _KINDS: dict[str, type[ConfigOfEncoder]] = {"load": LoadedConfig, "endpoint": EndpointConfig, "defends": DefendedConfig}

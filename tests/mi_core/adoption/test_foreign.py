@@ -1,4 +1,4 @@
-"""Models of torchvision, timm and open_clip from their weight files, TorchScript, Python callables; text towers."""
+"""Models of torchvision, timm and open_clip from their weight files, TorchScript, ONNX, Python; text towers."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from torch import nn
 from torchvision import models, transforms
 
-from mi_core.adoption.foreign import Adopted, adopt, rebuild, saved_mark
+from mi_core.adoption.builders import USUAL_SIDE, usual_settings
+from mi_core.adoption.foreign import Adopted, adopt, rebuild, saved_mark, untrained
+from mi_core.adoption.weight_sources import read_local
 from mi_core.augmentations import AUGMENTATIONS
 from mi_core.checks import ConfigError, ShapeError
 from mi_core.encoders.checkpoint import fingerprint, load_weights, weights_bytes
@@ -38,9 +41,7 @@ def normalised(pixels: torch.Tensor, mean: tuple[float, ...], std: tuple[float, 
 
 
 def rebuilt(adopted: Adopted, load: str) -> None:
-    again = rebuild(
-        load, weights_bytes(adopted.encoder), adopted.preprocessing, channels=3, image_size=32, mark=adopted.fingerprint
-    )
+    again = rebuild(load, weights_bytes(adopted.encoder), adopted.preprocessing, **SHAPE, mark=adopted.fingerprint)
     assert fingerprint(again) == adopted.fingerprint
     assert (again.text is None) == (adopted.encoder.text is None)
     kept = weights_bytes(adopted.encoder)
@@ -54,7 +55,7 @@ def test_torchvision_weights(name: str) -> None:
     torch.manual_seed(0)
     network = models.get_model(name, weights=None).eval()
     load = f"torchvision:{name}"
-    adopted = adopt(load, saved(network.state_dict()), channels=3, image_size=32)
+    adopted = adopt(load, saved(network.state_dict()), **SHAPE)
     assert adopted.preprocessing.size == 224
     pixels = images(224)
     expected = normalised(pixels, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
@@ -73,7 +74,7 @@ def test_fresh_weights_depend_on_the_seed_alone() -> None:
 
 
 def test_images_of_another_size_reach_the_encoder_at_its_own() -> None:
-    adopted = adopt("torchvision:resnet18", None, channels=3, image_size=32, fresh=0)
+    adopted = adopt("torchvision:resnet18", None, **SHAPE, fresh=0)
     small = images(32)
     large = nn.functional.interpolate(small, (224, 224), mode="bilinear", antialias=True).clamp(0, 1)
     with torch.no_grad():
@@ -89,7 +90,7 @@ def test_timm_weights(name: str) -> None:
     torch.manual_seed(0)
     network = timm.create_model(name, num_classes=1000).eval()
     load = f"timm:{name}"
-    adopted = adopt(load, saved(network.state_dict()), channels=3, image_size=32)
+    adopted = adopt(load, saved(network.state_dict()), **SHAPE)
     known = timm.data.resolve_model_data_config(network)
     assert adopted.preprocessing.mean == known["mean"]
     pixels = images(known["input_size"][1])
@@ -100,7 +101,7 @@ def test_timm_weights(name: str) -> None:
         torch.testing.assert_close(adopted.encoder(pixels)["backbone"], features)
     rebuilt(adopted, load)
     with pytest.raises(ConfigError, match="timm has no model 'resnet19'"):
-        adopt("timm:resnet19", None, channels=3, image_size=32, fresh=0)
+        adopt("timm:resnet19", None, **SHAPE, fresh=0)
 
 
 def test_open_clip_weights() -> None:
@@ -108,7 +109,7 @@ def test_open_clip_weights() -> None:
     torch.manual_seed(0)
     model = open_clip.create_model("ViT-S-32-alt", pretrained=None).eval()
     load = "open_clip:ViT-S-32-alt"
-    adopted = adopt(load, saved(model.state_dict()), channels=3, image_size=32)
+    adopted = adopt(load, saved(model.state_dict()), **SHAPE)
     assert (adopted.preprocessing.size, adopted.preprocessing.interpolation) == (224, "bicubic")
     pixels = images(224)
     with torch.no_grad():
@@ -121,18 +122,18 @@ def test_open_clip_weights() -> None:
     assert found["backbone"].shape == (2, 384)
     rebuilt(adopted, load)
     images_alone = {key: value for key, value in model.state_dict().items() if key.startswith("visual.")}
-    assert adopt(load, saved(images_alone), channels=3, image_size=32).encoder.text is None
+    assert adopt(load, saved(images_alone), **SHAPE).encoder.text is None
     with pytest.raises(ConfigError, match="open_clip has no model 'ViT-Z'"):
-        adopt("open_clip:ViT-Z", None, channels=3, image_size=32, fresh=0)
+        adopt("open_clip:ViT-Z", None, **SHAPE, fresh=0)
     with pytest.raises(ConfigError, match=r"asked for open_clip:ViT-S-32-alt; the file looks like .* of a ResNet-18"):
-        adopt(load, saved(models.resnet18().state_dict()), channels=3, image_size=32)
+        adopt(load, saved(models.resnet18().state_dict()), **SHAPE)
 
 
 def test_a_network_without_a_linear_classifier_has_its_pooled_features() -> None:
     torch.manual_seed(0)
     network = models.squeezenet1_0(weights=None).eval()
     load = "torchvision:squeezenet1_0"
-    adopted = adopt(load, saved(network.state_dict()), channels=3, image_size=32)
+    adopted = adopt(load, saved(network.state_dict()), **SHAPE)
     assert adopted.layout == "torchvision state dict; no logits: its classifier convolves"
     pixels = images(224)
     with torch.no_grad():
@@ -143,7 +144,7 @@ def test_a_network_without_a_linear_classifier_has_its_pooled_features() -> None
 
 def test_a_classifier_with_classes_of_its_own() -> None:
     network = models.shufflenet_v2_x0_5(weights=None, num_classes=7)
-    adopted = adopt("torchvision:shufflenet_v2_x0_5", saved(network.state_dict()), channels=3, image_size=32)
+    adopted = adopt("torchvision:shufflenet_v2_x0_5", saved(network.state_dict()), **SHAPE)
     assert adopted.encoder(images(224))["logits"].shape == (2, 7)
     rebuilt(adopted, "torchvision:shufflenet_v2_x0_5")
 
@@ -153,24 +154,24 @@ def test_what_cannot_be_used_is_one_line() -> None:
     state["conv1.0.weight"][0] = torch.nan
     load = "torchvision:shufflenet_v2_x0_5"
     with pytest.raises(ConfigError, match="backbone.conv1.0.weight holds 27 values that are NaN or infinite, of 648"):
-        adopt(load, saved(state), channels=3, image_size=32)
+        adopt(load, saved(state), **SHAPE)
     with pytest.raises(ConfigError, match="takes colour images; set data.channels=3, not 1"):
         adopt(load, None, channels=1, image_size=32, fresh=0)
     timm = pytest.importorskip("timm")
     with pytest.raises(ConfigError, match="it does not answer an image of 3 x 208 x 208: Input height"):
-        adopt("timm:vit_tiny_patch16_224", None, channels=3, image_size=32, fresh=0, preprocessing={"size": 208})
+        adopt("timm:vit_tiny_patch16_224", None, **SHAPE, fresh=0, preprocessing={"size": 208})
     whole = timm.create_model("efficientvit_m0")  # its head has a batch norm of its own, which goes with the classifier
-    found = adopt("timm:efficientvit_m0", saved(whole.state_dict()), channels=3, image_size=32)
+    found = adopt("timm:efficientvit_m0", saved(whole.state_dict()), **SHAPE)
     assert found.encoder.outputs == ("backbone",)
 
 
 def test_torchvision_names_are_checked() -> None:
     with pytest.raises(ConfigError, match="torchvision has no classification model 'resnet19'"):
-        adopt("torchvision:resnet19", None, channels=3, image_size=32, fresh=0)
+        adopt("torchvision:resnet19", None, **SHAPE, fresh=0)
     with pytest.raises(
         ConfigError, match=r"missing \['backbone.conv1.*torchvision:resnet18; the file looks like .* of a MobileNetV2"
     ):
-        adopt("torchvision:resnet18", saved(models.mobilenet_v2().state_dict()), channels=3, image_size=32)
+        adopt("torchvision:resnet18", saved(models.mobilenet_v2().state_dict()), **SHAPE)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -181,12 +182,10 @@ def test_torchscript() -> None:
     buffer = io.BytesIO()
     torch.jit.save(torch.jit.trace(network, images(4)), buffer)
     settings = {"mean": (0.5,), "std": (0.25,), "size": 4}
-    adopted = adopt("torchscript", buffer.getvalue(), channels=3, image_size=32, preprocessing=settings)
+    adopted = adopt("torchscript", buffer.getvalue(), **SHAPE, preprocessing=settings)
     with pytest.raises(ConfigError, match="it does not answer an image of 3 x 32 x 32"):
-        adopt("torchscript", buffer.getvalue(), channels=3, image_size=32)
-    again = rebuild(
-        "torchscript", buffer.getvalue(), adopted.preprocessing, channels=3, image_size=32, mark=adopted.fingerprint
-    )
+        adopt("torchscript", buffer.getvalue(), **SHAPE)
+    again = rebuild("torchscript", buffer.getvalue(), adopted.preprocessing, **SHAPE, mark=adopted.fingerprint)
     assert saved_mark("torchscript", buffer.getvalue(), {}) == adopted.fingerprint
     assert saved_mark("python:json:loads", b"", {}) is None  # nothing of a function is saved
     for encoder in (adopted.encoder, again):
@@ -194,9 +193,76 @@ def test_torchscript() -> None:
     with pytest.raises(
         ConfigError, match=r"are a TorchScript file, which is code \(OpenAI publishes CLIP so\); .*torch.save\("
     ):
-        adopt("torchvision:shufflenet_v2_x0_5", buffer.getvalue(), channels=3, image_size=32)
-    refused(ConfigError, "not a TorchScript file", adopt, "torchscript", b"nothing", channels=3, image_size=32)
-    refused(ConfigError, "needs weights", adopt, "torchscript", None, channels=3, image_size=32)
+        adopt("torchvision:shufflenet_v2_x0_5", buffer.getvalue(), **SHAPE)
+    refused(ConfigError, "not a TorchScript file", adopt, "torchscript", b"nothing", **SHAPE)
+    refused(ConfigError, "needs weights", adopt, "torchscript", None, **SHAPE)
+
+
+WEIGHT = torch.randn(5, 48, generator=torch.Generator().manual_seed(3))
+TINY: Any = {"channels": 3, "image_size": 4}
+NORMALISED = {"mean": (0.5,), "std": (0.25,)}
+
+
+def onnx_file(shape: str, outputs: str = "float[N,5] embedding", *, external: bool = False) -> bytes:
+    """A graph that flattens images of a shape, channels first, and multiplies them with `WEIGHT`."""
+    first = "Transpose<perm=[0,3,1,2]>" if shape.endswith(",3") else "Identity"
+    model = onnx.parser.parse_model(
+        f'<ir_version: 8, opset_import: ["": 17]> g (float[{shape}] images) => ({outputs}) {{ first = {first}(images) '
+        "flat = Flatten(first) embedding = Gemm<transB=1>(flat, weight) other = Neg(embedding) }"
+    )
+    weight = onnx.numpy_helper.from_array(WEIGHT.numpy(), "weight")
+    if external:
+        onnx.external_data_helper.set_external_data(weight, "weight.bin")
+        weight.ClearField("raw_data")
+    model.graph.initializer.append(weight)
+    return model.SerializeToString()
+
+
+TWO = "float[N,5] other, float[N,5] embedding"
+
+
+@pytest.mark.parametrize("shape", ["B,3,4,4", "1,3,4,4", "3,3,4,4", "B,4,4,3", "B,3,S,S"])
+def test_onnx(shape: str, tmp_path: Path) -> None:
+    """Channels first or last, any batch, a batch of one or one that two images do not fill."""
+    data, expected = onnx_file(shape), ((images(4) - 0.5) / 0.25).flatten(1) @ WEIGHT.T
+    adopted = adopt("onnx", data, **TINY, preprocessing=NORMALISED)
+    assert adopted.preprocessing.size == (None if "S" in shape else 4)
+    assert untrained("onnx", adopted, **TINY, preprocessing={}) is None
+    again = rebuild("onnx", data, adopted.preprocessing, **TINY, mark=adopted.fingerprint)
+    for encoder in (adopted.encoder, again):
+        torch.testing.assert_close(encoder(images(4))["backbone"], expected, rtol=0, atol=1e-5)
+    named = adopt("onnx:other", onnx_file(shape, TWO), **TINY, preprocessing=NORMALISED)
+    torch.testing.assert_close(named.encoder(images(4))["backbone"], -expected, rtol=0, atol=1e-5)
+    marks = {saved_mark(load, one, {}) for load in ("onnx", "onnx:other") for one in (data, data[:-1] + b"0")}
+    assert len(marks) == 4 and adopted.fingerprint in marks
+    (tmp_path / "model.onnx").write_bytes(data)
+    _, usual = usual_settings("onnx", str(tmp_path / "model.onnx"), None, read_local)
+    assert usual == {"image_size": USUAL_SIDE if "S" in shape else 4}
+
+
+@pytest.mark.parametrize(
+    ("data", "settings", "message"),
+    [
+        (onnx_file("B,3,4,4"), {"std": (0.5,)}, "does not tell how images are normalised; set mean"),
+        (onnx_file("B,3,4,4"), NORMALISED | {"size": 8}, "size = 8, but the graph takes images of 4 px; leave"),
+        (onnx_file("B,1,S,S"), NORMALISED, "the graph takes 1 channels, and images have 3; set channels"),
+        (onnx_file("B,3,2,8"), NORMALISED, r"\['B', 3, 2, 8\], and images here are square; export it"),
+        (onnx_file("B,48"), NORMALISED, r"takes images tensor.float. \['B', 48\], not images \(B, C, H, W\)"),
+        (onnx_file("B,3,4,4", TWO), NORMALISED, "outputs other, embedding; choose .* onnx:other"),
+        (onnx_file("B,3,4,4", external=True), NORMALISED, "keeps its weights in another file; join them: python"),
+        (b"nothing", NORMALISED, "onnxruntime takes no such file: .*"),
+        (None, NORMALISED, "load = 'onnx' needs weights, the file of the graph"),
+    ],
+)  # fmt: skip
+def test_an_onnx_file_that_is_refused(
+    data: bytes | None, settings: dict[str, Any], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """External data that lie in the current folder too: they are in no fingerprint."""
+    (tmp_path / "weight.bin").write_bytes(WEIGHT.numpy().tobytes())
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=message) as caught:
+        adopt("onnx", data, **TINY, preprocessing=settings)
+    assert "\n" not in str(caught.value)
 
 
 def test_python_callables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,20 +274,20 @@ def test_python_callables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     )
     (tmp_path / "foreign_encoder.py").write_text(source)
     monkeypatch.syspath_prepend(tmp_path)
-    adopted = adopt("python:foreign_encoder:encode", None, channels=3, image_size=32)
+    adopted = adopt("python:foreign_encoder:encode", None, **SHAPE)
     np.testing.assert_allclose(adopted.encoder(images(8))["backbone"], images(8).mean(dim=(2, 3)), rtol=1e-6)
     (tmp_path / "foreign_encoder.py").write_text(source + "# changed\n")
     monkeypatch.delitem(sys.modules, "foreign_encoder")
-    changed = adopt("python:foreign_encoder:encode", None, channels=3, image_size=32)
+    changed = adopt("python:foreign_encoder:encode", None, **SHAPE)
     assert changed.fingerprint != adopted.fingerprint
-    refused(ShapeError, "returned a str", adopt, "python:foreign_encoder:broken", None, channels=3, image_size=32)
+    refused(ShapeError, "returned a str", adopt, "python:foreign_encoder:broken", None, **SHAPE)
     for name, message in (
         ("foreign_encoder", "write python:module:function"),
         ("no_such_module:encode", "No module named 'no_such_module'; the module must be importable on every node"),
         ("foreign_encoder:absent", "has no attribute 'absent'"),
         ("foreign_encoder:number", "is a int, not callable"),
     ):
-        refused(ConfigError, message, adopt, f"python:{name}", None, channels=3, image_size=32)
+        refused(ConfigError, message, adopt, f"python:{name}", None, **SHAPE)
 
 
 @pytest.mark.parametrize(

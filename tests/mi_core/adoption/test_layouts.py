@@ -370,8 +370,9 @@ TENSORS = {"a": torch.ones(5000)}
         (b"\x89HDF\r\n\x1a\n", "HDF5"),
         (archive("arrays/a.npy"), "a NumPy archive"),
         (archive("readme.txt"), "a ZIP archive of readme.txt; unpack it"),
-        (b"\x08\x08\x12\x07pytorch\x1a\x052.1.0:\x90", "an ONNX file, a graph .* PyTorch weights .* load: python:"),
-        (b"\x1c\x00\x00\x00TFL3\x14\x00", "a TFLite file, a graph with its weights"),
+        (b"\x08\x08\x12\x07pytorch\x1a\x052.1.0:\x90", "an ONNX file; write load: onnx"),
+        (save({"base_model.model.q.lora_A.weight": torch.ones(1)}), "a LoRA adapter, a change of another model"),
+        (b"\x1c\x00\x00\x00TFL3\x14\x00", "a TFLite file; give the PyTorch weights .* load: python:"),
         (b"nothing", "neither safetensors nor a PyTorch file"),
     ],
 )  # fmt: skip
@@ -464,7 +465,7 @@ def test_fingerprints_tell_networks_apart_that_have_equal_weights() -> None:
 
 def test_mistakes_are_told() -> None:
     for load, message in (
-        ("keras:x", "load = 'keras', allowed: checkpoint, open_clip"),
+        ("keras:x", "load = 'keras', allowed: checkpoint, onnx, open_clip"),
         ("checkpoint", "write checkpoint:<name of the architecture>"),
     ):
         with pytest.raises(ConfigError, match=message):

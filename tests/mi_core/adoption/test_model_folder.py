@@ -77,6 +77,10 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=f"{tmp_path} is no folder of transformers"):
         read_weights_of("transformers:x", str(tmp_path), read_local)
     refused(ConfigError, "is no file", read_weights_of, "timm:resnet18", str(tmp_path), read_local)
+    (tmp_path / "adapter_config.json").write_text('{"peft_type": "LORA", "base_model_name_or_path": "org/base"}')
+    merged = rf"of peft, such as LoRA, to the model org/base, .*pretrained\(BASE, '{tmp_path}'\).merge_and_unload\(\)"
+    for load in ("transformers:x", "timm:resnet18"):
+        refused(ConfigError, merged, read_weights_of, load, str(tmp_path), read_local)
 
 
 @pytest.mark.parametrize(

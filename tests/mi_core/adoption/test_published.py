@@ -16,6 +16,7 @@ from mi_core.adoption.foreign import Adopted, adopt
 from mi_core.adoption.published import Preprocessing, check_file, published
 from mi_core.checks import ConfigError
 from mi_core.images import Decoder, decode
+from tests.mi_core.adoption.references import saved
 
 
 def jpeg(width: int, height: int) -> bytes:
@@ -157,13 +158,6 @@ def least_cosine(found: Adopted, theirs: torch.Tensor, output: str) -> float:
     return float(torch.cosine_similarity(ours - centre, theirs - centre).min())
 
 
-def weights(model: Any) -> bytes:
-    """The file of a network's weights."""
-    file = io.BytesIO()
-    torch.save(model.state_dict(), file)
-    return file.getvalue()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
@@ -189,7 +183,7 @@ def test_timm(name: str) -> None:
     )
     with torch.no_grad():
         theirs = model(torch.stack([rule(one) for one in pictures()]))
-    found = adopt(f"timm:{name}", weights(model), channels=3, image_size=224)
+    found = adopt(f"timm:{name}", saved(model.state_dict()), channels=3, image_size=224)
     assert least_cosine(found, theirs, "backbone") >= ALIKE
 
 
@@ -214,5 +208,5 @@ def test_open_clip(name: str, tag: str) -> None:
     rule = open_clip.transform.image_transform_v2(own, is_train=False)
     with torch.no_grad():
         theirs = model.encode_image(torch.stack([rule(one) for one in pictures()]))
-    found = adopt(f"open_clip:{name}:{tag}", weights(model), channels=3, image_size=224)
+    found = adopt(f"open_clip:{name}:{tag}", saved(model.state_dict()), channels=3, image_size=224)
     assert least_cosine(found, theirs, "projection") >= ALIKE

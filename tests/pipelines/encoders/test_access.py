@@ -244,7 +244,7 @@ def test_a_key_comes_from_the_environment(server: FaultyServer, folder: Path) ->
 @pytest.mark.parametrize(
     ("endpoint", "message"),
     [
-        ({"adapter": "xml"}, "encoders.target: endpoint.adapter = 'xml', allowed: cohere, json, multipart, openai"),
+        ({"adapter": "xml"}, "encoders.target: endpoint.adapter = 'xml', allowed: cohere, gemini, jina, json"),
         ({"bach": 3}, "unknown key encoders.target.endpoint.bach; did you mean batch? allowed: adapter, api_key_env"),
         ({"batch": "many"}, "encoders.target.endpoint.batch = 'many': "),
         ({"url": "host/x"}, "endpoint.url = 'host/x', allowed: http://... or https://..."),
@@ -289,15 +289,16 @@ def test_parameters_of_an_address_reach_the_server_and_secret_ones_nothing_else(
     assert "query" not in config_of(server).encoders["target"].parameters().identity()  # type: ignore[union-attr]
 
 
-def test_what_needs_weights_is_refused(server: FaultyServer) -> None:
-    config = raw_config(server)
-    config["encoders"]["shadow"] |= {"start": "target"}
-    with pytest.raises(UserError, match="shadow.start = 'target' is behind an API: there are no weights"):
-        parse(config, "served.yaml")
+@pytest.mark.parametrize(("own", "why"), [({}, "behind an API"), ({"load": "onnx", "weights": "w"}, "an ONNX file")])
+def test_what_needs_weights_is_refused(server: FaultyServer, own: dict[str, str], why: str) -> None:
     config = raw_config(server, {"outputs": ["backbone", "logits"]})
+    config["encoders"]["target"] = own or config["encoders"]["target"]
     config["encoders"]["other"] = {**config["encoders"]["shadow"], "objective": "supervised", "parameters": {}}
     config["attacks"] = [{"attack": "baseline-c", "target": "other", "reference": "target"}]
-    with pytest.raises(UserError, match="'target' is behind an API, but baseline-c crafts images by the gradients"):
+    with pytest.raises(UserError, match=f"'target' is {why}, but baseline-c crafts images by the gradients"):
+        parse(config, "served.yaml")
+    config["encoders"]["shadow"] |= {"start": "target"}
+    with pytest.raises(UserError, match=f"shadow.start = 'target' is {why}: there are no weights"):
         parse(config, "served.yaml")
     config = raw_config(server)
     config["encoders"]["target"] |= {"backbone": "conv4"}

@@ -261,6 +261,8 @@ def test_it_resumes_without_the_weights_file(audited: Path, folders: dict[str, P
         ({"load": "python:a:b", "trust_code": True, "weights": "w"}, "a Python callable brings its own"),
         ({"load": "python:a:b", "trust_code": True, "weights_key": "ema"}, "weights_key = 'ema' is for a file of"),
         ({"load": "torchscript", "trust_code": True, "weights": "w", "fresh": True}, "a TorchScript file cannot be"),
+        ({"load": "onnx", "weights": "w", "fresh": True}, "an ONNX file cannot be re-initialised as control"),
+        ({"load": "onnx", "weights": "w", "weights_key": "ema"}, "weights_key = 'ema' is for a file of weights"),
         (
             {"load": "python:a:b", "trust_code": True, "fresh": True},
             "a Python function cannot be re-initialised as control. Give a second function with random weights: "

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import sys
-import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -30,11 +29,13 @@ from pipelines.encoders.stored import describe
 from pipelines.errors import UserError
 from pipelines.plan.load import load
 from pipelines.run.folder import RunFolder
+from tests.endpoints import running
 from tests.mi_core.adoption.folders import save_transformers
+from tests.pipelines.hub import ask_there
 from tests.raising import refused
 
 huggingface_hub = pytest.importorskip("huggingface_hub")
-OLD, NEW = "a" * 40, "b" * 40
+OLD, NEW, LORA = "a" * 40, "b" * 40, "c" * 40
 
 
 def weights(seed: int) -> bytes:
@@ -45,11 +46,12 @@ def weights(seed: int) -> bytes:
 @pytest.fixture
 def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """The Hub's resolve route for org/name with two commits; yields the paths that were asked for."""
-    commits = {"main": NEW, "v1": OLD, "refs%2Fpr%2F1": OLD, OLD: OLD, NEW: NEW}
+    commits = {"main": NEW, "v1": OLD, "refs%2Fpr%2F1": OLD, OLD: OLD, NEW: NEW, "lora": LORA}
     files = {(OLD, "sub/model.safetensors"): weights(0), (NEW, "sub/model.safetensors"): weights(1)}
     model = tmp_path / "model"
     save_transformers("CLIPModel", model, images="CLIPImageProcessor", words=True)
     files |= {(NEW, path.name): path.read_bytes() for path in model.iterdir()}
+    files[LORA, "adapter_config.json"] = b'{"base_model_name_or_path": "org/base"}'
     asked: list[str] = []
 
     class Resolve(BaseHTTPRequestHandler):
@@ -81,20 +83,11 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str
         def log_message(self, format: str, *args: Any) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Resolve)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    endpoint = f"http://127.0.0.1:{server.server_port}"
-    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", endpoint)
-    monkeypatch.setattr(
-        "huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", endpoint + "/{repo_id}/resolve/{revision}/{filename}"
-    )
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    yield asked
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with running(ThreadingHTTPServer(("127.0.0.1", 0), Resolve)) as server:
+        ask_there(f"http://127.0.0.1:{server.server_port}", monkeypatch)
+        yield asked
 
 
 @pytest.mark.parametrize(
@@ -167,6 +160,7 @@ def test_a_model_is_read_whole_at_one_commit(served: list[str], tmp_path: Path) 
 
 def test_a_model_that_is_not_there_is_one_line(served: list[str]) -> None:
     refused(ConfigError, r"transformers:org/name@v1: it has no config\.json", read_hub_model, f"{LOAD}@v1")
+    refused(ConfigError, "name@lora is an adapter of peft.* to the model org/base", read_hub_model, f"{LOAD}@lora")
     refused(ConfigError, "transformers:org/other", read_hub_model, "transformers:org/other")
     refused(ConfigError, "it has no open_clip_config", read_hub_model, "open_clip:hf-hub:org/name")
 

@@ -6,7 +6,6 @@ import pickle
 import shutil
 import socket
 import subprocess
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -22,6 +21,7 @@ from pipelines.errors import UserError
 from pipelines.files import azure, conditional, storage, stores
 from pipelines.files.stores import store_of
 from pipelines.files.walk import walk
+from tests.endpoints import running
 from tests.pipelines.files.keys import ODD, check_key
 from tests.raising import refused
 
@@ -166,11 +166,8 @@ class _Answer(BaseHTTPRequestHandler):
 @pytest.fixture
 def refusing() -> Iterator[str]:
     """A server that answers all requests with ``_Answer.status``."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Answer)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
+    with running(ThreadingHTTPServer(("127.0.0.1", 0), _Answer)) as server:
+        yield f"http://127.0.0.1:{server.server_port}"
 
 
 @pytest.mark.parametrize(("status", "told"), [(403, "403 .*set AZURE_STORAGE_ACCOUNT_NAME, and"), (404, "not found")])

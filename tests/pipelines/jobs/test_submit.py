@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-import threading
 import tomllib
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -22,6 +21,7 @@ from pipelines.errors import Unavailable, UserError
 from pipelines.jobs import submit
 from pipelines.plan.load import load, parse
 from tests.conftest import small_config
+from tests.endpoints import running
 
 ROOT = Path(__file__).parents[3]
 
@@ -237,12 +237,10 @@ def test_a_server_that_is_no_dashboard_is_one_line(answer: bytes, monkeypatch: p
             pass
 
     monkeypatch.setenv("RAY_API_SERVER_ADDRESS", "")
-    with HTTPServer(("127.0.0.1", 0), Answer) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+    with running(HTTPServer(("127.0.0.1", 0), Answer)) as server:
         with pytest.raises(UserError, match="no Ray dashboard answers at") as caught:
             submit.connect(submit.dashboard(f"http://127.0.0.1:{server.server_port}"))
         assert "\n" not in str(caught.value)
-        server.shutdown()
 
 
 class Status(str):

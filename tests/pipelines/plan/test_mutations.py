@@ -8,14 +8,14 @@ import random
 import re
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
 from mi_core.encoders.clip import import_open_clip
 from pipelines.errors import UserError
-from pipelines.plan.load import load, read_values
+from pipelines.plan.load import load
+from tests.pipelines.config.reading.test_schema import whole
 from tests.pipelines.mutations import broken_text, mutated, override
 
 CONFIGS = Path(__file__).parents[3] / "configs"
@@ -24,14 +24,6 @@ NOT_FOR_USERS = re.compile(
     r"Config\b|Parameters\b|Options\b|nput should|validation error|NoneType|instance of|pydantic|<class"
 )
 SECONDS = 30  # for one load, which takes tenths, on a busy machine
-
-
-def whole(path: Path) -> dict[str, Any]:
-    raw = read_values(str(path), ())
-    for source in raw["data"]["sources"].values():
-        if source["kind"] in ("shards", "imagefolder"):
-            source["path"] = "somewhere"
-    return raw
 
 
 def judge(path: Path, place: Path, rounds: int, seed: int) -> None:

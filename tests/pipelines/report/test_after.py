@@ -8,7 +8,6 @@ import types
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
@@ -19,6 +18,7 @@ from pipelines.config.sections.limits import ReportConfig
 from pipelines.errors import UserError
 from pipelines.report.run import hand_over
 from pipelines.run.folder import RunFolder
+from tests.endpoints import running
 from tests.pages import blocks
 
 REPORT = {"name": "mine", "validity": {"verdict": "leak", "attack_auc": {"value": 0.9}}}
@@ -114,11 +114,8 @@ def received() -> Iterator[tuple[str, list[bytes]]]:
         def log_message(self, *_: object) -> None:
             pass
 
-    server = HTTPServer(("127.0.0.1", 0), Receiver)
-    Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}", bodies
-    server.shutdown()
-    server.server_close()
+    with running(HTTPServer(("127.0.0.1", 0), Receiver)) as server:
+        yield f"http://127.0.0.1:{server.server_port}", bodies
 
 
 def test_the_webhook_of_the_page_posts_the_report(folder: RunFolder, received: tuple[str, list[bytes]]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import astuple
@@ -16,6 +15,7 @@ import pytest
 from pipelines.errors import UserError
 from pipelines.report.serve import serve
 from pipelines.run.machine import identity, this_process
+from tests.endpoints import running
 from tests.mi_core.report.conftest import make_report
 from tests.raising import refused
 
@@ -56,8 +56,7 @@ def progress() -> dict[str, Any]:
 
 @pytest.fixture
 def get(runs: Path) -> Iterator[Get]:
-    with serve(str(runs)) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+    with running(serve(str(runs))) as server:
 
         def ask(path: str, method: str = "GET", **headers: str) -> tuple[int, str]:
             connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)
@@ -69,7 +68,6 @@ def get(runs: Path) -> Iterator[Get]:
             return answer.status, answer.read().decode()
 
         yield ask
-        server.shutdown()
 
 
 def test_it_lists_runs_opens_reports_and_compares_two(get: Get) -> None:

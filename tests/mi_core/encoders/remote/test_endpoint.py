@@ -7,7 +7,6 @@ import io
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from typing import Any
@@ -41,8 +40,11 @@ PATHS = {
     "voyage": "/v1/multimodalembeddings",
     "cohere": "/v2/embed",
     "titan": "/model/amazon.titan-embed-image-v1/invoke",
+    "jina": "/v1/embeddings",
+    "vertex": "/v1/publishers/google/models/multimodalembedding@001:predict",
+    "gemini": "/v1beta/models/gemini-embedding-2:embedContent",
 }
-ONE_OUTPUT = ("openai", "voyage", "cohere", "titan")
+ALONE = ("titan", "vertex", "gemini")
 
 
 def linear(images: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -87,7 +89,7 @@ def test_what_is_sent_is_the_rounded_image_without_loss(channels: int) -> None:
 @pytest.mark.parametrize("batch", [3, 64])
 def test_every_shape_gives_the_embeddings_of_the_encoder(server: FaultyServer, adapter: str, batch: int) -> None:
     """Every byte value occurs in the files, and 10 images do not fill requests of 3."""
-    outputs = ("backbone",) if adapter in ONE_OUTPUT else ("backbone", "projection")
+    outputs = ("backbone", "projection") if adapter in ("json", "multipart") else ("backbone",)
     client = client_of(server, adapter=adapter, batch=batch, outputs=outputs)
     given = images(10)
     rounded = (given * 255).round() / 255
@@ -95,27 +97,32 @@ def test_every_shape_gives_the_embeddings_of_the_encoder(server: FaultyServer, a
     assert list(found) == list(outputs)
     for output in outputs:
         torch.testing.assert_close(found[output], linear(rounded)[output], rtol=0, atol=0)
-    assert (server.requests, server.asked) == (10 if adapter == "titan" else -(-10 // batch), 10)
+    assert (server.requests, server.asked) == (10 if adapter in ALONE else -(-10 // batch), 10)
 
 
-def test_requests_of_vendors_are_as_documented() -> None:
-    png = b"\x89PNG"
-    text = base64.b64encode(png).decode()
-    url = f"data:image/png;base64,{text}"
-    named = {"model": "m"}
-    assert ADAPTERS["voyage"].request([png, png], named)["json"] == {
-        "model": "m",
-        "inputs": [{"content": [{"type": "image_base64", "image_base64": url}]}] * 2,
-    }
-    assert ADAPTERS["cohere"].request([png, png], named)["json"] == {
-        "model": "m",
-        "input_type": "image",
-        "embedding_types": ["float"],
-        "images": [url, url],
-    }
-    assert ADAPTERS["titan"].request([png], named)["json"] == {"inputImage": text}
-    parameters = EndpointParameters(url="https://x.org", adapter="titan", batch=64)
-    assert (parameters.images_per_request, replace(parameters, adapter="cohere").images_per_request) == (1, 64)
+TEXT = base64.b64encode(b"\x89PNG").decode()
+URL = f"data:image/png;base64,{TEXT}"
+
+
+@pytest.mark.parametrize(
+    ("adapter", "content"),
+    [
+        ("openai", {"input": [URL] * 2, "encoding_format": "float"}),
+        ("voyage", {"inputs": [{"content": [{"type": "image_base64", "image_base64": URL}]}] * 2}),
+        ("cohere", {"input_type": "image", "embedding_types": ["float"], "images": [URL] * 2}),
+        ("jina", {"input": [{"image": TEXT}] * 2, "embedding_type": "float"}),
+        ("titan", {"inputImage": TEXT}),
+        ("vertex", {"instances": [{"image": {"bytesBase64Encoded": TEXT}}]}),
+        ("gemini", {"content": {"parts": [{"inline_data": {"mime_type": "image/png", "data": TEXT}}]}}),
+    ],
+)
+def test_requests_of_vendors_are_as_documented(adapter: str, content: dict[str, Any]) -> None:
+    """Those of one image name the model in their address alone."""
+    alone = adapter in ALONE
+    sent = ADAPTERS[adapter].request([b"\x89PNG"] * (1 if alone else 2), {"model": "m"})
+    assert sent == {"json": content | ({} if alone else {"model": "m"})}
+    parameters = EndpointParameters(url="https://x.org", adapter=adapter, batch=64)
+    assert parameters.images_per_request == (1 if alone else 64)
 
 
 def test_openai_rows_come_in_any_order_and_each_once(server: FaultyServer) -> None:
@@ -331,7 +338,7 @@ def test_a_key_is_sent_and_told_to_nobody(server: FaultyServer) -> None:
         ({"query_env": {"code": "sk-hushed"}}, "query_env.code is no name of an environment variable"),
         ({"api_key_env": "sk-hushed"}, "api_key_env is no name of an environment variable; give the name"),
         ({"api_key_header": "X Key"}, "api_key_header = 'X Key' is no name of a header"),
-        ({"adapter": "xml"}, "adapter = 'xml', allowed: cohere, json, multipart, openai, titan, voyage"),
+        ({"adapter": "xml"}, "adapter = 'xml', allowed: cohere, gemini, jina, json, multipart, openai, titan, v"),
         ({"outputs": ()}, r"outputs = \[\], allowed: each of backbone"),
         ({"outputs": ("pooled",)}, "outputs = 'pooled', allowed: backbone"),
         ({"batch": 0}, "batch = 0"),

@@ -212,10 +212,17 @@ def test_an_index_is_a_whole_number(index: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("adapter", "shape"), [("cohere", '{"embeddings": {"float": [[...'), ("titan", '{"embedding": [...]}')]
+    ("adapter", "shape"),
+    [
+        ("cohere", '{"embeddings": {"float": [[...'),
+        ("titan", '{"embedding": [...]}'),
+        ("vertex", '{"predictions": [{"imageEmbedding": [...]}]}'),
+        ("gemini", '{"embedding": {"values": [...]}}'),
+    ],
 )
 def test_an_answer_of_another_vendor_is_refused(adapter: str, shape: str) -> None:
-    for answer in (json.loads(GOOD), [], {"embeddings": {"float": 1}, "embedding": 1}, {"embeddings": [], "data": []}):
+    numbers = {"embeddings": {"float": 1}, "embedding": 1, "predictions": [{"imageEmbedding": 1}]}
+    for answer in (json.loads(GOOD), [], numbers, {"embeddings": [], "predictions": [], "embedding": {"values": 1}}):
         with pytest.raises(ShapeError, match=re.escape(f"the answer has no {shape}")):
             ADAPTERS[adapter].rows(answer)
 

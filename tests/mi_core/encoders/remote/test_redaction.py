@@ -81,7 +81,7 @@ def letters(text: str) -> str:
 @pytest.mark.parametrize("header", ["Authorization", "x-api-key"])
 def test_a_server_that_echoes_the_key(answer: str, header: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    for name in ("httpx", "httpcore"):
+    for name in ("httpx2", "httpcore2"):
         logging.getLogger(name).setLevel(logging.DEBUG)
     echoed: Iterator[str] = iter(ENCODINGS)
 

@@ -22,7 +22,7 @@ from pipelines.data.draw.rules import HIGHEST, Numbered, Rules, Taker
 from pipelines.data.draw.splits import SUMMED, Splits
 from pipelines.data.scan.scan import ScannedShard
 from pipelines.errors import UserError
-from tests.pipelines.data.made import Row, scan_of, slow_draw
+from tests.pipelines.data.made import Row, SlowDraw, scan_of, slow_draw
 
 ROLE_NAMES = ("target-member", "target-nonmember", "shadow-member", "shadow-nonmember", "candidate", "control")
 
@@ -92,6 +92,22 @@ def outcome(splits: Splits) -> dict[str, tuple[str, str]]:
     return {f"{one['source']}/{one['key']}": (one["role"], one["part"]) for one in names}
 
 
+def drawn_as_slowly(config: DataConfig, rows: list[Row], number: int, place: Path) -> tuple[Splits, SlowDraw] | None:
+    """A draw that is that of a loop, also when it is read again; None: both end in the same error."""
+    scanned = scan_of(rows, str(place / f"scan-{number}"), config)
+    try:
+        slow = slow_draw(config, rows, number)
+    except UserError as error:
+        with pytest.raises(UserError, match=str(error).partition(":")[0]):
+            draw(config, scanned, number)
+        return None
+    splits = draw(config, scanned, number, str(place / f"run-{number}"))
+    assert outcome(splits) == outcome(Splits.load(str(place / f"run-{number}"))) == slow.roles
+    assert splits.duplicates_removed == len(slow.copies)
+    assert splits.counts() == {role: sum(role in pair for pair in slow.roles.values()) for role in config.roles}
+    return splits, slow
+
+
 @pytest.mark.parametrize("near", [False, True])
 @pytest.mark.parametrize("block", [0, *(pytest.param(block, marks=pytest.mark.slow) for block in (1, 2, 3, 4))])
 def test_roles_are_those_of_the_slow_draw(
@@ -108,23 +124,14 @@ def test_roles_are_those_of_the_slow_draw(
         except ValueError:  # parts that do not fit their role
             continue
         rows = made_rows(rng, [*sources, "unused"], near)
-        scanned = scan_of(rows, str(tmp_path / f"scan-{number}"), config)
-        try:
-            slow = slow_draw(config, rows, number)
-        except UserError as error:
-            with pytest.raises(UserError, match=str(error).partition(":")[0]):
-                draw(config, scanned, number)
+        found = drawn_as_slowly(config, rows, number, tmp_path)
+        if found is None:
             told += 1
             continue
-        place = str(tmp_path / f"run-{number}")
-        splits = draw(config, scanned, number, place)
-        assert outcome(splits) == slow.roles
-        assert outcome(Splits.load(place)) == slow.roles
-        assert splits.duplicates_removed == len(slow.copies)
+        splits, slow = found
         if near:
             copies = splits.near_copies
             assert dict(zip(copies["id"].to_pylist(), copies["copy_of"].to_pylist(), strict=True)) == slow.near
-        assert splits.counts() == {role: sum(role in pair for pair in slow.roles.values()) for role in config.roles}
         drawn, grouped, dropped = drawn + 1, grouped + bool(config.group_by), dropped + len(slow.copies)
     assert min(drawn, told, grouped, dropped) > 0  # every case was met
 

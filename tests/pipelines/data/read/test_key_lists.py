@@ -23,8 +23,8 @@ from pipelines.data.read.key_lists import keys_in, size_of, texts_at
 from pipelines.data.run import faults_of
 from pipelines.data.scan.scan import scan
 from pipelines.errors import UserError
-from tests.pipelines.data.draw.test_draw import made_config, made_rows, outcome
-from tests.pipelines.data.made import Row, scan_of, slow_draw
+from tests.pipelines.data.draw.test_draw import drawn_as_slowly, made_config, made_rows
+from tests.pipelines.data.made import Row
 from tests.pipelines.tars import shard_bytes
 from tests.raising import refused
 
@@ -70,19 +70,9 @@ def test_roles_are_those_of_the_slow_draw(
             continue
         if not {row.source for row in rows} & {role.source_name for role in config.roles.values()}:
             continue
-        scanned = scan_of(rows, str(tmp_path / f"scan-{number}"), config)
-        try:
-            slow = slow_draw(config, rows, number)
-        except UserError as error:
-            refused(UserError, str(error).partition(":")[0], draw, config, scanned, number)
+        if drawn_as_slowly(config, rows, number, tmp_path) is None:
             told += 1
             continue
-        place = str(tmp_path / f"run-{number}")
-        splits = draw(config, scanned, number, place)
-        assert outcome(splits) == slow.roles
-        assert outcome(Splits.load(place)) == slow.roles
-        assert splits.duplicates_removed == len(slow.copies)
-        assert splits.counts() == {role: sum(role in pair for pair in slow.roles.values()) for role in config.roles}
         lists = {name for name, role in config.roles.items() if role.is_listed}
         drawn, grouped = drawn + bool(lists), grouped + bool(lists and config.group_by)
         parted += any(f"part-{name}" in config.roles for name in lists)
