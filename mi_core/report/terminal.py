@@ -13,13 +13,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from mi_core.report.contents import (
-    carried_rates,
-    final_inferences,
-    final_rows,
-    pooled_rows,
-    primary_row,
-)
+from mi_core.report.contents import carried_rates, final_inferences, final_rows, pooled_rows, primary_row
 from mi_core.report.defenses import TableRow, defense_tables, front_of, loss_of
 from mi_core.report.model.attacks import InferenceRow, PooledRow, Sweep
 from mi_core.report.model.defenses import Tuning
