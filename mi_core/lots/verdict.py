@@ -312,8 +312,7 @@ def _albums(
     mine: Drawn, scores: npt.NDArray[np.float64], pair: _Pair, level: float, seed: str, draws: int
 ) -> tuple[AlbumResult, ...]:
     """Every album that was asked about, by its p-value; none where the lot is one album."""
-    numbers = np.unique(mine.strata)
-    if len(numbers) < 2:
+    if len(np.unique(mine.strata)) < 2:
         return ()
     found: list[tuple[float, str, int, int]] = []
     order = np.argsort(mine.strata, kind="stable")
@@ -330,9 +329,8 @@ def _albums(
             p_values.append(designs.paired_p_value(gaps, seed=digest64(seed, CAPTIONS, number), draws=draws))
         joined = designs.joined_p_value(p_values) if p_values else 1.0
         found.append((joined, mine.albums[number], int((~held).sum()), int(held.sum())))
-    corrected = holm([entry[0] for entry in found])
     results = [
         AlbumResult(album, published, back, p_value, fixed, fixed <= level)
-        for (p_value, album, published, back), fixed in zip(found, corrected, strict=True)
+        for (p_value, album, published, back), fixed in zip(found, holm([entry[0] for entry in found]), strict=True)
     ]
     return tuple(sorted(results, key=lambda result: (result.p_value, result.album)))

@@ -202,8 +202,7 @@ def tuning_table(search: Tuning) -> RenderableType:
     front = front_of(search)
     for row in front[:_TRIALS]:
         parameters = Text(settings(row.parameters), style="bold" if row.winner else "")
-        lost = percent(round(loss_of(row), 3))
-        table.add_row(parameters, lost, rate(row.leak or 0.0), row.strongest or "")
+        table.add_row(parameters, percent(round(loss_of(row), 3)), rate(row.leak or 0.0), row.strongest or "")
     more = [Text(f"and {len(front) - _TRIALS} more in tune/trials.parquet", style="dim")]
     return Group(table, *(more if len(front) > _TRIALS else []), Text(say("search", search)))
 

@@ -104,8 +104,7 @@ def detectable_auc(
     from scipy.optimize import brentq  # slow to load, and most processes do without
 
     def excess(auc: float) -> float:
-        mixed = 0.5 + share * (auc - 0.5)
-        return verdict_power(n_candidate, n_control, mixed, by=by, factor=factor) - power
+        return verdict_power(n_candidate, n_control, 0.5 + share * (auc - 0.5), by=by, factor=factor) - power
 
     return float(brentq(excess, 0.5, 1.0, xtol=5e-4)) if excess(1.0) >= 0 else None
 

@@ -171,8 +171,7 @@ def submit(
         raise UserError(f"--out is missing; give a folder that all nodes share, such as s3://BUCKET/{place}")
     place, dashboard = storage.target(place), dashboard or jobs.dashboard(address)
     options = [*(["--yes"] if yes else []), *(["-v"] if verbose else [])]
-    sent = jobs.travelling(loaded)
-    job = jobs.submit(sent, place, dashboard, force=force, options=options, include=include or ())
+    job = jobs.submit(jobs.travelling(loaded), place, dashboard, force=force, options=options, include=include or ())
     state = "submitted" if job.started else "runs already"
     shared = "" if storage.is_uri(place) else ", which has to be one and the same on all nodes"
     output.print(f"job {job.id} {state}; run folder {place}{shared}", soft_wrap=True, highlight=False)

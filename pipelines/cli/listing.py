@@ -111,8 +111,7 @@ def methods(kind: str) -> Mapping[str, type[Any]]:
     """
     if kind == "attack":
         return _table("mi_core.attacks", "ATTACKS")
-    objectives = _table("mi_core.objectives", "OBJECTIVES").items()
-    hiding = {name: method for name, method in objectives if method.hides}
+    hiding = {name: method for name, method in _table("mi_core.objectives", "OBJECTIVES").items() if method.hides}
     return {**_table("mi_core.defenses", "DEFENSES"), **hiding}
 
 

@@ -272,9 +272,8 @@ def _check_result(stated: Stated) -> Iterator[Check]:
         return
     asked, place = order[: len(rows)], np.empty(len(order), dtype=np.int64)
     place[rows] = np.arange(len(rows))
-    answers = stated.answers[place[asked]]
     found = judge_answers(
-        stated.drawn, asked, waves[: len(rows)], answers, stated.chain, question, stated.nonce
+        stated.drawn, asked, waves[: len(rows)], stated.answers[place[asked]], stated.chain, question, stated.nonce
     ).as_json()
     changed = differences(result, json.loads(json.dumps(found)), tolerance=NEAR)
     yield from _lines(

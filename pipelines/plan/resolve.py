@@ -233,8 +233,7 @@ class _Resolver:
             return Fit(attack, self.seed, (reading,), self._roles(self.audited[:1]), audited=True)
         roles = self.threat.reference_roles(attack)
         reading = self._of_attack(attack, models[0] if models else name, checkpoint, roles)
-        members = self._roles(role for role in roles if not are_nonmembers(role))
-        return Fit(attack, self.seed, (reading,), members)
+        return Fit(attack, self.seed, (reading,), self._roles(role for role in roles if not are_nonmembers(role)))
 
     def _judges(self) -> Iterator[Judge]:
         config = self.config
@@ -296,8 +295,7 @@ class _Resolver:
     def _embeddings(
         self, name: str, epoch: int, output: str, roles: Sequence[str], count: int | None = None, fold: str = "all"
     ) -> Reading:
-        samples = Samples(self._roles(roles), self.seed, count, fold=fold)
-        return self._reading(name, epoch, output, EMBEDDING, samples)
+        return self._reading(name, epoch, output, EMBEDDING, Samples(self._roles(roles), self.seed, count, fold=fold))
 
     def _utilities(self) -> Iterator[Utility]:
         """Of all encoders, and in a trial of those attacked."""

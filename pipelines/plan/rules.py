@@ -118,8 +118,7 @@ class ThreatModel:
     @property
     def audited_roles(self) -> tuple[str, str]:
         """The two roles that attacks tell apart: possible members first."""
-        candidates = set(CANDIDATE_ROLES) <= set(self.roles)
-        return CANDIDATE_ROLES if candidates else TARGET_ROLES
+        return CANDIDATE_ROLES if set(CANDIDATE_ROLES) <= set(self.roles) else TARGET_ROLES
 
     @property
     def is_membership_unknown(self) -> bool:
@@ -166,8 +165,7 @@ class ThreatModel:
     def crafter_of(self, attack: AttackConfig) -> str | None:
         """The encoder whose weights an attacker crafts images on: her shadow."""
         shadows = self.shadows_of(attack)
-        crafts = any(measure.consumes == "adversarial" for measure in attack.needs)
-        return shadows[0] if shadows and crafts else None
+        return shadows[0] if shadows and any(measure.consumes == "adversarial" for measure in attack.needs) else None
 
     def outputs_of(self, attack: AttackConfig) -> tuple[str, ...]:
         """Outputs of an encoder that an attack reads."""

@@ -257,11 +257,10 @@ def encoder_part(run: FinishedRun, name: str) -> model.EncoderPart:
             "epochs": encoder.epochs,
             "train_on": ", ".join(encoder.train_on) + (f", after {encoder.start}" if encoder.start else ""),
         }
-    curve = utility_curve(places, name, epochs, run.overlap_of(run.threat.utility_roles(name)[1]))
     return model.EncoderPart(
         **origin,
         fingerprint=per_seed[0].fingerprint,
-        **_utility(curve),
+        **_utility(utility_curve(places, name, epochs, run.overlap_of(run.threat.utility_roles(name)[1]))),
         classifier=classifier_part(run, name, epochs[-1]),
         per_seed=per_seed if len(per_seed) > 1 else (),
     )
@@ -300,10 +299,9 @@ def classifier_part(run: FinishedRun, name: str, epoch: int) -> model.Classifier
     if None in found:
         return None
     train, test = map(run.overlap_of, run.threat.classifier_roles(name))
-    again = {"train_accuracy": train, "test_accuracy": test, "overfitting": max(train, test)}
     pooled = {
         part: pool([Estimate.from_json(of_seed[part]) for of_seed in found], overlap=overlap)
-        for part, overlap in again.items()
+        for part, overlap in {"train_accuracy": train, "test_accuracy": test, "overfitting": max(train, test)}.items()
     }
     return model.Classifier(**pooled)
 

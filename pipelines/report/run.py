@@ -168,7 +168,6 @@ def _data(run: FinishedRun) -> model.DataPart:
     ]
     rules = splits[run.config.seeds[0]].rules
     counts = {} if rules is None else rules.shards
-    shards = {name: model.ShardsRead(read=few, of=of) for name, (few, of) in counts.items()}
     return model.DataPart(
         source="; ".join(source.describe() for source in run.config.data.sources.values()),
         roles=seeds[0].roles,
@@ -176,7 +175,7 @@ def _data(run: FinishedRun) -> model.DataPart:
         near_duplicates_removed=seeds[0].near_duplicates_removed,
         remarks=remarks(run),
         per_seed=tuple(seeds) if len(seeds) > 1 else (),
-        shards=shards,
+        shards={name: model.ShardsRead(read=few, of=of) for name, (few, of) in counts.items()},
     )
 
 

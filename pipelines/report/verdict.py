@@ -221,8 +221,7 @@ def classes(run: FinishedRun) -> tuple[ClassRow, ...]:
         table = judged(primary, ("class", "score", "member", "group"), _BY_CLASS)
         numbers = np.asarray(table["class"].fill_null(-1))
         score, member = np.asarray(table["score"], dtype=np.float64), np.asarray(table["member"])
-        of_class = by_class(score, member, numbers, metrics.threshold, groups_in(table))
-        for number, result_of_class in of_class.items():
+        for number, result_of_class in by_class(score, member, numbers, metrics.threshold, groups_in(table)).items():
             of_seeds.setdefault(number, []).append(result_of_class)
     names = run.config.data.attributes[run.config.data.label].names if run.config.data.label else ()
     return class_rows(of_seeds, names, overlap=run.overlap, asked=run.threat.is_membership_unknown)

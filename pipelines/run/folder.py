@@ -278,8 +278,7 @@ def _settled(config: dict[str, Any]) -> dict[str, Any]:
     settled = dict(config)
     if isinstance(queries := config.get("queries"), dict) and "precision" in queries:
         device = "cuda" if (config.get("resources") or {}).get("gpus_per_actor") else "cpu"
-        precision = precision_on(device, queries["precision"])
-        settled["queries"] = queries | {"precision": precision}
+        settled["queries"] = queries | {"precision": precision_on(device, queries["precision"])}
     return settled
 
 

@@ -119,8 +119,7 @@ def _roc(series: Mapping[str, Sequence[AttackScores]], colours: Mapping[str, str
     shown = round(place, 3)
     near = f"{shares[1].capitalize()} near {percent(shown)} false positives"
     found = near if sides.known else f"Share of {sides.inside} above about {percent(1 - shown)} of {sides.outside}"
-    alt = f"ROC curves on logarithmic axes ({lines}). {found}: {', '.join(told)}."
-    return Drawing(figure, title, alt)
+    return Drawing(figure, title, f"ROC curves on logarithmic axes ({lines}). {found}: {', '.join(told)}.")
 
 
 @dataclass

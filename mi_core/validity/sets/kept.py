@@ -167,8 +167,7 @@ def weight_contrasts(
             inside, outside = grouped.sums(own)
             variance = float(grouped.covariance(inside[None], outside[None])[0, 0])
             shares = (grouped.counts / grouped.totals[:, None]).sum(axis=0)
-            varies = (inside + outside).any()
-            degrees = grouped.degrees(shares, inside + outside) if varies else math.inf
+            degrees = grouped.degrees(shares, inside + outside) if (inside + outside).any() else math.inf
         quantile = -float(ndtri(level)) if math.isinf(degrees) else float(stdtrit(degrees, 1 - level))
         value, reach = float(weights @ values), quantile * math.sqrt(variance)
         estimates.append(Estimate(value, value - reach, value + reach, len(member)))

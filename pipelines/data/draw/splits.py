@@ -292,16 +292,14 @@ class Splits:
         chosen: set[str] = set()
         for role in roles:
             rows = self.rows([role])
-            ranks = digests64((seed, "fold"), self._units(rows))
-            ids, first = ids_of(self.table, rows), half_of(ranks, 0, role)
+            ids, first = ids_of(self.table, rows), half_of(digests64((seed, "fold"), self._units(rows)), 0, role)
             chosen.update({"all": ids, "search": compress(ids, first), "final": compress(ids, ~first)}[name])
         return chosen
 
     def samples(self, ids: Sequence[str]) -> pa.Table:
         """The rows of some samples (N,), in their order; columns as in `table`."""
         names = joined(self.table["source"], self.table["key"])
-        rows = pc.index_in(pa.array(ids, names.type), value_set=names.combine_chunks())
-        return self.table.take(rows)
+        return self.table.take(pc.index_in(pa.array(ids, names.type), value_set=names.combine_chunks()))
 
     def groups(self, ids: Sequence[str]) -> npt.NDArray[np.int64] | None:
         """The group of each of some samples as a number (N,), a hash; None where samples are not grouped."""
