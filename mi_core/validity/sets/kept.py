@@ -21,7 +21,7 @@ Letters: N samples = M images + K controls, S scores of each.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -72,13 +72,6 @@ class Tail:
         if self.percentile is not None:
             return f"percentile-{round(100 * self.percentile)}"
         return "weights" if self.excess.low > 0 else ""
-
-    @classmethod
-    def from_json(cls, entry: Mapping[str, Any]) -> Tail:
-        """Read the output of `as_json`."""
-        values = {field.name: entry[field.name] for field in fields(cls)}
-        estimates = {name: Estimate.from_json(values[name]) for name in ("excess", "excess_blind")}
-        return cls(**{**values, **estimates, "above": tuple(values["above"])})
 
     def as_json(self) -> dict[str, Any]:
         """All fields, and ``sign`` where there is one."""

@@ -132,9 +132,7 @@ _Last = tuple[int, str]
 def number_of(splits: Splits, roles: Iterable[str], count: int | None) -> int:
     """Number of samples of some roles if the first ``count`` of each are asked for, at most; None: all."""
     wanted = list(roles)
-    if count is None:
-        return splits.count(wanted)
-    return sum(min(count, splits.count([role])) for role in wanted)
+    return splits.count(wanted) if count is None else sum(min(count, splits.count([role])) for role in wanted)
 
 
 @dataclass(frozen=True)
