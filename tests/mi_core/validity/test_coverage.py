@@ -90,8 +90,7 @@ def test_only_a_shift_that_no_check_sees_passes_for_a_leak() -> None:
     for one in verdicts:
         assert one["leak"] + one["confounded"] + one["no-evidence"] == one["simulations"] == 100
         assert not one["exchangeable"] or one["leak"] == 0
-    by_name = {one["setting"]: one for one in verdicts}
-    seen = by_name["shift seen much less by the controls"]
+    seen = {one["setting"]: one for one in verdicts}["shift seen much less by the controls"]
     assert seen["above_both"] > 50 and seen["leak"] <= 5
     unseen = next(triple for triple in coverage.TRIPLES if triple.name == "shift seen by the attack alone")
     assert coverage.false_leaks(unseen, 1000, 20, seed=0)["leak"] > 15

@@ -51,8 +51,7 @@ def made_run(place: Path, *, leak: bool = False, others: float = 0.0, **sections
     """
     config = parse(small_config(**sections), "small.yaml")
     folder = RunFolder(str(place))
-    values = config.model_dump(mode="json", by_alias=True)
-    folder.open(values, command="encoder-audit audit small.yaml")
+    folder.open(config.model_dump(mode="json", by_alias=True), command="encoder-audit audit small.yaml")
     found = scanned(config.data, f"{folder.path}/scan/digits")
     for seed in config.seeds:
         draw(config.data, found, seed, folder.seed(seed).path)
@@ -81,8 +80,7 @@ def _encoder(config: RunConfig, folder: SeedFolder, name: str) -> None:
         fingerprints={},
     )
     if isinstance(settings, EndpointConfig):
-        answers = safetensors.torch.save({"embedding": torch.ones(4, 3)})
-        storage.write_atomic(f"{path}/{stored.ANSWERS}", answers)
+        storage.write_atomic(f"{path}/{stored.ANSWERS}", safetensors.torch.save({"embedding": torch.ones(4, 3)}))
         marks, told = {"0": digest("api")}, {"noise": {"largest": 0.0, "n": 4}}
         return stored.write_record(folder, replace(record, fingerprints=marks, answers=told))
     if isinstance(settings, LoadedConfig):

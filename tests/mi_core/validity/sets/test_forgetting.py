@@ -172,8 +172,7 @@ def test_contrasts_are_differences_and_their_sums() -> None:
     one = drawn(50, 7, left=0.5)
     scores = [one.before, one.after, one.unseen]
     rows = [[1.0, -1.0, 0.0], [0.0, 1.0, -1.0], [1.0, 0.0, 0.0], [0.5, -1.0, 0.5]]
-    groups = np.where(one.member, 0, 50) + np.arange(100) // 3
-    for grouped in (None, groups):
+    for grouped in (None, np.where(one.member, 0, 50) + np.arange(100) // 3):
         first, second, single, half = auc_contrasts(scores, rows, one.member, grouped)
         assert first == auc_difference(one.before, one.after, one.member, grouped)
         assert second.value == pytest.approx(auc(one.after, one.member).value - auc(one.unseen, one.member).value)

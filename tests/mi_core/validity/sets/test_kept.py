@@ -121,8 +121,7 @@ def test_what_is_unlike_by_itself_is_not_kept() -> None:
     """A tenth of the images looks known to every encoder, also to one that never saw them."""
     one = drawn(np.random.default_rng(6), 1000, 0.92, 0.0)
     odd = 3.0 * (np.arange(2000) < 100)
-    moved = Scored(one.before + odd, one.after + odd, one.unseen + odd, one.blind, one.member)
-    found = tail([moved])
+    found = tail([Scored(one.before + odd, one.after + odd, one.unseen + odd, one.blind, one.member)])
     assert found.sign == ""
     assert max(found.above) < 0.08
 
