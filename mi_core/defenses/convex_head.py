@@ -117,8 +117,7 @@ def solve_head(
             turned = direction.reshape(classes, width)
             moved = shares * (inputs @ turned.T)
             moved -= shares * moved.sum(axis=1, keepdims=True)
-            bent: _Array = moved.T @ inputs / count + penalty * turned
-            return bent.ravel()
+            return np.asarray(moved.T @ inputs / count + penalty * turned).ravel()
 
         size = len(flat)
         from scipy.sparse.linalg import LinearOperator, cg  # slow to load, and most processes do without

@@ -73,8 +73,7 @@ def terminal_table(report: Report, *, whole: bool = True) -> RenderableType:
 
 def _head(answer: wording.Answer) -> Text:
     """The question, the answer, what it means, and the same in numbers."""
-    style = _STYLES[answer.verdict]
-    said = Text.assemble((answer.title, style), "\n")
+    said = Text.assemble((answer.title, _STYLES[answer.verdict]), "\n")
     if answer.question:
         said.append(f"{answer.question}\n")
     said.append(f"{answer.headline}\n", style="bold")

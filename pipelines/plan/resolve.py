@@ -223,8 +223,7 @@ class _Resolver:
         return items.Fit(attack, self.seed, (reading,), self._roles(role for role in roles if not are_nonmembers(role)))
 
     def _judges(self) -> Iterator[items.Judge]:
-        config = self.config
-        for position, attack in enumerate(config.attacks):
+        for position, attack in enumerate(self.config.attacks):
             epochs = self.threat.attacked_epochs(attack.target)
             for epoch, output in product(epochs, self.threat.outputs_of(attack)):
                 yield self._judge(position, attack, (epoch, output), last=epoch == epochs[-1])

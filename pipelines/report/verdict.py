@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -162,7 +162,11 @@ def evidence(run: FinishedRun, judged_part: VerdictPart) -> Evidence | None:
 
     None: the primary attack was not tested in every seed.
     """
-    tests = list(_tests(run))
+    tests: list[tuple[Task, SeedTest]] = []  # of the candidates as a set, by each attack at its last checkpoint
+    for task, result in run.applying():
+        if task.judge.last and result.evidence is not None:
+            told = run.tried(task) | {"reference": task.judge.attack.reference, "primary": task.judge.primary}
+            tests.append((task, SeedTest(**told, result=result.evidence)))
     if sum(test.primary for _, test in tests) < len(run.planned):
         return None
     roles = [role for role in (CALIBRATION_ROLE,) if role in run.config.data.roles]
@@ -188,15 +192,6 @@ def evidence(run: FinishedRun, judged_part: VerdictPart) -> Evidence | None:
     single = build.single_tests(shown, [test for _, test in tests])
     fdr = run.config.validity.fdr
     return replace(shown, samples=tuple(answer_candidates(task, test, fdr) for task, test in tests if test in single))
-
-
-def _tests(run: FinishedRun) -> Iterator[tuple[Task, SeedTest]]:
-    """The test of the candidates as a set by each attack at its last checkpoint."""
-    for task, result in run.applying():
-        judge = task.judge
-        if judge.last and result.evidence is not None:
-            told = run.tried(task) | {"reference": judge.attack.reference, "primary": judge.primary}
-            yield task, SeedTest(**told, result=result.evidence)
 
 
 def shard_effect(run: FinishedRun) -> float | None:

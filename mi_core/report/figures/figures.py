@@ -78,8 +78,7 @@ def rate_at(run: AttackScores, grid: FloatArray) -> FloatArray:
     from sklearn.metrics import roc_curve  # slow to load
 
     fpr, tpr, _ = roc_curve(run.member, run.score, drop_intermediate=False)
-    rates: FloatArray = tpr[np.searchsorted(fpr, grid, side="right") - 1]
-    return rates
+    return np.asarray(tpr[np.searchsorted(fpr, grid, side="right") - 1])
 
 
 def _roc(series: Mapping[str, Sequence[AttackScores]], colours: Mapping[str, str], sides: Sides) -> Drawing:
