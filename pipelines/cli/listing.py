@@ -26,9 +26,7 @@ _TABLES = {  # by command: heading of the table, and of its second column
     "attacks": {"attack": "what it takes"},
     "defenses": {"defense": "what it is"},
     "encoders": {
-        "backbone": "what it is",
-        "framework": "what it is",
-        "from elsewhere": "what it is",
+        **dict.fromkeys(("backbone", "framework", "from elsewhere"), "what it is"),
         "endpoint's adapter": "what is sent and answered",
     },
 }

@@ -134,9 +134,8 @@ def _faults_of_release(
 ) -> Iterator[str]:
     if commitment.text_digest(entry["salt"]) != header.salt_sha256:
         yield "its salt is not the one that was committed"
-    if commitment.entry_digest(entry["albums"]) != header.albums_sha256 or len(entry["albums"]) != len(
-        header.design.sizes
-    ):
+    albums = entry["albums"]
+    if commitment.entry_digest(albums) != header.albums_sha256 or len(albums) != len(header.design.sizes):
         yield "its albums are not those that were committed"
     if bool(entry["beacon"]) != bool(header.beacon):
         yield "it was committed with a beacon and drawn without one, or the other way round"

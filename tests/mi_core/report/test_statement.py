@@ -146,10 +146,8 @@ def enveloped(content: Any, **parts: Any) -> dict[str, Any]:
 def test_an_envelope_is_opened_and_its_signatures_counted() -> None:
     found = made()
     assert layout.read_statement(enveloped(found)) == (found, 1)
-    assert layout.read_statement({"mediaType": "a bundle", "dsseEnvelope": enveloped(found, signatures=[])}) == (
-        found,
-        0,
-    )
+    bundle = {"mediaType": "a bundle", "dsseEnvelope": enveloped(found, signatures=[])}
+    assert layout.read_statement(bundle) == (found, 0)
     assert layout.read_statement(enveloped(found, signatures=3)) == (found, 0)
 
 
