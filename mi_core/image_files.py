@@ -23,8 +23,6 @@ from PIL import EpsImagePlugin, Image, TiffImagePlugin, UnidentifiedImageError, 
 T = TypeVar("T")
 MOST_PIXELS = 100_000_000  # a file that claims more is refused before it is decoded
 HEAD = 132  # first bytes of a file that are looked at
-
-
 ORIENTATION = 0x112  # of EXIF and TIFF
 _PNG_KEPT = frozenset((b"IHDR", b"PLTE", b"IDAT", b"IEND", b"tRNS", b"eXIf"))  # chunks that make the pixels
 

@@ -330,9 +330,7 @@ def eight_bits(
         told.append("colours converted to RGB")
     if image.mode in ("La", "RGBa"):  # premultiplied
         image = image.convert("LA" if image.mode == "La" else "RGBA")
-    if image.mode in ("1", "L", "LA"):
-        return image.convert("L")
-    return image.convert("RGB")
+    return image.convert("L" if image.mode in ("1", "L", "LA") else "RGB")
 
 
 def grey_values(image: Image.Image, depth: int) -> tuple[npt.NDArray[np.int64], int, int]:

@@ -170,8 +170,7 @@ def standardisation(values: npt.NDArray[Any], axis: int | None = 0) -> dict[str,
 
 def standardised(values: npt.NDArray[Any], scale: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[np.float32]:
     """Values minus ``scale["mean"]``, divided by ``scale["deviation"]``."""
-    result: npt.NDArray[np.float32] = ((values - scale["mean"]) / scale["deviation"]).astype(np.float32)
-    return result
+    return np.asarray((values - scale["mean"]) / scale["deviation"], dtype=np.float32)
 
 
 def weights(network: nn.Module) -> dict[str, npt.NDArray[Any]]:

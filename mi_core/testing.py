@@ -151,8 +151,7 @@ def reference_and_target(
 
     def seen(part: str, member: np.ndarray | bool) -> Features:
         level = hardness[part] + leak * member + generator.normal(0, 1, sizes[part])
-        ids = np.array([f"{part}/{row}" for row in range(sizes[part])])
-        return Features(ids, values_at(level, needs, generator))
+        return Features(np.array([f"{part}/{row}" for row in range(sizes[part])]), values_at(level, needs, generator))
 
     halves = [generator.permutation(counts[1]) % 2 == 0 for _ in range(SHADOWS // 2)]
     inside = [side for half in halves for side in (half, ~half)]

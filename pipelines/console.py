@@ -16,16 +16,8 @@ from datetime import UTC, datetime
 from time import monotonic
 from typing import Any
 
+from rich import progress as rich_progress
 from rich.console import Console, ConsoleOptions, RenderableType
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 from rich.segment import Segment
 from rich.text import Text
 
@@ -122,19 +114,19 @@ class Piece:
         return f"{line}, {_per_second(self.rate)} {self.unit}/s, about {left} left"
 
 
-class Bars(Progress):
+class Bars(rich_progress.Progress):
     """Bars whose rates are means since each began; `pieces` tells of them where they are not drawn."""
 
     def __init__(self, unit: str, *columns: Any, **settings: Any) -> None:
         super().__init__(*columns, **settings)
         self.unit = unit
-        self.begun: dict[TaskID, tuple[float, float]] = {}
+        self.begun: dict[rich_progress.TaskID, tuple[float, float]] = {}
 
-    def add_task(self, description: str, *arguments: Any, **fields: Any) -> TaskID:
+    def add_task(self, description: str, *arguments: Any, **fields: Any) -> rich_progress.TaskID:
         """A bar; ``unit`` and ``note`` may be left out."""
         return super().add_task(description, *arguments, **{"unit": self.unit, "note": ""} | fields)
 
-    def begin(self, task: TaskID, done: float = 0) -> None:
+    def begin(self, task: rich_progress.TaskID, done: float = 0) -> None:
         """Count the rate of a bar from now, and from what was done before."""
         self.begun[task] = (done, monotonic())
         self.update(task, completed=done)
@@ -175,12 +167,12 @@ def bars(unit: str, *, draw: bool = True) -> Iterator[Bars]:
     """Progress bars that vanish when done; nothing is drawn when stderr is no terminal."""
     progress = Bars(
         unit,
-        TextColumn("          {task.description}", markup=False),
-        BarColumn(bar_width=28),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[unit]}{task.fields[note]}", markup=False),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
+        rich_progress.TextColumn("          {task.description}", markup=False),
+        rich_progress.BarColumn(bar_width=28),
+        rich_progress.MofNCompleteColumn(),
+        rich_progress.TextColumn("{task.fields[unit]}{task.fields[note]}", markup=False),
+        rich_progress.TimeElapsedColumn(),
+        rich_progress.TimeRemainingColumn(),
         console=console,
         transient=True,
         disable=not (draw and console.is_terminal and not console.quiet),

@@ -78,8 +78,7 @@ def left_out(tried: Collection[str], outputs: Collection[str], *, text: bool) ->
     for name, method in ATTACKS.items():
         if name in tried:
             continue
-        needs = method().needs
-        if not text and any(measure.captions for measure in needs):
+        if not text and any(measure.captions for measure in method().needs):
             useless.setdefault("the encoder has no text tower", []).append(name)
         elif method.outputs and not set(method.outputs) & set(outputs):
             useless.setdefault(f"the encoder gives no {' or '.join(method.outputs)}", []).append(name)

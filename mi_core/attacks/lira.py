@@ -102,20 +102,17 @@ class LiRA(ShadowsAttack):
             state |= _filled(sides["in"], sides["out"]).state("in")
             state |= _with_pooled_shift(sides["in"], sides["out"]) if self.parameters.shift == "pooled" else {}
         else:
-            pooled = self.parameters.variance == "pooled"
-            degrees = outside.degrees if pooled else int(outside.count.min()) - 1
+            degrees = outside.degrees if self.parameters.variance == "pooled" else int(outside.count.min()) - 1
             state["threshold"] = np.array(max(ALL_CALLED, -stdtrit(degrees, self.parameters.fpr)))
         return state
 
     def _side(self, values: Scores, sample_of: npt.NDArray[np.intp], size: int) -> _Side:
         """Statistics of the shadows on one side."""
         count = np.bincount(sample_of, minlength=size)
-        least = np.maximum(count, 1)
-        means = np.bincount(sample_of, values, size) / least
+        means = np.bincount(sample_of, values, size) / np.maximum(count, 1)
         locations = means
         if self.parameters.location == "median":
-            order = np.argsort(sample_of, kind="stable")
-            groups = np.split(values[order], np.cumsum(count)[:-1])
+            groups = np.split(values[np.argsort(sample_of, kind="stable")], np.cumsum(count)[:-1])
             locations = np.array([np.median(group) if len(group) else 0.0 for group in groups])
         squares = np.bincount(sample_of, (values - means[sample_of]) ** 2, size)
         degrees = len(values) - int((count > 0).sum())

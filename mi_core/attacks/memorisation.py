@@ -166,8 +166,7 @@ class MemorisationAttack(Attack):
         return found
 
     def _score(self, features: Features, state: State) -> Scores:
-        place = self._places(state["names"], features.ids)
-        return np.asarray(self.statistic(features) - state["outside"][place])
+        return np.asarray(self.statistic(features) - state["outside"][self._places(state["names"], features.ids)])
 
 
 @dataclass(frozen=True)
@@ -321,8 +320,7 @@ def moderated(variances: _Float64, degrees: int) -> tuple[_Float64, float]:
 
     Returns (N,) variances, and d0 + d; infinite where the variances differ by no more than chance.
     """
-    usual = float(np.median(variances))
-    logs = np.log(np.maximum(variances, max(1e-5 * usual, _LEAST**2)))
+    logs = np.log(np.maximum(variances, max(1e-5 * float(np.median(variances)), _LEAST**2)))
     logs = logs - psi(degrees / 2) + math.log(degrees / 2)
     centre = float(logs.mean())
     excess = float(logs.var(ddof=1)) - float(polygamma(1, degrees / 2)) if len(logs) > 1 else 0.0

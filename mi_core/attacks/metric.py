@@ -133,8 +133,7 @@ class _Metric(ClassifierAttack):
 
     def _score(self, features: Features, state: State) -> Scores:
         thresholds = state["class_thresholds"]
-        difference: Scores = self.statistic(features) - thresholds[self._labels(features, len(thresholds))]
-        return difference
+        return np.asarray(self.statistic(features) - thresholds[self._labels(features, len(thresholds))])
 
 
 class MetricCorrectness(_Metric):

@@ -86,8 +86,7 @@ class PosteriorNN(ClassifierAttack, NetworkAttack):
         probabilities = posteriors(logits[:, None] if logits.ndim == 2 else logits)  # (N, V, L)
         if self.parameters.aggregate == "mean":
             probabilities = probabilities.mean(axis=1, keepdims=True)
-        labels = self._labels(features, probabilities.shape[2])
-        right = probabilities.argmax(axis=2) == labels[:, None]
+        right = probabilities.argmax(axis=2) == self._labels(features, probabilities.shape[2])[:, None]
         largest = -np.sort(-probabilities, axis=2)[:, :, : self.parameters.top]
         inputs = np.concatenate([largest, right[:, :, None]], axis=2)
         return np.asarray(inputs.reshape(len(inputs), -1), dtype=np.float32)

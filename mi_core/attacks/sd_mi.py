@@ -101,11 +101,9 @@ class SDMI(Attack):
         embeddings, distances = features[Embedding()], self._distances(features)
         low, spread = distances.min(axis=0), np.ptp(distances, axis=0)
         spread = np.where(spread > 0, spread, 1.0)
-        scale = mlp.standardisation(embeddings)
-        state: State = {**scale, "low": low, "spread": spread, "threshold": np.array(0.0)}
+        state: State = {**mlp.standardisation(embeddings), "low": low, "spread": spread, "threshold": np.array(0.0)}
         made, inputs = partial(self._network, embeddings, distances), inputs_of(embeddings, distances, state)
-        network = mlp.fit(made, inputs, member, self.parameters.training(), seed=self.seed)
-        return state | mlp.weights(network)
+        return state | mlp.weights(mlp.fit(made, inputs, member, self.parameters.training(), seed=self.seed))
 
     def _score(self, features: Features, state: State) -> Scores:
         self._check_width(features, state)

@@ -133,7 +133,6 @@ class Setup:
         """Whether an encoder recognises images in two different views; without rows the first by their ids."""
         ids = samples.ids
         images = torch.from_numpy(samples.pixels(rows or sorted(range(len(ids)), key=ids.__getitem__)[:PROBED]))
-        half = self._precision({"": model.encoder}, samples.decoder) == "bfloat16"
         return view_consistency(
             model.encoder.to(self.device),
             None if model.reference is None else model.reference.to(self.device),
@@ -141,7 +140,7 @@ class Setup:
             pixel_streams("", self.seed, "probe", images),
             self.question.recipe,
             device=self.device,
-            half=half,
+            half=self._precision({"": model.encoder}, samples.decoder) == "bfloat16",
         )
 
     def references(self, given: Sequence[Model] | None, samples: AuditedImages) -> list[Reference]:

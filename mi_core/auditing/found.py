@@ -58,8 +58,7 @@ class Found:
     @cached_property
     def report(self) -> dict[str, Any]:
         """The content of report.json."""
-        content: dict[str, Any] = part_as_json(self._report)
-        return content
+        return dict(part_as_json(self._report))
 
     @property
     def auc(self) -> float:

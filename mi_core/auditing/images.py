@@ -18,18 +18,9 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from mi_core import image_files
 from mi_core.checks import ConfigError
 from mi_core.hashing import printable
-from mi_core.image_files import (
-    HEAD,
-    ORIENTATION,
-    SUFFIXES,
-    ImageError,
-    orientation_of,
-    sample_fault,
-    sort_files,
-    suffix_in,
-)
 from mi_core.images import eight_bits, grey_values
 
 _CHANNELS = (1, 2, 3, 4)
@@ -131,7 +122,7 @@ def _yielded(given: Any, name: str) -> list[Picture]:
 def error_in_words(error: Exception) -> str:
     """The message of an exception in one line; our own as it is, another with its type."""
     text = " ".join(str(error).split()) or "no message"
-    return text if isinstance(error, ConfigError | ImageError) else f"{type(error).__name__}: {text}"
+    return text if isinstance(error, ConfigError | image_files.ImageError) else f"{type(error).__name__}: {text}"
 
 
 def _of_folder(place: str | os.PathLike[str], name: str) -> list[Picture]:
@@ -141,9 +132,9 @@ def _of_folder(place: str | os.PathLike[str], name: str) -> list[Picture]:
     if (folder / "state.json").is_file() or (folder / "dataset_dict.json").is_file():
         raise ConfigError(f"{told} is a folder of the datasets package; give datasets.load_from_disk({str(folder)!r})")
     names = [path.relative_to(folder).as_posix() for path in _files(folder)]
-    images, lost = sort_files(names, lambda name: _head(folder / name))
+    images, lost = image_files.sort_files(names, lambda name: _head(folder / name))
     if not images:
-        raise ConfigError(f"{told} holds no image ({', '.join(SUFFIXES)})")
+        raise ConfigError(f"{told} holds no image ({', '.join(image_files.SUFFIXES)})")
     files = sorted((printable(name), name) for name in (*images, *lost))
     return [Picture(key, (folder / name).read_bytes, lost.get(name, "")) for key, name in files]
 
@@ -154,7 +145,7 @@ def _no_folder(place: str) -> str:
         return "is an address, which Python does not read; the command encoder-audit audit does"
     if any(sign in place for sign in "*?["):
         return "is a pattern; give the list of files: sorted(glob.glob(...))"
-    suffix = suffix_in(place)
+    suffix = image_files.suffix_in(place)
     if suffix in ("tar", "parquet"):
         reader = "webdataset.WebDataset(...)" if suffix == "tar" else "datasets.Dataset.from_parquet(...)"
         return f"is a shard; give a data set that reads it, such as {reader}, or use the command encoder-audit audit"
@@ -184,7 +175,7 @@ def _head(path: Path) -> bytes:
     if not path.is_file():
         return b""
     with path.open("rb") as stream:
-        return stream.read(HEAD)
+        return stream.read(image_files.HEAD)
 
 
 def _encoded_at(given: Any, row: int, name: str) -> bytes:
@@ -224,18 +215,18 @@ def encoded(image: Any, name: str = "image") -> bytes:
 
 def _png_of(image: Image.Image) -> bytes:
     """A file that is decoded as the image's own would be."""
-    if fault := sample_fault(image):
-        raise ImageError(fault)
+    if fault := image_files.sample_fault(image):
+        raise image_files.ImageError(fault)
     image.load()  # which turns a TIFF
     exif = Image.Exif()
-    exif[ORIENTATION] = orientation_of(image) or 1
+    exif[image_files.ORIENTATION] = image_files.orientation_of(image) or 1
     if image.mode.startswith("I"):
         values, depth, _ = grey_values(image, 16)
         image = Image.fromarray(values.astype(np.uint16)) if depth == 16 else eight_bits(image)
     elif image.mode not in _PNG_MODES:
         image = eight_bits(image)
     buffer = io.BytesIO()
-    image.save(buffer, "PNG", **({"exif": exif} if exif[ORIENTATION] != 1 else {}), icc_profile=None)
+    image.save(buffer, "PNG", **({"exif": exif} if exif[image_files.ORIENTATION] != 1 else {}), icc_profile=None)
     return buffer.getvalue()
 
 

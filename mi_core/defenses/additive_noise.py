@@ -25,19 +25,10 @@ from scipy.special import logit, ndtri
 from torch import nn
 
 from mi_core.checks import ConfigError, NumericError, check_choice, check_fields, check_range
+from mi_core.defenses import privacy
 from mi_core.defenses.base import PreparedDefense, ProviderData, Spread, State
 from mi_core.defenses.convex_head import UnitLinear, sensitivity_bound, solve_head
 from mi_core.defenses.head import HeadDefense, head_inputs, head_state, trained_head
-from mi_core.defenses.privacy import (
-    NORMS,
-    RULES,
-    calibrated,
-    guarantee,
-    pairs_for_gamma,
-    random_dp_gamma,
-    rescaled_epsilon,
-    standard_deviation,
-)
 from mi_core.defenses.sensitivity import ADJACENCIES, Array, HeadTraining, Train, draw_pairs, pair_distance, train_head
 from mi_core.encoders.checkpoint import Encoder, fingerprint
 from mi_core.hashing import digest64
@@ -100,7 +91,7 @@ class NoiseParameters:
     def __post_init__(self) -> None:
         check_fields(self, "scale", "epsilon", "pairs", low=0)
         check_range("delta", self.delta, 0, 1, open_low=True, open_high=True)
-        check_choice("rule", self.rule, RULES)
+        check_choice("rule", self.rule, privacy.RULES)
         check_choice("adjacency", self.adjacency, ADJACENCIES)
         check_choice("head", self.head, HEADS)
         check_range("penalty", self.penalty, 0, open_low=True)
@@ -220,7 +211,10 @@ class AdditiveNoise(HeadDefense, PreparedDefense):
                 weights[name] = (clean.double() + part.reshape(clean.shape)).to(clean.dtype)
                 if not bool(weights[name].isfinite().all()):
                     raise NumericError(f"scale = {scale}: the {name} of the head overflows; lower scale")
-        report |= {"standard_deviation": standard_deviation(self.mechanism, scale), "weights": float(sum(counts))}
+        report |= {
+            "standard_deviation": privacy.standard_deviation(self.mechanism, scale),
+            "weights": float(sum(counts)),
+        }
         return head_state(weights) | {f"report.{name}": np.array(value) for name, value in report.items()}
 
     def _guarantee(self, prepared: State) -> dict[str, float]:
@@ -228,14 +222,14 @@ class AdditiveNoise(HeadDefense, PreparedDefense):
         settings = self.parameters
         if not prepared:
             return {"scale": float(settings.scale)}
-        norm = f"{_NORMS[NORMS[self.mechanism] - 1]}_norm"
+        norm = f"{_NORMS[privacy.NORMS[self.mechanism] - 1]}_norm"
         proved = prepared.get(f"proved_{norm}")
         sensitivity = float(prepared[norm] if proved is None else proved)
         given = {"delta": settings.delta, "rule": settings.rule}
         if settings.epsilon:
-            bound = calibrated(self.mechanism, settings.epsilon, sensitivity, **given)
+            bound = privacy.calibrated(self.mechanism, settings.epsilon, sensitivity, **given)
         else:
-            bound = guarantee(self.mechanism, settings.scale, sensitivity, **given)
+            bound = privacy.guarantee(self.mechanism, settings.scale, sensitivity, **given)
         return {
             "scale": float(bound.scale),
             **({"epsilon": float(bound.epsilon)} if bound.scale else {}),
@@ -244,8 +238,8 @@ class AdditiveNoise(HeadDefense, PreparedDefense):
             "sensitivity": sensitivity,
             **({"pairs": float(settings.pairs)} if settings.pairs else {}),
             **({"sampled_sensitivity": float(prepared[norm])} if settings.pairs and proved is not None else {}),
-            **({} if proved is not None else {"gamma": random_dp_gamma(settings.pairs)}),
-            **({} if proved is not None else {"pairs_for_gamma_5_percent": float(pairs_for_gamma(0.05))}),
+            **({} if proved is not None else {"gamma": privacy.random_dp_gamma(settings.pairs)}),
+            **({} if proved is not None else {"pairs_for_gamma_5_percent": float(privacy.pairs_for_gamma(0.05))}),
         }
 
     def _without_one(self, prepared: State, scale: float) -> dict[str, float]:
@@ -256,9 +250,13 @@ class AdditiveNoise(HeadDefense, PreparedDefense):
             return {}
         distance = sensitivity_bound(settings.penalty, images)
         fewer = sensitivity_bound(settings.penalty, images - 1)
-        other = calibrated(self.mechanism, settings.epsilon, fewer, delta=settings.delta, rule=settings.rule).scale
+        other = privacy.calibrated(
+            self.mechanism, settings.epsilon, fewer, delta=settings.delta, rule=settings.rule
+        ).scale
         weights = int(prepared["weight"].size)
-        return {"epsilon_leave_one_out": rescaled_epsilon((scale, other), distance, weights, delta=settings.delta)}
+        return {
+            "epsilon_leave_one_out": privacy.rescaled_epsilon((scale, other), distance, weights, delta=settings.delta)
+        }
 
 
 def _solved(inputs: Array, labels: Array, present: npt.NDArray[np.bool_], *, classes: int, penalty: float) -> Noise:

@@ -122,8 +122,7 @@ class AttriGuard(Defense):
     def defended(self, encoder: Encoder, state: State) -> Encoder:
         """The encoder with changed representations, and whatever it makes of them."""
         layout = seeded(0, lambda: Adversary(len(state["mean"]), len(state["shares"])))
-        adversary = mlp.restored(layout, state)
-        return Defended(encoder, "backbone", _Guard(adversary, state, self.parameters, self.seed))
+        return Defended(encoder, "backbone", _Guard(mlp.restored(layout, state), state, self.parameters, self.seed))
 
 
 class _Guard(nn.Module):
@@ -158,8 +157,7 @@ class _Guard(nn.Module):
         choices = value_distribution(self.shares, sizes, self.settings.budget).cumsum(dim=1)
         value = (drawn[:, None] >= choices[:, :-1]).sum(dim=1)
         rows = torch.arange(len(given), device=given.device)
-        moved = given + self.deviation * changes[rows, value]
-        return torch.where(sizes[rows, value, None] > 0, moved, given)
+        return torch.where(sizes[rows, value, None] > 0, given + self.deviation * changes[rows, value], given)
 
 
 def smallest_changes(

@@ -107,8 +107,7 @@ def solve_head(
 
     options = {"maxiter": _MOST_STEPS, "maxfun": 2 * _MOST_STEPS, "ftol": 0.0, "maxcor": 30}
     options["gtol"] = TOLERANCE / math.sqrt(classes * width)
-    start = np.zeros(classes * width)
-    found = minimize(objective, start, jac=True, method="L-BFGS-B", options=options).x
+    found = minimize(objective, np.zeros(classes * width), jac=True, method="L-BFGS-B", options=options).x
 
     def step(flat: _Array, gradient: _Array) -> _Array:
         """Newton's step; the Hessian is applied, never stored."""
@@ -118,8 +117,7 @@ def solve_head(
             turned = direction.reshape(classes, width)
             moved = shares * (inputs @ turned.T)
             moved -= shares * moved.sum(axis=1, keepdims=True)
-            bent: _Array = moved.T @ inputs / count + penalty * turned
-            return bent.ravel()
+            return np.asarray(moved.T @ inputs / count + penalty * turned).ravel()
 
         size = len(flat)
         from scipy.sparse.linalg import LinearOperator, cg  # slow to load, and most processes do without

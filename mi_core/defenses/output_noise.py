@@ -102,8 +102,7 @@ class _Noise(Numbering):
         streams = query_streams(self.seed, OutputNoise.name, images)
         time = self.numbers(streams) if self.settings.mode == "fresh" else 0
         drawn = uniforms(streams, epoch=0, view=time, count=len(self.deviation))
-        noise = standard_noise(drawn, self.settings.distribution)
-        return embeddings.float() + self.deviation * noise
+        return embeddings.float() + self.deviation * standard_noise(drawn, self.settings.distribution)
 
 
 def standard_noise(drawn: torch.Tensor, distribution: str) -> torch.Tensor:

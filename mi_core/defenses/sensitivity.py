@@ -159,8 +159,7 @@ def train_head(
             errors /= len(batch)
         head.weight.grad, head.bias.grad = errors @ batch, errors.sum(dim=1)
         optimizer.step()
-    flat: npt.NDArray[np.float64] = torch.cat([head.weight.ravel(), head.bias]).detach().numpy()
-    return flat
+    return np.asarray(torch.cat([head.weight.ravel(), head.bias]).detach().numpy())
 
 
 def _batches(present: torch.Tensor, training: HeadTraining, seed: int) -> Iterator[torch.Tensor]:

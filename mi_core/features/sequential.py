@@ -79,8 +79,7 @@ class SequentialSimilarity(Measure):
         for views in range(FIRST, most + 1):
             number, first = (FIRST, 0) if seen is None else (1, views - 1)
             drawn = drawing.draw(batch.images[rows], batch.streams[rows], number, first)
-            ids = [batch.ids[row] for row in rows.tolist()]
-            new = F.normalize(oracle.embed(drawn, ids=ids)[output], dim=2)
+            new = F.normalize(oracle.embed(drawn, ids=[batch.ids[row] for row in rows.tolist()])[output], dim=2)
             before, last = (new[:, :-1], new[:, -1:]) if seen is None else (seen, new)
             cosines = (before * last).sum(dim=2).clamp(-1, 1)
             seen = torch.cat([before, last], dim=1)
@@ -110,8 +109,7 @@ def by_views(cosines: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
     """The statistic (N, V - 1) after 2, ..., V views, from cosines (N, V (V - 1) / 2) as of `pairwise_similarity`."""
     views = round((1 + np.sqrt(1 + 8 * cosines.shape[1])) / 2)
     logs = log_similarity(torch.tensor(cosines, dtype=torch.float32)).numpy()
-    means = [logs[:, pairs_within(views, first)].mean(axis=1) for first in range(FIRST, views + 1)]
-    return np.stack(means, axis=1)
+    return np.stack([logs[:, pairs_within(views, first)].mean(axis=1) for first in range(FIRST, views + 1)], axis=1)
 
 
 def stopped(statistics: npt.NDArray[np.float64], rule: StoppingRule) -> npt.NDArray[np.float64]:

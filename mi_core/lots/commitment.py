@@ -215,8 +215,7 @@ def headers_before(links: Sequence[Link], question: Question) -> list[Header]:
 
 def number_of(links: Sequence[Link], question: Question) -> int:
     """The number of a question among all of its chain, from 1."""
-    numbers = [link.commitment for link in links if isinstance(link, Question)]
-    return numbers.index(question.commitment) + 1
+    return [link.commitment for link in links if isinstance(link, Question)].index(question.commitment) + 1
 
 
 def nonce_of(headers: Sequence[Header], beacons: Sequence[str], question: Question, value: str = "") -> str:

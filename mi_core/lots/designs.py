@@ -172,8 +172,7 @@ def held_back_bets(
     before, before_back = (_before(part[order], numbers[order]) for part in (np.ones(len(held), np.int64), held))
     chance = np.empty(len(held))
     chance[order] = 1 - (back[numbers[order]] - before_back) / (left[numbers[order]] - before)
-    published = 1 - back.sum() / left.sum()
-    return _log_gains(normal, ~held, chance, published)
+    return _log_gains(normal, ~held, chance, 1 - back.sum() / left.sum())
 
 
 def paired_bets(differences: FloatArray, waves: _Int64) -> _Float64:
@@ -277,8 +276,7 @@ def _tilt(normal: _Float64, share: float, shift: float) -> _Float64:
 
 def _offset(share: float, shift: float, usual: float) -> float:
     """The offset that makes the chances of an alternative right on average over all scores."""
-    grid = ndtri((np.arange(256) + 0.5) / 256)
-    tilt = _tilt(grid, share, shift)
+    tilt = _tilt(ndtri((np.arange(256) + 0.5) / 256), share, shift)
     low, high = float(tilt.min()), float(tilt.max())
     for _ in range(60):
         middle = (low + high) / 2

@@ -90,8 +90,7 @@ def spelled(beacon: str) -> str:
         >>> spelled(" 0xC0 FF:ee"), spelled("12 - 7 - 31")
         ('c0ffee', '12731')
     """
-    kept = "".join(letter for letter in beacon.lower() if letter.isascii() and letter.isalnum())
-    return kept.removeprefix("0x")
+    return "".join(letter for letter in beacon.lower() if letter.isascii() and letter.isalnum()).removeprefix("0x")
 
 
 def beacon_fault(named: str, value: str) -> str:
@@ -137,8 +136,7 @@ def draw(design: Design, salt: str, beacon: str = "") -> Draw:
     if design.share:
         ticket, start = tickets(HELD_BACK), 0
         for stratum, size in enumerate(design.sizes):
-            rounding = digest64(salt, beacon, "rounding", stratum) / 2**64
-            held = int(design.share * size + rounding)
+            held = int(design.share * size + digest64(salt, beacon, "rounding", stratum) / 2**64)
             held_back[start + np.argsort(ticket[start : start + size], kind="stable")[:held]] = True
             start += size
     coins = tickets(CAPTIONS) >> np.uint64(63) if design.captions else np.zeros(count)
@@ -223,8 +221,7 @@ def asking_order(commitments: Sequence[str], sizes: Sequence[int]) -> npt.NDArra
     """
     parts, start = [], 0
     for commitment, size in zip(commitments, sizes, strict=True):
-        tickets = digests64((commitment, "order"), map(str, range(size)))
-        parts.append(start + np.argsort(tickets, kind="stable"))
+        parts.append(start + np.argsort(digests64((commitment, "order"), map(str, range(size))), kind="stable"))
         start += size
     return np.concatenate(parts)
 

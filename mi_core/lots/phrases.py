@@ -20,8 +20,6 @@ _PLACES = (
     "house island lantern ledge mill mirror path peak pier pond porch ridge river road rock sail shore stair station "
     "stone street tower trail valley window"
 )
-
-
 FIRST, SECOND = _ADJECTIVES.split(), _PLACES.split()
 
 

@@ -27,19 +27,8 @@ from scipy.special import ndtr, ndtri
 
 from mi_core.checks import ConfigError, check_finite, check_range, check_shape
 from mi_core.hashing import digest64
+from mi_core.lots import designs
 from mi_core.lots.commitment import ALL
-from mi_core.lots.designs import (
-    DRAWS,
-    any_time_p_value,
-    held_back_bets,
-    held_back_p_value,
-    joined_p_value,
-    normal_scores,
-    paired_bets,
-    paired_p_value,
-    signed_scores,
-    wealth,
-)
 from mi_core.lots.draw import CAPTIONS, HELD_BACK, Drawn
 from mi_core.metrics.delong import auc
 from mi_core.metrics.intervals import clopper_pearson
@@ -177,7 +166,7 @@ def judge_claim(
     counted: str = ALL,
     questions_asked: int = 1,
     seed: str,
-    draws: int = DRAWS,
+    draws: int = designs.DRAWS,
 ) -> ClaimResult:
     """Judge what an encoder answered.
 
@@ -212,9 +201,9 @@ def judge_claim(
     # together the bets are a martingale from wave to wave, as those on captions know what a wave holds back
     ends = np.append(np.flatnonzero(np.diff(waves)), count - 1)
     whole = np.sum([path for _, path in found], axis=0)[ends]
-    by_wave = tuple((int(end) + 1, any_time_p_value(whole[: at + 1])) for at, end in enumerate(ends))
-    exact = joined_p_value([result.p_value for result, _ in found])
-    any_time = any_time_p_value(whole)
+    by_wave = tuple((int(end) + 1, designs.any_time_p_value(whole[: at + 1])) for at, end in enumerate(ends))
+    exact = designs.joined_p_value([result.p_value for result, _ in found])
+    any_time = designs.any_time_p_value(whole)
     decisive = exact if counted == ALL else any_time
     return ClaimResult(
         verdict=USED if decisive <= level else NOT_SHOWN,
@@ -250,11 +239,11 @@ def support_of(
     images, held = np.asarray(scores, dtype=np.float64), drawn.held_back[units]
     found = np.zeros(len(units))
     if 0 < held.sum() < len(held):
-        normal = normal_scores(images)
+        normal = designs.normal_scores(images)
         found += np.where(held, -normal / held.sum(), normal / (~held).sum()).clip(min=0)
     if (pair := _pair_of(drawn, units, caption_scores)) is not None:
         shown, other = pair
-        found += signed_scores(shown - other).clip(min=0) / len(units)
+        found += designs.signed_scores(shown - other).clip(min=0) / len(units)
     even = np.full(len(units), 1 / len(units))
     return (found / found.sum() + even) / 2 if found.any() else even
 
@@ -266,12 +255,12 @@ def _judge_held_back(
     sizes, back = (
         np.bincount(drawn.strata[rows], minlength=len(drawn.albums)) for rows in (slice(None), drawn.held_back)
     )
-    path = wealth(held_back_bets(scores, mine.held_back, mine.strata, waves, sizes, back))
+    path = designs.wealth(designs.held_back_bets(scores, mine.held_back, mine.strata, waves, sizes, back))
     held = int(mine.held_back.sum())
     published = len(scores) - held
-    p_value = held_back_p_value(scores, mine.held_back, mine.strata, seed=seed, draws=draws)
+    p_value = designs.held_back_p_value(scores, mine.held_back, mine.strata, seed=seed, draws=draws)
     estimate = auc(scores, ~mine.held_back) if min(held, published) > 1 else _UNKNOWN
-    return DesignResult(HELD_BACK, published, held, p_value, any_time_p_value(path), estimate), path
+    return DesignResult(HELD_BACK, published, held, p_value, designs.any_time_p_value(path), estimate), path
 
 
 _UNKNOWN = Estimate(0.5, 0.0, 1.0, 0, supported=False)
@@ -296,14 +285,14 @@ def _judge_captions(
     """The same of captions; units that are not published bet nothing."""
     gains = np.zeros(len(shown))
     if published.any():
-        mine = wealth(paired_bets((shown - other)[published], waves[published]))
+        mine = designs.wealth(designs.paired_bets((shown - other)[published], waves[published]))
         gains[published] = np.diff(mine, prepend=0.0)
     count = int(published.sum())
     pooled, member = np.concatenate([shown[published], other[published]]), np.repeat([True, False], count)
-    p_value = paired_p_value((shown - other)[published], seed=seed, draws=draws)
+    p_value = designs.paired_p_value((shown - other)[published], seed=seed, draws=draws)
     path = np.cumsum(gains)
     estimate = auc(pooled, member, np.tile(np.arange(count), 2)) if count > 1 else _UNKNOWN
-    return DesignResult(CAPTIONS, count, count, p_value, any_time_p_value(path), estimate), path
+    return DesignResult(CAPTIONS, count, count, p_value, designs.any_time_p_value(path), estimate), path
 
 
 def _share(held_back: BoolArray, scores: npt.NDArray[np.float64], pair: _Pair) -> float:
@@ -323,8 +312,7 @@ def _albums(
     mine: Drawn, scores: npt.NDArray[np.float64], pair: _Pair, level: float, seed: str, draws: int
 ) -> tuple[AlbumResult, ...]:
     """Every album that was asked about, by its p-value; none where the lot is one album."""
-    numbers = np.unique(mine.strata)
-    if len(numbers) < 2:
+    if len(np.unique(mine.strata)) < 2:
         return ()
     found: list[tuple[float, str, int, int]] = []
     order = np.argsort(mine.strata, kind="stable")
@@ -335,15 +323,14 @@ def _albums(
         p_values = []
         if held.any() and not held.all():
             alone, own = np.zeros(len(rows), dtype=np.int64), digest64(seed, "album", number)
-            p_values.append(held_back_p_value(scores[rows], held, alone, seed=own, draws=draws))
+            p_values.append(designs.held_back_p_value(scores[rows], held, alone, seed=own, draws=draws))
         if pair is not None and not held.all():
             gaps = (pair[0] - pair[1])[rows][~held]
-            p_values.append(paired_p_value(gaps, seed=digest64(seed, CAPTIONS, number), draws=draws))
-        joined = joined_p_value(p_values) if p_values else 1.0
+            p_values.append(designs.paired_p_value(gaps, seed=digest64(seed, CAPTIONS, number), draws=draws))
+        joined = designs.joined_p_value(p_values) if p_values else 1.0
         found.append((joined, mine.albums[number], int((~held).sum()), int(held.sum())))
-    corrected = holm([entry[0] for entry in found])
     results = [
         AlbumResult(album, published, back, p_value, fixed, fixed <= level)
-        for (p_value, album, published, back), fixed in zip(found, corrected, strict=True)
+        for (p_value, album, published, back), fixed in zip(found, holm([entry[0] for entry in found]), strict=True)
     ]
     return tuple(sorted(results, key=lambda result: (result.p_value, result.album)))

@@ -62,8 +62,7 @@ def accuracy(scores: FloatArray, member: BoolArray, threshold: float, groups: _I
         >>> accuracy(np.array([0.9, 0.2, 0.6, 0.1]), np.array([True, True, False, False]), 0.5).value
         0.5
     """
-    called = _called(scores, member, threshold)
-    right = called == member
+    right = _called(scores, member, threshold) == member
     return _share(right, np.ones_like(right), member, groups)
 
 
@@ -87,8 +86,7 @@ def recall(scores: FloatArray, member: BoolArray, threshold: float, groups: _Int
         >>> recall(np.array([0.9, 0.2, 0.3]), np.array([True, True, False]), 0.5).value
         0.5
     """
-    called = _called(scores, member, threshold)
-    return _share(called & member, np.asarray(member), member, groups)
+    return _share(_called(scores, member, threshold) & member, np.asarray(member), member, groups)
 
 
 def tpr_at_fpr(

@@ -118,9 +118,7 @@ def gather(tensor: torch.Tensor) -> torch.Tensor:
     With the loss of a rank taken over its own rows against all gathered rows, the mean over ranks (what
     DistributedDataParallel computes) of the gradients is the gradient of the whole batch.
     """
-    if world()[1] == 1:
-        return tensor
-    return torch.cat(all_gather(tensor))
+    return tensor if world()[1] == 1 else torch.cat(all_gather(tensor))
 
 
 class MomentumObjective(Objective):

@@ -37,8 +37,7 @@ def vicreg_loss(
     """
     batch, width = check_shape("first", first, "B D")
     check_shape("second", second, "B D", B=batch, D=width)
-    agreement = F.mse_loss(first.float(), second.float())
-    total = invariance * agreement
+    total = invariance * F.mse_loss(first.float(), second.float())
     for views in (gather(first.float()), gather(second.float())):
         if len(views) < 2:
             raise ShapeError("a variance needs 2 images in a batch, got 1")

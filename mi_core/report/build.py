@@ -22,18 +22,8 @@ from mi_core.metrics.delong import auc
 from mi_core.metrics.membership import TITLES, MembershipMetrics
 from mi_core.metrics.pooled import pool, pooled_count
 from mi_core.records import BoolArray, Estimate, FloatArray
+from mi_core.report.model import judgement
 from mi_core.report.model.attacks import AttackResult
-from mi_core.report.model.judgement import (
-    Bursts,
-    CandidateTest,
-    Detectable,
-    Evidence,
-    SampleAnswers,
-    SeedVerdict,
-    TellingFeature,
-    VerdictPart,
-    judged,
-)
 from mi_core.report.model.report import QueriesPart, QueryEntry
 from mi_core.report.pooling import grouped, of_all, pooled_or_none
 from mi_core.validity.conformal import least_flags, needed_controls
@@ -71,7 +61,7 @@ def verdict_part(
     fault: str = "",
     others: Callable[[], Mapping[str, Sequence[Validity]]] = dict,
     planned: int = 0,
-) -> VerdictPart:
+) -> judgement.VerdictPart:
     """The verdict over seeds.
 
     Args:
@@ -81,13 +71,13 @@ def verdict_part(
         others: gives the other attacks that were planned on the target, one entry a seed, where they count.
         planned: how many attacks on the target there ever were.
     """
-    of_seeds = [SeedVerdict(seed=seed, **judged(validity)) for seed, validity in per_seed.items()]
+    of_seeds = [judgement.SeedVerdict(seed=seed, **judgement.judged(validity)) for seed, validity in per_seed.items()]
     pooled = judge_pooled(list(per_seed.values()), overlap=overlap)
     if pooled.verdict == "no-evidence":
         rivals = {name: judge_pooled(runs, overlap=overlap) for name, runs in others().items()}
         pooled = pooled.beside(rivals, max(planned, 1 + len(rivals)))
     several = tuple(of_seeds) if len(of_seeds) > 1 else ()
-    return VerdictPart(**judged(pooled), per_seed=several, warning=fault or None)
+    return judgement.VerdictPart(**judgement.judged(pooled), per_seed=several, warning=fault or None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,7 +144,7 @@ class SeedTest:
 
 
 def evidence(
-    verdict: VerdictPart,
+    verdict: judgement.VerdictPart,
     tests: Sequence[SeedTest],
     *,
     counts: tuple[int, int],
@@ -165,7 +155,7 @@ def evidence(
     overlap: float = 0.0,
     known_overlap: float = 0.0,
     planned: Mapping[str, int] = {},
-) -> Evidence:
+) -> judgement.Evidence:
     """The evidence of the scores on the candidates beyond the verdict, without answers for single ones.
 
     p-values and shares ask for candidates and controls that are exchangeable. By lot they are; by choice, where a check
@@ -188,21 +178,21 @@ def evidence(
     found = None
     if bursts is not None:
         sizes = np.bincount(np.unique(bursts, return_inverse=True)[1])
-        found = Bursts(images=int(sizes[sizes > 1].sum()), scenes=int((sizes > 1).sum()))
+        found = judgement.Bursts(images=int(sizes[sizes > 1].sum()), scenes=int((sizes > 1).sum()))
     detectable = partial(detectable_auc, candidates, controls, by=validity.by, factor=validity.factor)
     because = validity.withheld_because
-    told = Evidence(
+    told = judgement.Evidence(
         exchangeable=because != GROUPS_DIFFER,
         blind_auc=validity.blind_auc,
         semantic_auc=validity.semantic_auc,
         control_auc=validity.control_auc,
-        telling=tuple(TellingFeature(feature=name, auc=value) for name, value in telling.items()),
+        telling=tuple(judgement.TellingFeature(feature=name, auc=value) for name, value in telling.items()),
         grouped=by_user,
         bursts=found,
         n_candidate=counts[0],
         n_control=counts[1],
         fpr_floor=fpr_floor(controls),
-        power=tuple(Detectable(used=share, auc=detectable(share=share)) for share in SHARES),
+        power=tuple(judgement.Detectable(used=share, auc=detectable(share=share)) for share in SHARES),
         withheld_because=because,
     )
     if because is not None:
@@ -218,7 +208,7 @@ def evidence(
     return replace(told, tests=combined, withheld=tuple(withheld))
 
 
-def single_tests(shown: Evidence, tests: Iterable[SeedTest]) -> list[SeedTest]:
+def single_tests(shown: judgement.Evidence, tests: Iterable[SeedTest]) -> list[SeedTest]:
     """The tests of the primary attack, one a seed, whose scores answer for single candidates; none where none may."""
     if shown.withheld_because is not None:
         return []
@@ -234,7 +224,7 @@ def sample_answers(
     controls: int,
     fdr: float,
     **told: Any,
-) -> SampleAnswers:
+) -> judgement.SampleAnswers:
     """Answers for single candidates in one seed.
 
     Args:
@@ -245,7 +235,7 @@ def sample_answers(
     """
     share, is_bound = test.result.best_share
     least = least_flags(controls, candidates, fdr)
-    return SampleAnswers(
+    return judgement.SampleAnswers(
         seed=test.seed,
         fdr=fdr,
         n_candidate=candidates,
@@ -260,7 +250,7 @@ def sample_answers(
 
 def combine_tests(
     tests: Sequence[SeedTest], *, overlap: float = 0.0, known_overlap: float = 0.0, planned: Mapping[str, int] = {}
-) -> tuple[CandidateTest, ...]:
+) -> tuple[judgement.CandidateTest, ...]:
     """One test per attack, target, output, reference and settings from those of every seed.
 
     Args:
@@ -284,7 +274,7 @@ def combine_tests(
     return tuple(rows)
 
 
-def _combined(mine: Sequence[SeedTest], overlap: float, known_overlap: float) -> CandidateTest:
+def _combined(mine: Sequence[SeedTest], overlap: float, known_overlap: float) -> judgement.CandidateTest:
     """The seeds of one attack as one, before the adjustment for several attacks."""
     first, tests = mine[0], [seed.result.test for seed in mine if seed.result.test is not None]
     counted = [(test.candidate_groups or 0) + (test.control_groups or 0) for test in tests]
@@ -296,7 +286,7 @@ def _combined(mine: Sequence[SeedTest], overlap: float, known_overlap: float) ->
     direction = directions.pop() if len(directions) == 1 else "mixed"
     least, needs = of_all([seed.result.least_share for seed in mine]), of_all([test.needed for test in tests])
     most = [max(of_all([getattr(needed, part.name) for needed in needs]), default=None) for part in fields(Needed)]
-    return CandidateTest(
+    return judgement.CandidateTest(
         **{name: getattr(first, name) for name in ("attack", "target", "output", "reference", "settings", "primary")},
         seeds=len(mine),
         n=pooled_count([test.candidates + test.controls for test in tests], overlap),

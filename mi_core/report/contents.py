@@ -21,8 +21,7 @@ _Row = TypeVar("_Row", AttackResult, PooledRow, InferenceRow)
 def schema(name: str = "report") -> dict[str, Any]:
     """The JSON Schema (draft 2020-12) of report.json, or of a ``statement``."""
     text = resources.files("mi_core.report").joinpath(f"{name}.schema.json").read_text(encoding="utf-8")
-    loaded: dict[str, Any] = json.loads(text)
-    return loaded
+    return dict(json.loads(text))
 
 
 def fault_of(report: Any) -> str:

@@ -9,31 +9,20 @@ from typing import Any, TypeVar
 
 from mi_core.records import Estimate
 from mi_core.report.contents import final_inferences, final_rows, pooled_rows
+from mi_core.report.model import defenses as model
 from mi_core.report.model.attacks import EncoderPart
-from mi_core.report.model.defenses import (
-    AttackPair,
-    AttributePair,
-    DefendedEncoder,
-    DefenseRow,
-    Inferred,
-    Membership,
-    Trial,
-    TrialRow,
-    Tuning,
-    UtilityPair,
-)
 from mi_core.report.model.report import Report
 from mi_core.report.pooling import grouped
 from mi_core.report.words.numbers import settings
 
-_Pair = TypeVar("_Pair", AttackPair, AttributePair)
+_Pair = TypeVar("_Pair", model.AttackPair, model.AttributePair)
 _ALIKE: Mapping[type, tuple[str, ...]] = {  # what pairs of one attack or inference have in common
-    AttackPair: ("attack", "output", "settings"),
-    AttributePair: ("attribute", "output", "settings"),
+    model.AttackPair: ("attack", "output", "settings"),
+    model.AttributePair: ("attribute", "output", "settings"),
 }
 
 
-def compare_defenses(report: Report, defended: Iterable[DefendedEncoder]) -> tuple[DefenseRow, ...]:
+def compare_defenses(report: Report, defended: Iterable[model.DefendedEncoder]) -> tuple[model.DefenseRow, ...]:
     """The ``defenses`` part: for every defended encoder what it leaves of everything measured.
 
     Args:
@@ -46,17 +35,17 @@ def compare_defenses(report: Report, defended: Iterable[DefendedEncoder]) -> tup
     """
     attacks, inferences = final_rows(pooled_rows(report)), final_inferences(report.attribute_inference)
     return tuple(
-        DefenseRow(
+        model.DefenseRow(
             **vars(entry),
             utility=_utility(report.encoders[entry.target], report.encoders[entry.served]),
-            attacks=_pairs(attacks, entry, AttackPair, Membership),
-            attributes=_pairs(inferences, entry, AttributePair, Inferred),
+            attacks=_pairs(attacks, entry, model.AttackPair, model.Membership),
+            attributes=_pairs(inferences, entry, model.AttributePair, model.Inferred),
         )
         for entry in defended
     )
 
 
-def _pairs(rows: Sequence[Any], entry: DefendedEncoder, pair: type[_Pair], side: type[Any]) -> tuple[_Pair, ...]:
+def _pairs(rows: Sequence[Any], entry: model.DefendedEncoder, pair: type[_Pair], side: type[Any]) -> tuple[_Pair, ...]:
     """Rows on the plain and on the defended encoder that are alike otherwise, as what a ``side`` tells of them."""
 
     def on(encoder: str) -> dict[tuple[Any, ...], Any]:
@@ -72,12 +61,12 @@ def _pairs(rows: Sequence[Any], entry: DefendedEncoder, pair: type[_Pair], side:
     )
 
 
-def _utility(clean: EncoderPart, defended: EncoderPart) -> tuple[UtilityPair, ...]:
+def _utility(clean: EncoderPart, defended: EncoderPart) -> tuple[model.UtilityPair, ...]:
     """The utility of both encoders: probes on the embedding, and the accuracy of a classifier on unseen images."""
     before, after = measures(clean), measures(defended)
     pairs = {name: (before[name], after[name]) for name in before if name in after}
     return tuple(
-        UtilityPair(measure=name, clean=one, defended=two, loss=1 - two.value / one.value if one.value else None)
+        model.UtilityPair(measure=name, clean=one, defended=two, loss=1 - two.value / one.value if one.value else None)
         for name, (one, two) in pairs.items()
     )
 
@@ -88,17 +77,19 @@ def measures(encoder: EncoderPart) -> dict[str, Estimate]:
     return trained | ({} if encoder.utility is None else dict(encoder.utility.probes))
 
 
-def undefended(entries: Sequence[DefenseRow]) -> DefenseRow:
+def undefended(entries: Sequence[model.DefenseRow]) -> model.DefenseRow:
     """The undefended side of some defenses: the first entry, with every attack that any of them is measured by.
 
     A defense may be measured without an attack (``without``), which counts on the plain encoder all the same.
     """
-    attacks = {attrgetter(*_ALIKE[AttackPair])(pair): pair for entry in entries for pair in entry.attacks}
-    inferences = {attrgetter(*_ALIKE[AttributePair])(pair): pair for entry in entries for pair in entry.attributes}
+    attacks = {attrgetter(*_ALIKE[model.AttackPair])(pair): pair for entry in entries for pair in entry.attacks}
+    inferences = {
+        attrgetter(*_ALIKE[model.AttributePair])(pair): pair for entry in entries for pair in entry.attributes
+    }
     return replace(entries[0], attacks=tuple(attacks.values()), attributes=tuple(inferences.values()))
 
 
-def known_as(entry: DefenseRow, name: str) -> str:
+def known_as(entry: model.DefenseRow, name: str) -> str:
     """A name of a defense in tables and figures, which tell attacks that do not know it from those that do."""
     return name if entry.adaptive else f"{name}, unknown to attacks"
 
@@ -132,7 +123,7 @@ def defense_tables(report: Report) -> list[tuple[str, list[TableRow]]]:
     ]
 
 
-def _row(entry: DefenseRow, side: str) -> TableRow:
+def _row(entry: model.DefenseRow, side: str) -> TableRow:
     told: dict[str, Any] = {"name": "none", "details": ""}
     if side == "defended":
         method = "" if entry.label == entry.defense else entry.defense
@@ -150,11 +141,11 @@ def _row(entry: DefenseRow, side: str) -> TableRow:
     return TableRow(**told)
 
 
-def front_of(search: Tuning) -> list[TrialRow]:
+def front_of(search: model.Tuning) -> list[model.TrialRow]:
     """The trials that no other one beats, by the utility that they lose."""
     return sorted((row for row in search.rows if row.pareto), key=loss_of)
 
 
-def loss_of(trial: Trial | TrialRow) -> float:
+def loss_of(trial: model.Trial | model.TrialRow) -> float:
     """The utility that a trial loses; a failed one, and the encoder without a defense, have no such number."""
     return trial.utility_loss or 0.0

@@ -11,14 +11,7 @@ from typing import Any, TypeVar
 from mi_core.metrics.membership import TITLES, ClassResult
 from mi_core.metrics.pooled import pool, pooled_count
 from mi_core.records import Estimate
-from mi_core.report.model.attacks import (
-    AttackQueries,
-    AttackResult,
-    ClassRow,
-    InferenceResult,
-    InferenceRow,
-    PooledRow,
-)
+from mi_core.report.model.attacks import AttackQueries, AttackResult, ClassRow, InferenceResult, InferenceRow, PooledRow
 from mi_core.report.model.judgement import AttackLimits, Bound
 
 IDENTITY = ("attack", "target", "shadow", "output", "reference", "settings", "epoch")

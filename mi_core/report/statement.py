@@ -154,8 +154,7 @@ def parsed(data: bytes) -> Any:
     """
 
     def once(pairs: list[tuple[str, Any]]) -> Part:
-        names = Counter(name for name, _ in pairs)
-        twice = [name for name, count in names.items() if count > 1]
+        twice = [name for name, count in Counter(name for name, _ in pairs).items() if count > 1]
         if twice:
             raise ValueError(f"{twice[0][:60]!r} stands twice in one object")
         return dict(pairs)

@@ -13,13 +13,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from mi_core.report.contents import (
-    carried_rates,
-    final_inferences,
-    final_rows,
-    pooled_rows,
-    primary_row,
-)
+from mi_core.report.contents import carried_rates, final_inferences, final_rows, pooled_rows, primary_row
 from mi_core.report.defenses import TableRow, defense_tables, front_of, loss_of
 from mi_core.report.model.attacks import InferenceRow, PooledRow, Sweep
 from mi_core.report.model.defenses import Tuning
@@ -79,8 +73,7 @@ def terminal_table(report: Report, *, whole: bool = True) -> RenderableType:
 
 def _head(answer: wording.Answer) -> Text:
     """The question, the answer, what it means, and the same in numbers."""
-    style = _STYLES[answer.verdict]
-    said = Text.assemble((answer.title, style), "\n")
+    said = Text.assemble((answer.title, _STYLES[answer.verdict]), "\n")
     if answer.question:
         said.append(f"{answer.question}\n")
     said.append(f"{answer.headline}\n", style="bold")
@@ -208,8 +201,7 @@ def tuning_table(search: Tuning) -> RenderableType:
     front = front_of(search)
     for row in front[:_TRIALS]:
         parameters = Text(settings(row.parameters), style="bold" if row.winner else "")
-        lost = percent(round(loss_of(row), 3))
-        table.add_row(parameters, lost, rate(row.leak or 0.0), row.strongest or "")
+        table.add_row(parameters, percent(round(loss_of(row), 3)), rate(row.leak or 0.0), row.strongest or "")
     more = [Text(f"and {len(front) - _TRIALS} more in tune/trials.parquet", style="dim")]
     return Group(table, *(more if len(front) > _TRIALS else []), Text(say("search", search)))
 

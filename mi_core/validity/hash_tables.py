@@ -100,8 +100,7 @@ class NearTable:
         The hashes may be those of one part of the table, or all of them.
         """
         found = [np.empty((0, 2), dtype=np.int64)]
-        ordered = np.sort(_arranged(distinct.words, self._order))
-        for matches in _matches(ordered, _width(self.free), len(self.free)):
+        for matches in _matches(np.sort(_arranged(distinct.words, self._order)), _width(self.free), len(self.free)):
             left, right = (_restored(side, self._order) for side in matches)
             own = self._owns(left ^ right)
             if own.any():

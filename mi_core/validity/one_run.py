@@ -38,6 +38,7 @@ from mi_core.records import BoolArray, FloatArray
 GRID = (0.1, 0.2, 0.5, 1.0)
 """Shares of the canaries that are guessed where no number of guesses is given."""
 _STEPS = 40  # of a bisection
+Ties = npt.NDArray[np.uint64] | npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -84,9 +85,7 @@ def grid_of(canaries: int) -> tuple[int, ...]:
     return tuple(sorted({max(2, 2 * math.floor(share * canaries / 2)) for share in GRID}))
 
 
-def guess(
-    scores: FloatArray, inside: BoolArray, count: int, ties: npt.NDArray[np.uint64] | npt.NDArray[np.int64]
-) -> Guesses:
+def guess(scores: FloatArray, inside: BoolArray, count: int, ties: Ties) -> Guesses:
     """Guess the canaries of the highest scores in and those of the lowest out, and count the right guesses.
 
     Args:
@@ -196,12 +195,7 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
     return 1 / calibrated("gaussian", max(epsilon, 1e-9), 1.0, delta=delta).scale
 
 
-def log_wealth(
-    scores: FloatArray,
-    inside: BoolArray,
-    ties: npt.NDArray[np.uint64] | npt.NDArray[np.int64],
-    epsilon: float,
-) -> FloatArray:
+def log_wealth(scores: FloatArray, inside: BoolArray, ties: Ties, epsilon: float) -> FloatArray:
     """The logarithm of a gambler's wealth after each canary, who bets against an (epsilon, 0)-private mechanism: (m,).
 
     He guesses the coins one after the other, in by high scores and out by low ones, and stakes the more the more
@@ -336,7 +330,7 @@ def corrected_p_value(
     return min(1.0, len(several) * min(values))
 
 
-def _checked(scores: FloatArray, inside: BoolArray, ties: npt.NDArray[np.uint64] | npt.NDArray[np.int64]) -> int:
+def _checked(scores: FloatArray, inside: BoolArray, ties: Ties) -> int:
     (m,) = check_shape("scores", scores, "m")
     check_shape("inside", inside, "m", m=m)
     check_shape("ties", ties, "m", m=m)

@@ -104,8 +104,7 @@ def detectable_auc(
     from scipy.optimize import brentq  # slow to load, and most processes do without
 
     def excess(auc: float) -> float:
-        mixed = 0.5 + share * (auc - 0.5)
-        return verdict_power(n_candidate, n_control, mixed, by=by, factor=factor) - power
+        return verdict_power(n_candidate, n_control, 0.5 + share * (auc - 0.5), by=by, factor=factor) - power
 
     return float(brentq(excess, 0.5, 1.0, xtol=5e-4)) if excess(1.0) >= 0 else None
 
@@ -156,5 +155,4 @@ def _standard_errors(auc: _Float64, n_candidate: int, n_control: int) -> _Float6
     """Hanley and McNeil's, of equation 1."""
     q1, q2 = auc / (2 - auc), 2 * auc**2 / (1 + auc)
     sums = auc * (1 - auc) + (n_candidate - 1) * (q1 - auc**2) + (n_control - 1) * (q2 - auc**2)
-    errors: _Float64 = np.sqrt(np.maximum(sums, 0.0) / (n_candidate * n_control))
-    return errors
+    return np.asarray(np.sqrt(np.maximum(sums, 0.0) / (n_candidate * n_control)))

@@ -140,9 +140,7 @@ class Validity:
     @property
     def needed_auc(self) -> float | None:
         """What the lower bound of the attack's AUC has to reach by choice for the factor; None: there is no check."""
-        if not self.checks:
-            return None
-        return float(ndtr(self.factor * ndtri(self._largest[1])))
+        return float(ndtr(self.factor * ndtri(self._largest[1]))) if self.checks else None
 
     @property
     def robustness(self) -> Robustness | None:

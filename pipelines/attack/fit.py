@@ -73,8 +73,7 @@ def _halves(fit: Fit, folder: SeedFolder, splits: Splits) -> LabelledFeatures:
     for reading in fit.readings:
         shadow, settings = reading.encoder, cast(TrainedConfig, reading.encoder.settings)
         features = by_shadow[shadow.name] = method.condensed(read(folder, reading, splits))
-        trained = members_of(splits, settings, fit.seed, shadow.nonce)
-        members.append(trained.among(features.ids, settings.train_on))
+        members.append(members_of(splits, settings, fit.seed, shadow.nonce).among(features.ids, settings.train_on))
     return LabelledFeatures(join_shadows(by_shadow), np.concatenate(members))
 
 

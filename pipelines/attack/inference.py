@@ -143,5 +143,4 @@ def _embeddings(item: Inference, folder: SeedFolder, splits: Splits, reading: Re
 
 def _first(ids: Sequence[str], share: float, seed: int) -> set[str]:
     """A share of some samples by rank of a seeded hash; a larger share contains each smaller one."""
-    ranked = sorted(ids, key=lambda name: digest64(seed, "auxiliary", name))
-    return set(ranked[: max(1, round(share * len(ids)))])
+    return set(sorted(ids, key=lambda name: digest64(seed, "auxiliary", name))[: max(1, round(share * len(ids)))])

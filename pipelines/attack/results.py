@@ -95,8 +95,7 @@ def result_of(task: Task) -> Result:
 
 def settings_of(attack: AttackConfig, others: Iterable[AttackConfig]) -> str:
     """The settings that distinguish an attack from others of its name, target and reference; empty if it is alone."""
-    same = [other for other in others if _entry(other) == _entry(attack)]
-    return told_apart(attack, same, without=("outputs",))
+    return told_apart(attack, [other for other in others if _entry(other) == _entry(attack)], without=("outputs",))
 
 
 def _entry(attack: AttackConfig) -> tuple[str, str, str]:

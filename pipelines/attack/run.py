@@ -124,11 +124,9 @@ def _copy(done: _Work, piece: _Work) -> None:
 def _work(planned: Planned) -> Iterator[_Work]:
     plan, folder = planned
     for task in tasks(planned):
-        files = ("attack.npz", CANARIES, MEMORISED)
-        yield _Work(f"{task.path}/result.json", run_attack, (task,), task.judge, files)
+        yield _Work(f"{task.path}/result.json", run_attack, (task,), task.judge, ("attack.npz", CANARIES, MEMORISED))
     for utility in plan.utilities:
-        path = utility_path(folder, utility.encoder.name, utility.epoch)
-        yield _Work(path, measure, (utility, folder), utility)
+        yield _Work(utility_path(folder, utility.encoder.name, utility.epoch), measure, (utility, folder), utility)
     for inference in plan.inferences:
         yield _Work(inference_path(inference, folder), run_inference, (inference, folder), inference)
     if plan.blind is None:

@@ -56,8 +56,7 @@ def run_divided(tasks: Sequence[Task]) -> None:
     import ray
 
     names = [f"{task.judge.attack.attack} on {task.target_output}" for task in tasks]
-    given = [(task,) for task in tasks]
-    fits = mapped(_fit, given, "attacks", "fitting attacks", memory=_FIT_MEMORY, fits=names)
+    fits = mapped(_fit, [(task,) for task in tasks], "attacks", "fitting attacks", memory=_FIT_MEMORY, fits=names)
     for task, name, fitted in zip(tasks, names, fits, strict=True):
         if fitted is None:
             continue

@@ -122,8 +122,7 @@ class Chooser:
         random = self._random("taste")
         left = np.arange(len(self._images))
         for side, wanted in zip(_SIDES, (weights, 1 / weights), strict=True):
-            share = wanted[left] / wanted[left].sum()
-            chosen = random.choice(left, len(self._images) // 3, replace=False, p=share)
+            chosen = random.choice(left, len(self._images) // 3, replace=False, p=wanted[left] / wanted[left].sum())
             left = np.setdiff1d(left, chosen)
             yield from ((side, f"{row:05d}", self._images[row]) for row in chosen.tolist())
 

@@ -92,8 +92,7 @@ def run(
         UserError: the user's input is wrong; committed work is kept.
     """
     folder = RunFolder(storage.target(out))
-    asked = STAGES[: STAGES.index(last) + 1]
-    stages = [stage for stage in asked if stage != "tune" or config.tune is not None]
+    stages = [stage for stage in STAGES[: STAGES.index(last) + 1] if stage != "tune" or config.tune is not None]
     check_sizes(config.data)
     if force is not None and config.budget.queries is not None and STAGES.index(force) <= STAGES.index("extract"):
         raise UserError(

@@ -302,8 +302,7 @@ class PublishedLot:
     def outcomes(self, audited: _Audited) -> Iterator[Outcome]:
         """The outcomes of the claims on encoders that used all of it, one album, and nothing."""
         for name, whole in (("lot-used", True), ("lot-album", False)):
-            folder = audited(self.training(whole=whole), name)
-            yield self._outcome(name, folder.seed(self.folder.seed), "target")
+            yield self._outcome(name, audited(self.training(whole=whole), name).seed(self.folder.seed), "target")
         yield self._outcome("lot-unused", self.folder, self.threat.primary.reference)
 
     def _outcome(self, name: str, folder: SeedFolder, encoder: str) -> Outcome:

@@ -16,23 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mi_core.auditing.config_text import yaml_of
+from pipelines.cli import flags as options
 from pipelines.cli.check import check, check_stage, check_weights, estimate, loaded_run, submit
-from pipelines.cli.flags import (
-    Address,
-    Conditions,
-    Config,
-    ConfigOrFlags,
-    Flags,
-    Force,
-    Out,
-    Overrides,
-    Start,
-    Verbose,
-    completion,
-    example,
-    prepare,
-    with_flags,
-)
+from pipelines.cli.flags import example
 from pipelines.cli.listing import list_app, schema
 from pipelines.cli.lots import claim_app, lot_app
 from pipelines.cli.runs import Open, compare, current_report, forget, index, lookup, statement, status, tell, verify
@@ -84,14 +70,14 @@ def _options(
         raise UserError(f"--log {log}, allowed: json, text")
 
 
-def _run(config_or_run: str, start: Start, last: str, show: bool = False) -> None:
+def _run(config_or_run: str, start: options.Start, last: str, show: bool = False) -> None:
     loaded, place = loaded_run(config_or_run, start.overrides, start.out)
     if last == "tune" and loaded.tune is None:
         raise UserError(f"{config_or_run} has no section tune: say what to search")
     _run_loaded(loaded, place, start, last, show)
 
 
-def _run_loaded(loaded: RunConfig, place: str, start: Start, last: str, show: bool = False) -> None:
+def _run_loaded(loaded: RunConfig, place: str, start: options.Start, last: str, show: bool = False) -> None:
     from pipelines.audit import run as audits
     from pipelines.report import run as report
 
@@ -117,25 +103,25 @@ def _run_loaded(loaded: RunConfig, place: str, start: Start, last: str, show: bo
 
 @app.command(epilog=example("quickstart --out runs/quickstart"))
 def quickstart(
-    overrides: Overrides = None,
-    out: Out = "runs/quickstart",
-    address: Address = None,
-    force: Force = None,
-    verbose: Verbose = False,
+    overrides: options.Overrides = None,
+    out: options.Out = "runs/quickstart",
+    address: options.Address = None,
+    force: options.Force = None,
+    verbose: options.Verbose = False,
 ) -> None:
     """Audit an encoder of handwritten digits: no GPU, no download, one to four minutes on two cores."""
     from pipelines.config.reading.yaml_text import shipped
 
-    _run(shipped()["quickstart"], Start(overrides, out, address, force, verbose), "report")
+    _run(shipped()["quickstart"], options.Start(overrides, out, address, force, verbose), "report")
 
 
 @app.command(epilog=example("selftest --out runs/selftest"))
 def selftest(
     config: Annotated[str | None, typer.Argument(help="Default: the config of quickstart.", metavar="[CONFIG]")] = None,
-    overrides: Overrides = None,
-    out: Out = "runs/selftest",
-    address: Address = None,
-    verbose: Verbose = False,
+    overrides: options.Overrides = None,
+    out: options.Out = "runs/selftest",
+    address: options.Address = None,
+    verbose: options.Verbose = False,
 ) -> None:
     """Check the tool itself on eighteen cases with known answers; exit code 1 if a verdict is wrong."""
     from pipelines.audit import selftest as planted
@@ -152,16 +138,16 @@ def selftest(
         raise typer.Exit(1)
 
 
-@with_flags
+@options.with_flags
 def gate(
     run: Annotated[str, typer.Argument(help="Folder of a finished run, or its report.json.", metavar="RUN")],
-    asked: Conditions,
+    asked: options.Conditions,
 ) -> None:
     """Let a pipeline stop at a leak: exit code 0 passes, 3 fails, 4 cannot tell."""
     _end_by(_gate_of(asked), run, asked.junit)
 
 
-def _gate_of(asked: Conditions) -> Gate:
+def _gate_of(asked: options.Conditions) -> Gate:
     """The gate that options describe. Raises UserError: one is wrong."""
     from pipelines.report.gate import Gate
 
@@ -191,8 +177,8 @@ def _add_stage(name: str) -> None:
     shown = "tune-digits" if name == "tune" else "quickstart"
 
     @app.command(name, help=STAGE_HELP[name], epilog=example(f"{name} {shown} queries.views=6 --out runs/{shown}"))
-    @with_flags
-    def stage(config: Config, start: Start) -> None:
+    @options.with_flags
+    def stage(config: options.Config, start: options.Start) -> None:
         _run(config, start, name)
 
 
@@ -203,13 +189,15 @@ for _name in STAGE_HELP:
 @app.command(
     epilog=example("audit --encoder timm:resnet18 --weights resnet18.pth --candidates photos/ --controls others/")
 )
-@with_flags
-def audit(flags: Flags, start: Start, asked: Conditions, config: ConfigOrFlags = None) -> None:
+@options.with_flags
+def audit(
+    flags: options.Flags, start: options.Start, asked: options.Conditions, config: options.ConfigOrFlags = None
+) -> None:
     """Run all stages of a config, or audit the encoder that flags name; the same command continues a run."""
     flags.check_files()
     loaded, place = loaded_run(config, start.overrides, start.out, flags)
     wanted = None
-    if asked != Conditions():
+    if asked != options.Conditions():
         from pipelines.report.compare import check_two
 
         if asked.worse_than is not None:
@@ -227,9 +215,9 @@ _EXAMPLES = (
 
 
 @app.command(epilog=example("init audit.yaml"))
-@with_flags
+@options.with_flags
 def init(
-    flags: Flags,
+    flags: options.Flags,
     to: Annotated[str, typer.Argument(help="The config to write.", metavar="FILE")] = "audit.yaml",
     replace: Annotated[bool, typer.Option("--replace", help="Write over an existing file.")] = False,
 ) -> None:
@@ -237,7 +225,7 @@ def init(
     output.print(_written(_answered(flags), to, replace), highlight=False, soft_wrap=True)
 
 
-def _answered(flags: Flags) -> Flags:
+def _answered(flags: options.Flags) -> options.Flags:
     """The same with answers to all questions that are open."""
     from mi_core.adoption.model_folder import folder_kind
     from mi_core.encoders.remote.adapters import ADAPTERS
@@ -267,7 +255,7 @@ def _answered(flags: Flags) -> Flags:
     return flags
 
 
-def _written(flags: Flags, path: str, replace: bool) -> str:
+def _written(flags: options.Flags, path: str, replace: bool) -> str:
     """Write the config; returns what to do next.
 
     Raises:
@@ -285,10 +273,10 @@ def _written(flags: Flags, path: str, replace: bool) -> str:
 
 
 @app.command(epilog=example("report runs/quickstart --open"))
-@with_flags
+@options.with_flags
 def report(
-    config: Config,
-    start: Start,
+    config: options.Config,
+    start: options.Start,
     show: Open = False,
     csv: Annotated[
         str | None, typer.Option("--csv", help="Write tables as CSV and figures as SVG and PDF.", metavar="FOLDER")
@@ -319,7 +307,7 @@ for _command, _example in (
     (verify, "verify runs/quickstart/statement.json runs/quickstart"),
     (check, "check quickstart queries.views=6"),
     (schema, "schema"),
-    (completion, "completion bash"),
+    (options.completion, "completion bash"),
     (submit, "submit quickstart --address http://localhost:8265 --out s3://BUCKET/runs/quickstart"),
     (estimate, "estimate quickstart --wall 2"),
 ):
@@ -347,7 +335,7 @@ def main(stage: str | None = None) -> None:
     """Entry point. ``stage``: the command that ``python -m pipelines.<stage>`` stands for."""
     if stage is not None:
         sys.argv.insert(1, stage)
-    prepare()
+    options.prepare()
     guarded(app)
 
 

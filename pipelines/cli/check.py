@@ -7,19 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipelines.cli.flags import (
-    Address,
-    Config,
-    ConfigOrFlags,
-    Flags,
-    Force,
-    Out,
-    Overrides,
-    Verbose,
-    Yes,
-    configs,
-    with_flags,
-)
+from pipelines.cli import flags as options
 from pipelines.console import output
 from pipelines.errors import UserError
 from pipelines.run.machine import interruptible
@@ -33,12 +21,15 @@ _WARNING = "WARNING: "  # told first, and counted
 _ROW = 79  # letters of a line
 Whole = Annotated[bool, typer.Option("--verbose", "-v", help="Every line in full.")]
 ToCheck = Annotated[
-    str | None, typer.Argument(help="Config file or name of a config.", metavar="[CONFIG]", autocompletion=configs)
+    str | None,
+    typer.Argument(help="Config file or name of a config.", metavar="[CONFIG]", autocompletion=options.configs),
 ]
 
 
-@with_flags
-def check(flags: Flags, config: ToCheck = None, overrides: Overrides = None, verbose: Whole = False) -> None:
+@options.with_flags
+def check(
+    flags: options.Flags, config: ToCheck = None, overrides: options.Overrides = None, verbose: Whole = False
+) -> None:
     """Check config or flags, some of the data, weights and resources, without a run: what could the audit find?"""
     flags.check_files()
 
@@ -104,7 +95,7 @@ def check_stage(force: str | None) -> None:
 
 
 def loaded_run(
-    config_or_run: str | None, overrides: list[str] | None, out: str | None, flags: Flags | None = None
+    config_or_run: str | None, overrides: list[str] | None, out: str | None, flags: options.Flags | None = None
 ) -> tuple[RunConfig, str]:
     """A config, and the run folder that it stands for.
 
@@ -148,17 +139,17 @@ def check_weights(config: RunConfig) -> None:
 
 
 def submit(
-    config: Config,
-    overrides: Overrides = None,
+    config: options.Config,
+    overrides: options.Overrides = None,
     out: Annotated[str | None, typer.Option("--out", help="Run folder that all nodes share, such as s3://...")] = None,
     address: Annotated[
         str | None, typer.Option("--address", help="Ray dashboard, http://HOST:8265; default: RAY_API_SERVER_ADDRESS.")
     ] = None,
     include: Annotated[list[str] | None, typer.Option("--include", help="Further code to send (repeatable).")] = None,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Follow the log to the end.")] = True,
-    force: Force = None,
-    verbose: Verbose = False,
-    yes: Yes = False,
+    force: options.Force = None,
+    verbose: options.Verbose = False,
+    yes: options.Yes = False,
 ) -> None:
     """Run an audit as a job of a Ray cluster; the same command again joins or resumes it."""
     from pipelines.files import storage
@@ -170,9 +161,8 @@ def submit(
     if out is None and place != config:
         raise UserError(f"--out is missing; give a folder that all nodes share, such as s3://BUCKET/{place}")
     place, dashboard = storage.target(place), dashboard or jobs.dashboard(address)
-    options = [*(["--yes"] if yes else []), *(["-v"] if verbose else [])]
-    sent = jobs.travelling(loaded)
-    job = jobs.submit(sent, place, dashboard, force=force, options=options, include=include or ())
+    more = [*(["--yes"] if yes else []), *(["-v"] if verbose else [])]
+    job = jobs.submit(jobs.travelling(loaded), place, dashboard, force=force, options=more, include=include or ())
     state = "submitted" if job.started else "runs already"
     shared = "" if storage.is_uri(place) else ", which has to be one and the same on all nodes"
     output.print(f"job {job.id} {state}; run folder {place}{shared}", soft_wrap=True, highlight=False)
@@ -186,13 +176,13 @@ def submit(
         raise typer.Exit(code)
 
 
-@with_flags
+@options.with_flags
 def estimate(
-    flags: Flags,
-    config: ConfigOrFlags = None,
-    overrides: Overrides = None,
-    out: Out = None,
-    address: Address = None,
+    flags: options.Flags,
+    config: options.ConfigOrFlags = None,
+    overrides: options.Overrides = None,
+    out: options.Out = None,
+    address: options.Address = None,
     wall: Annotated[
         float | None, typer.Option("--wall", min=1e-3, help="Plan nodes to query in so many hours.")
     ] = None,
@@ -203,7 +193,7 @@ def estimate(
         float | None, typer.Option("--node-gpus", min=0, help="GPUs per node; default: largest node.")
     ] = None,
     json: Annotated[str | None, typer.Option("--json", help="Write the estimate to a file.", metavar="FILE")] = None,
-    verbose: Verbose = False,
+    verbose: options.Verbose = False,
 ) -> None:
     """Estimate hours, queries, bytes and money of a run from a short calibration."""
     flags.check_files()

@@ -26,9 +26,7 @@ _TABLES = {  # by command: heading of the table, and of its second column
     "attacks": {"attack": "what it takes"},
     "defenses": {"defense": "what it is"},
     "encoders": {
-        "backbone": "what it is",
-        "framework": "what it is",
-        "from elsewhere": "what it is",
+        **dict.fromkeys(("backbone", "framework", "from elsewhere"), "what it is"),
         "endpoint's adapter": "what is sent and answered",
     },
 }
@@ -111,8 +109,7 @@ def methods(kind: str) -> Mapping[str, type[Any]]:
     """
     if kind == "attack":
         return _table("mi_core.attacks", "ATTACKS")
-    objectives = _table("mi_core.objectives", "OBJECTIVES").items()
-    hiding = {name: method for name, method in objectives if method.hides}
+    hiding = {name: method for name, method in _table("mi_core.objectives", "OBJECTIVES").items() if method.hides}
     return {**_table("mi_core.defenses", "DEFENSES"), **hiding}
 
 

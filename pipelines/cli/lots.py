@@ -237,8 +237,7 @@ def ask(
     model, settings = named.claim_arguments()
     found = claim(lot, model, beacon=beacon.strip(), missing_ok=missing_ok, address=address, **settings)
     output.print(f"{headline(found.result, found.grade)}\n", soft_wrap=True, highlight=False)
-    graded = grade_in_words(found.grade, found.alone, found.question.given)
-    for line in (graded, *lines(found.result, found.lost)):
+    for line in (grade_in_words(found.grade, found.alone, found.question.given), *lines(found.result, found.lost)):
         output.print(f"  {line}", soft_wrap=True, highlight=False)
     output.print(
         f"\nquestion {found.result.questions_asked}  {found.question.commitment}\nanswers     {found.answers}\n"

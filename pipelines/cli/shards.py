@@ -56,8 +56,7 @@ def inspect(source: Source, root: Root = None, option: Options = None) -> None:
     """Show counts, formats, bad samples and duplicates; exit code 2 if nothing is usable."""
     from pipelines.data.scan import shards
 
-    found = shards.source_of(source, root=root, options=_named_values(option))
-    inspection = shards.inspect(found)
+    inspection = shards.inspect(shards.source_of(source, root=root, options=_named_values(option)))
     output.print(inspection.table())
     if not inspection.samples:
         raise UserError(f"{source} holds no usable sample")

@@ -16,19 +16,12 @@ Location = Sequence[int | str]
 _TAGGED = ("encoders", "attacks")  # sections whose entries are of several models: pydantic names the model next
 _KINDS = {
     "int": "a whole number",
-    "float": "a number",
+    **dict.fromkeys(("float", "decimal"), "a number"),
     "finite": "a finite number",
-    "decimal": "a number",
     "string": "text",
     "bool": "true or false",
-    "list": "a list",
-    "tuple": "a list",
-    "set": "a list",
-    "iterable": "a list",
-    "dict": "a section of fields with values",
-    "mapping": "a section of fields with values",
-    "model": "a section of fields with values",
-    "dataclass": "a section of fields with values",
+    **dict.fromkeys(("list", "tuple", "set", "iterable"), "a list"),
+    **dict.fromkeys(("dict", "mapping", "model", "dataclass"), "a section of fields with values"),
 }
 """The allowed type, by the first word of pydantic's name for it."""
 _LIMITS = {

@@ -11,17 +11,7 @@ from mi_core.adoption.model_folder import folder_kind
 from mi_core.adoption.published import PUBLISHED, check_architecture, published
 from mi_core.checks import ConfigError
 from pipelines.config.paths import check_name, shortened
-from pipelines.config.sections.attacks import (
-    ATTACK_CONFIGS,
-    AttackConfig,
-    AttributeInferenceConfig,
-    CodeAttackConfig,
-    DpAuditConfig,
-    UtilityConfig,
-    ValidityConfig,
-    each_attack,
-    each_inference,
-)
+from pipelines.config.sections import attacks as attack_sections
 from pipelines.config.sections.data import DataConfig
 from pipelines.config.sections.defenses import DefenseConfig, with_defenses
 from pipelines.config.sections.encoders import EncoderConfig
@@ -34,14 +24,14 @@ _CODE = "python:module:Class"
 
 
 def _tag(value: Any) -> Any:
-    entry = vars(value) if isinstance(value, AttackConfig) else value
+    entry = vars(value) if isinstance(value, attack_sections.AttackConfig) else value
     return _CODE if "code" in entry else entry["attack"]
 
 
 if TYPE_CHECKING:
-    AnyAttack = AttackConfig
+    AnyAttack = attack_sections.AttackConfig
 else:
-    _MODELS = ATTACK_CONFIGS | {_CODE: CodeAttackConfig}
+    _MODELS = attack_sections.ATTACK_CONFIGS | {_CODE: attack_sections.CodeAttackConfig}
     AnyAttack = Annotated[
         Union[tuple(Annotated[model, Tag(name)] for name, model in _MODELS.items())],  # noqa: UP007
         Discriminator(_tag),
@@ -59,15 +49,15 @@ class RunConfig(Section):
     encoders: dict[str, EncoderConfig] = Field(min_length=1)
     queries: QueriesConfig = QueriesConfig()
     attacks: tuple[AnyAttack, ...] = Field(min_length=1)
-    attribute_inference: tuple[AttributeInferenceConfig, ...] = Field(
+    attribute_inference: tuple[attack_sections.AttributeInferenceConfig, ...] = Field(
         default=(), description="attributes that an attacker infers from embeddings"
     )
     defenses: tuple[DefenseConfig, ...] = Field(
         default=(), description="defenses of what is attacked, each with all attacks on it"
     )
-    utility: UtilityConfig = UtilityConfig()
-    validity: ValidityConfig = ValidityConfig()
-    dp_audit: DpAuditConfig | None = Field(
+    utility: attack_sections.UtilityConfig = attack_sections.UtilityConfig()
+    validity: attack_sections.ValidityConfig = attack_sections.ValidityConfig()
+    dp_audit: attack_sections.DpAuditConfig | None = Field(
         default=None, description="a promise of differential privacy to hold against the role canary"
     )
     checkpoints: Literal["all", "last"] = Field(
@@ -102,7 +92,7 @@ class RunConfig(Section):
     @field_validator("attacks", "attribute_inference", mode="before")
     @classmethod
     def _one_by_one(cls, value: Any, info: ValidationInfo) -> Any:
-        each = each_attack if info.field_name == "attacks" else each_inference
+        each = attack_sections.each_attack if info.field_name == "attacks" else attack_sections.each_inference
         return each(value) if isinstance(value, list | tuple) else value
 
     @field_validator("seeds")

@@ -140,8 +140,7 @@ def sizes_of(data: DataConfig, samples: Samples) -> RoleSizes:
     sizes: dict[str, Range] = {}
     for name, role in sorted(data.roles.items(), key=lambda named: named[1].source_name not in data.sources):
         if role.count is not None or role.keys is not None:
-            asked = role.count or size_of(str(role.keys), role.key_column)
-            sizes[name] = Range.exact(asked)
+            sizes[name] = Range.exact(role.count or size_of(str(role.keys), role.key_column))
             continue
         parent = data.roles.get(role.source_name)
         origin = role.source_name if parent is None else parent.source_name
@@ -219,8 +218,7 @@ def time_queries(
     kinds: dict[str, dict[str, TimedPass]] = {}
     for one in passes:
         kinds.setdefault(one.kind, {}).setdefault(one.job.source, one)
-    stated = {name: encoder for one in passes for name, encoder in one.encoders.items()}
-    with _actors(stated, resources) as actors:
+    with _actors({name: encoder for one in passes for name, encoder in one.encoders.items()}, resources) as actors:
         return {kind: _time_kind(list(of.values()), samples, actors, seconds) for kind, of in kinds.items()}
 
 
@@ -258,8 +256,7 @@ def _time_kind(passes: Sequence[TimedPass], samples: Samples, actors: Sequence[A
     ]
     rounds = [[_chunk(job, n, size) for job, size in zip(work, sizes, strict=True)] for n in range(CHUNKS)]
     chunks = [chunk for some in rounds for chunk in _ask(actors, some)]
-    name = f"{first.encoder}: {', '.join(first.query.plan().sets)}"
-    return QueryCost.from_chunks(name, chunks, first.chunk)
+    return QueryCost.from_chunks(f"{first.encoder}: {', '.join(first.query.plan().sets)}", chunks, first.chunk)
 
 
 def _on_shard(job: ShardJob, stated: Stated, shard: Shard) -> ShardJob:

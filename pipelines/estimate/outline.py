@@ -204,14 +204,13 @@ def _timed(query: Pass, plan: Plan, counts: RoleSizes) -> list[TimedPass]:
             left = [size.at_most(query.count) for size in left]
         apart = [counts[role] for role in query.without if data.roles[role].source_name in whole]
         digests = [role.digest for role in plan.roles if role.name in whole]
-        selection = Selection("", "", tuple(roles), query.without, 1, digest(digests, query.without, query.count))
         job = ShardJob(
             folder,
             query,
             source,
             model,
             Source(model).items()[0],
-            selection,
+            Selection("", "", tuple(roles), query.without, 1, digest(digests, query.without, query.count)),
             query.chunk,
             data.decoder(),
             data if captioned else None,

@@ -147,8 +147,7 @@ def orders_of(passes: Sequence[TimedPass]) -> Iterator[list[tuple[TimedPass, dic
             for job, seen in zip(jobs, views, strict=True):
                 company = [other.encoder for other, same in zip(jobs, views, strict=True) if same == seen]
                 turns = max(map(company.count, company))  # an encoder that is asked twice is asked in turns
-                borne = {"decode": 1 / len(jobs), "augment": turns / len(company)}
-                order.append((of_job[id(job)], borne))
+                order.append((of_job[id(job)], {"decode": 1 / len(jobs), "augment": turns / len(company)}))
         yield order
 
 
@@ -207,8 +206,7 @@ def training_seconds(one: Training, cost: TrainingCost, samples: Samples, resour
         threads = max(1, int(resources.train_cpus)) * resources.train_workers
         named = {data.roles[role].source_name for role in one.settings.train_on}
         origins = {data.roles[name].source_name if name in data.roles else name for name in named}
-        fed = [samples[key(name, data.sources[name])].scanning * (1 / threads) for name in origins]
-        each = largest([each, *fed])
+        each = largest([each, *(samples[key(name, data.sources[name])].scanning * (1 / threads) for name in origins)])
     return each * one.images * one.settings.epochs
 
 

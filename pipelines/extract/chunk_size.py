@@ -82,8 +82,7 @@ class Sizing:
         """The passes with their images per chunk; those that ask for the same samples get the same number."""
         splits, resources = Splits.load(folder.path), self.resources
         actors = encoder_actors(resources)
-        stored = object_store_bytes() or math.inf
-        room = min(float(BYTES), STORED * stored / (IN_FLIGHT * actors))
+        room = min(float(BYTES), STORED * (object_store_bytes() or math.inf) / (IN_FLIGHT * actors))
         blocks: dict[object, list[int]] = {}
         for number, query in enumerate(passes):
             rows = splits.sums.rows(query.roles, query.without)

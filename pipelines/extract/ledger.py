@@ -48,8 +48,7 @@ def count_queries(planned: Planned) -> Iterator[Entry]:
             yield one.encoder, role, images, images * one.queries_per_image
     for one in with_banks(every):
         yield one.encoder, ANCHOR_ROLE, one.bank, one.bank_queries
-    mine = {encoder.key for encoder in plan.encoders}
-    for record in _outdated(recorded, passes, mine):
+    for record in _outdated(recorded, passes, {encoder.key for encoder in plan.encoders}):
         if record.content["run"] == folder.run:
             for role, images in _images(record).items():
                 yield record.content["encoder"], role, images, images * record.content["per_image"]

@@ -171,8 +171,7 @@ def _ask_anew(job: Adoption, access: Access | None) -> None:
     stored = describe(job.folder, job.name)
     encoder = stored.load(0, None if access is None else access.client)
     known = safetensors.torch.load(storage.read_bytes(f"{stored.folder}/{ANSWERS}"))
-    images = clean(torch.from_numpy(job.images(CHECKED).images))
-    answers = encoder(images, cached=False)
+    answers = encoder(clean(torch.from_numpy(job.images(CHECKED).images)), cached=False)
     largest = max(float(relative_differences(known[output], answers[output]).max()) for output in known)
     allowed = max(CHANGED, 4 * stored.record.answers["noise"]["largest"])
     if not largest <= allowed:

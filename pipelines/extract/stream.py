@@ -112,8 +112,7 @@ def stream(
     context.print_on_execution_start = False
     context.enable_progress_bars = False
     context.execution_no_progress_timeout_s = -1  # a slow chunk is not a dead one
-    chunks = sum(job.chunks - len(job.skip) for job in jobs)
-    actors = min(encoder_actors(resources), max(1, chunks))
+    actors = min(encoder_actors(resources), max(1, sum(job.chunks - len(job.skip) for job in jobs)))
     calls = CALLS if access is None else 1  # answers that cost money are not asked for ahead
     decoders = resources.decoders(actors, ray.cluster_resources())
     rows = [{"order": pickle.dumps(order)} for order in orders_of(jobs)]

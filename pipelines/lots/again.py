@@ -74,8 +74,7 @@ def ask_again(file: str, place: str | None, model: Any, **settings: Any) -> Chec
             return _fails(f"the images of {lot.path} are not those that were committed")
         rows = stated.rows
         count = min(len(rows), max(_LEAST, math.ceil(len(rows) / _TENTH)))
-        scores = counted_against(stated.answers, stated.drawn, rows)
-        chances = support_of(stated.drawn, rows, *scores)
+        chances = support_of(stated.drawn, rows, *counted_against(stated.answers, stated.drawn, rows))
         chosen = np.random.default_rng(secrets.randbits(64)).choice(len(rows), count, replace=False, p=chances)
         units = [unit.sha256 for release in releases for unit in contents_of(release.units)]
         opened = stated.opened["sha256"].to_pylist()

@@ -99,11 +99,9 @@ def claim(
         own = whole(settings)
         if is_address(model):
             say("claim", "the operator of the API gets to see held-back images")
-        described = describe(model, own, releases)
-        question = _decided(lot, described, beacon)
+        question = _decided(lot, describe(model, own, releases), beacon)
         say("claim", f"question {number_of(lot.chain(), question)}: {question.commitment}")
-        asking = Asking(model, own, settled_nonce(lot, question, beacon))
-        return _asked(lot, releases, question, beacon, asking, each)
+        return _asked(lot, releases, question, beacon, Asking(model, own, settled_nonce(lot, question, beacon)), each)
 
 
 def _written(place: str) -> tuple[Lot, list[Release]]:

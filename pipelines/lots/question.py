@@ -133,8 +133,7 @@ def describe(model: Any, settings: Mapping[str, Any], releases: Sequence[Release
     elif callable(model) and not isinstance(model, torch.nn.Module):
         mark = hashlib.sha256(_answers(target.encoder, way, releases[0]).tobytes()).hexdigest()
     plan = plan_of(model, settings, captions=reads, counted=releases[0].header.counted)
-    given = chosen_parts(model, settings, plan)
-    return Question(target.part.load or "", mark, plan, given, "", "", {}, "")
+    return Question(target.part.load or "", mark, plan, chosen_parts(model, settings, plan), "", "", {}, "")
 
 
 def _mark_of_address(url: str, model: str | None) -> str:

@@ -19,17 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from mi_core.checks import ConfigError
-from mi_core.lots.commitment import (
-    Header,
-    Link,
-    Question,
-    entry_digest,
-    grade_of,
-    headers_before,
-    link_from_json,
-    nonce_of,
-    number_of,
-)
+from mi_core.lots import commitment
 from mi_core.lots.draw import Drawn, counted_against, draw, joined_draws
 from mi_core.lots.merkle import proof_of
 from mi_core.lots.verdict import ClaimResult, judge_claim
@@ -55,20 +45,20 @@ def judge_answers(
     units: npt.NDArray[np.int64],
     waves: npt.NDArray[np.int64],
     answers: Answers,
-    chain: Sequence[Link],
-    question: Question,
+    chain: Sequence[commitment.Link],
+    question: commitment.Question,
     nonce: str,
 ) -> ClaimResult:
     """Judge the answers (M, 3) to a question of a chain; ``drawn``, ``units`` and ``waves`` as in `judge_claim`."""
     scores = counted_against(answers, drawn, units)
-    number, counted = number_of(chain, question), question.plan["counted"]
+    number, counted = commitment.number_of(chain, question), question.plan["counted"]
     return judge_claim(drawn, units, waves, *scores, counted=counted, questions_asked=number, seed=nonce)
 
 
 def write_statement(
     lot: Lot,
     releases: Sequence[Release],
-    question: Question,
+    question: commitment.Question,
     value: str,
     order: npt.NDArray[np.int64],
     answers: Answers,
@@ -118,7 +108,7 @@ def write_statement(
     stamps = storage.list_files(f"{lot.path}/{STAMPS}")
     content = {
         "kind": KIND,
-        "grade": grade_of(headers, question),
+        "grade": commitment.grade_of(headers, question),
         "result": result.as_json(),
         "chain": [link.as_json() for link in chain],
         "releases": parts,
@@ -127,7 +117,7 @@ def write_statement(
         "stamps": [base64.b64encode(storage.read_bytes(path)).decode() for path in stamps],
     }
     storage.write_json(f"{folder}/{STATEMENT}", content)
-    return entry_digest(link)
+    return commitment.entry_digest(link)
 
 
 _OPENED = pa.schema(
@@ -169,21 +159,21 @@ class Stated:
         return cls(storage.read_json(file), storage.read_table(opened))
 
     @cached_property
-    def chain(self) -> list[Link]:
+    def chain(self) -> list[commitment.Link]:
         """The links. Raises ConfigError: one is none."""
-        return [link_from_json(entry) for entry in self.entries["chain"]]
+        return [commitment.link_from_json(entry) for entry in self.entries["chain"]]
 
     @cached_property
-    def headers(self) -> list[Header]:
+    def headers(self) -> list[commitment.Header]:
         """Of all releases that were asked about."""
-        return [link for link in self.chain if isinstance(link, Header)]
+        return [link for link in self.chain if isinstance(link, commitment.Header)]
 
     @cached_property
-    def question(self) -> Question:
+    def question(self) -> commitment.Question:
         """The question that the answers are to. Raises ConfigError: it is not in the chain."""
         wanted = self.entries["answers"]["previous"]
         for link in self.chain:
-            if isinstance(link, Question) and link.commitment == wanted:
+            if isinstance(link, commitment.Question) and link.commitment == wanted:
                 return link
         raise ConfigError("the answers follow no question of the chain")
 
@@ -195,9 +185,9 @@ class Stated:
     @cached_property
     def nonce(self) -> str:
         """Of the views."""
-        headers = headers_before(self.chain, self.question)
+        headers = commitment.headers_before(self.chain, self.question)
         beacons = [entry["beacon"] for entry in self.entries["releases"]]
-        return nonce_of(headers, beacons[: len(headers)], self.question, self.value)
+        return commitment.nonce_of(headers, beacons[: len(headers)], self.question, self.value)
 
     @cached_property
     def rows(self) -> npt.NDArray[np.int64]:

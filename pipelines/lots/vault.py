@@ -260,8 +260,7 @@ class Release:
     @property
     def strata(self) -> tuple[str, ...]:
         """The names of the strata."""
-        names = (self.units.schema.metadata or {}).get(b"strata", b"")
-        return tuple(names.decode().split("\n"))
+        return tuple((self.units.schema.metadata or {}).get(b"strata", b"").decode().split("\n"))
 
     def parts(self) -> list[str]:
         """The names of its parts."""

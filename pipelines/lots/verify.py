@@ -14,20 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from mi_core.checks import ConfigError
-from mi_core.lots.commitment import (
-    ALL,
-    UNTIL_DECIDED,
-    Header,
-    Question,
-    Unit,
-    entry_digest,
-    faults_of_chain,
-    grade_of,
-    headers_before,
-    number_of,
-    text_digest,
-)
-from mi_core.lots.commitment import ENCODER as OWN_CODE
+from mi_core.lots import commitment
 from mi_core.lots.draw import asking_order, beacon_fault, waves_of
 from mi_core.lots.merkle import root_from
 from mi_core.lots.verdict import USED
@@ -97,7 +84,7 @@ def _checks(stated: Stated, opened: str, roots: str | None) -> Iterator[Check]:
         faults = list(_faults_of_links(stated))
     except ConfigError as error:
         faults = [str(error)]
-    number = entry_digest(answers)
+    number = commitment.entry_digest(answers)
     yield from _lines("chain", faults, f"releases, question and answers follow each other; the answers are {number}")
     if faults:
         return
@@ -117,13 +104,14 @@ def _checks(stated: Stated, opened: str, roots: str | None) -> Iterator[Check]:
 
 
 def _faults_of_links(stated: Stated) -> Iterator[str]:
-    yield from faults_of_chain(stated.chain)
-    question, after = stated.question, len(stated.headers) - len(headers_before(stated.chain, stated.question))
+    yield from commitment.faults_of_chain(stated.chain)
+    question = stated.question
+    after = len(stated.headers) - len(commitment.headers_before(stated.chain, question))
     if stated.entries["question"] != question.commitment:
         yield "the question is not the one that the answers follow"
     if len(stated.entries["releases"]) != len(stated.headers):
         yield f"{len(stated.headers)} releases are committed, and {len(stated.entries['releases'])} are opened"
-    if after and question.plan["counted"] != UNTIL_DECIDED:
+    if after and question.plan["counted"] != commitment.UNTIL_DECIDED:
         yield f"{after} releases came after the question"
     if question.plan["counted"] != stated.headers[0].counted:
         yield f"the first release says that {stated.headers[0].counted} images count, not {question.plan['counted']}"
@@ -141,10 +129,13 @@ def _faults_of_links(stated: Stated) -> Iterator[str]:
         yield f"{OPENED} names images that no release has"
 
 
-def _faults_of_release(header: Header, entry: Mapping[str, Any], table: pa.Table, number: int) -> Iterator[str]:
-    if text_digest(entry["salt"]) != header.salt_sha256:
+def _faults_of_release(
+    header: commitment.Header, entry: Mapping[str, Any], table: pa.Table, number: int
+) -> Iterator[str]:
+    if commitment.text_digest(entry["salt"]) != header.salt_sha256:
         yield "its salt is not the one that was committed"
-    if entry_digest(entry["albums"]) != header.albums_sha256 or len(entry["albums"]) != len(header.design.sizes):
+    albums = entry["albums"]
+    if commitment.entry_digest(albums) != header.albums_sha256 or len(albums) != len(header.design.sizes):
         yield "its albums are not those that were committed"
     if bool(entry["beacon"]) != bool(header.beacon):
         yield "it was committed with a beacon and drawn without one, or the other way round"
@@ -153,7 +144,7 @@ def _faults_of_release(header: Header, entry: Mapping[str, Any], table: pa.Table
     leaves: dict[int, bytes] = {}
     for row in table.select(["release", "unit", "sha256", "captions", "blind"]).to_pylist():
         if row["release"] == number:
-            unit = Unit(row["sha256"], tuple(row["captions"]))
+            unit = commitment.Unit(row["sha256"], tuple(row["captions"]))
             leaves[row["unit"]] = unit.leaf(row["blind"])
             if fault := unit.fault(row["blind"], header.design):
                 yield f"image {row['unit']} {fault}"
@@ -181,10 +172,10 @@ def _check_drawings(stated: Stated) -> Iterator[Check]:
 
 
 def _check_question(stated: Stated) -> Iterator[Check]:
-    question, grade = stated.question, grade_of(stated.headers, stated.question)
+    question, grade = stated.question, commitment.grade_of(stated.headers, stated.question)
     faults = [] if stated.entries["grade"] == grade else [f"the grade is {grade}, not {stated.entries['grade']}"]
     yield Check("grade", FAILS if faults else NOTE, faults[0] if faults else f"{grade}: {MEANINGS[grade]}")
-    chosen = ", ".join(CHOSEN.get(part, part) for part in question.given if part != OWN_CODE)
+    chosen = ", ".join(CHOSEN.get(part, part) for part in question.given if part != commitment.ENCODER)
     unasked = any(header.design.captions for header in stated.headers) and not question.plan["captions"]
     for text, applies in {
         f"look up that {question.decided_by} was {stated.value}, in exactly these characters, and that somebody else "
@@ -196,17 +187,19 @@ def _check_question(stated: Stated) -> Iterator[Check]:
             yield Check("question", OPEN, text)
     yield from _check_plan(question)
     before = [
-        link.encoder for link in stated.chain if isinstance(link, Question) and link.commitment != question.commitment
+        link.encoder
+        for link in stated.chain
+        if isinstance(link, commitment.Question) and link.commitment != question.commitment
     ]
-    number = number_of(stated.chain, question)
+    number = commitment.number_of(stated.chain, question)
     earlier = f"; the chain has others about {', '.join(before[:_MOST])}" if before else ""
     yield Check("question", NOTE, f"question {number} about this lot that the chain shows{earlier}")
 
 
-def _check_plan(question: Question) -> Iterator[Check]:
+def _check_plan(question: commitment.Question) -> Iterator[Check]:
     """Tell whether the parts of the plan that nobody chose are those that the encoder's name settles."""
     address = question.encoder.partition(", model ")[0]
-    if OWN_CODE in question.given:
+    if commitment.ENCODER in question.given:
         return
     try:
         parts = chosen_parts(address, whole({}), question.plan)
@@ -264,7 +257,7 @@ def _check_result(stated: Stated) -> Iterator[Check]:
     faults = []
     if sorted(rows.tolist()) != sorted(order[: len(rows)].tolist()):
         faults.append("the images that were asked about are not the first in the order that the commitment fixes")
-    elif question.plan["counted"] == ALL and len(rows) < len(order):
+    elif question.plan["counted"] == commitment.ALL and len(rows) < len(order):
         faults.append(f"{len(order) - len(rows)} images were not asked about, though all were to be")
     elif 0 < len(rows) < len(order) and waves[len(rows) - 1] == waves[len(rows)]:
         faults.append("the images that were asked about end within a wave")
@@ -278,9 +271,8 @@ def _check_result(stated: Stated) -> Iterator[Check]:
         return
     asked, place = order[: len(rows)], np.empty(len(order), dtype=np.int64)
     place[rows] = np.arange(len(rows))
-    answers = stated.answers[place[asked]]
     found = judge_answers(
-        stated.drawn, asked, waves[: len(rows)], answers, stated.chain, question, stated.nonce
+        stated.drawn, asked, waves[: len(rows)], stated.answers[place[asked]], stated.chain, question, stated.nonce
     ).as_json()
     changed = differences(result, json.loads(json.dumps(found)), tolerance=NEAR)
     yield from _lines(

@@ -84,8 +84,7 @@ def check_adopted(plan: Plan, name: str, outputs: Sequence[str]) -> None:
 
 
 def _check_outputs(name: str, outputs: Sequence[str], queries: Sequence[Query]) -> None:
-    asked = {query.output for query in queries if query.encoder.name == name}
-    missing = sorted(asked - set(outputs))
+    missing = sorted({query.output for query in queries if query.encoder.name == name} - set(outputs))
     if missing:
         raise UserError(
             f"queries.outputs asks for {missing[0]!r}, but the encoder {name!r} has {', '.join(outputs)}; "

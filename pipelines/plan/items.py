@@ -95,9 +95,7 @@ def keyed(value: Any) -> Any:
         return value.model_dump(mode="json")
     if is_dataclass(value) and not isinstance(value, type):
         return asdict(value)
-    if isinstance(value, tuple | list):
-        return [keyed(one) for one in value]
-    return value
+    return [keyed(one) for one in value] if isinstance(value, tuple | list) else value
 
 
 @dataclass(frozen=True, eq=False)

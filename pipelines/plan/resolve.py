@@ -22,47 +22,30 @@ from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.attacks import AUDITED, AttackConfig
 from pipelines.config.sections.encoders import DefendedConfig, TrainedConfig
 from pipelines.files.digest import digest
-from pipelines.plan.items import (
-    Beside,
-    Blind,
-    Encoder,
-    Fit,
-    Inference,
-    Judge,
-    Plan,
-    Protocol,
-    Query,
-    Reading,
-    Role,
-    Samples,
-    Score,
-    Semantic,
-    Utility,
-    Views,
-)
+from pipelines.plan import items
 from pipelines.plan.rules import ThreatModel, population_roles
 
 EMBEDDING = (Embedding(),)
 _MEANING = {"captions", "label", "attributes", "group_by"}  # of data: what samples mean besides their pixels
 
 
-def resolve(config: RunConfig, seed: int, roles: Mapping[str, Role]) -> Plan:
+def resolve(config: RunConfig, seed: int, roles: Mapping[str, items.Role]) -> items.Plan:
     """The plan of a run for one of its seeds; ``roles``: all of them by name, as they were drawn."""
     return _Resolver(ThreatModel(config), seed, roles).plan()
 
 
-def queries_in(config: RunConfig) -> list[Query]:
+def queries_in(config: RunConfig) -> list[items.Query]:
     """All queries of a run for its first seed, before anything is drawn."""
     resolver = _Resolver(ThreatModel(config), config.seeds[0], roles_in_config(config))
     resolver.plan()
     return list(resolver.queries.values())
 
 
-def roles_in_config(config: RunConfig) -> dict[str, Role]:
+def roles_in_config(config: RunConfig) -> dict[str, items.Role]:
     """The roles of a config before anything is drawn: of what is known to have a size, and else of none."""
     data = config.data
     return {
-        name: Role(name, role.count or 0, part_of=role.source_name if role.source_name in data.roles else "")
+        name: items.Role(name, role.count or 0, part_of=role.source_name if role.source_name in data.roles else "")
         for name, role in data.roles.items()
     }
 
@@ -70,11 +53,11 @@ def roles_in_config(config: RunConfig) -> dict[str, Role]:
 class _Resolver:
     """Makes the items of one plan, each once."""
 
-    def __init__(self, threat: ThreatModel, seed: int, roles: Mapping[str, Role]) -> None:
+    def __init__(self, threat: ThreatModel, seed: int, roles: Mapping[str, items.Role]) -> None:
         self.threat, self.seed, self.roles = threat, seed, roles
         config = self.config = threat.config
         queries = config.queries
-        self.protocol = Protocol(
+        self.protocol = items.Protocol(
             config.data.decoder().digest(),
             nonce=queries.nonce or "",
             precision=precision_on(config.resources.device, queries.precision),
@@ -84,16 +67,16 @@ class _Resolver:
         )
         self.meaning = digest(config.data.model_dump(mode="json", include=_MEANING), config.data.by_shard)
         self.audited = threat.audited_roles
-        self.encoders: dict[str, Encoder] = {}
+        self.encoders: dict[str, items.Encoder] = {}
         self.attackers = {id(attack): _Attacker(threat, attack) for attack in config.attacks}
-        self.queries: dict[tuple[object, ...], Query] = {}
+        self.queries: dict[tuple[object, ...], items.Query] = {}
 
-    def plan(self) -> Plan:
+    def plan(self) -> items.Plan:
         """The whole plan."""
         config = self.config
         inside, outside = self._roles(self.audited)
         whole = config.fold == "all"
-        return Plan(
+        return items.Plan(
             self.seed,
             config.data,
             tuple(self.roles.values()),
@@ -102,29 +85,29 @@ class _Resolver:
             tuple(self._judges()),
             tuple(self._utilities()),
             tuple(self._inferences()),
-            Blind((inside, outside), self.seed, self.protocol.decoder, self.meaning) if whole else None,
+            items.Blind((inside, outside), self.seed, self.protocol.decoder, self.meaning) if whole else None,
             self._semantic() if whole else None,
         )
 
-    def _roles(self, names: Iterable[str]) -> tuple[Role, ...]:
+    def _roles(self, names: Iterable[str]) -> tuple[items.Role, ...]:
         return tuple(self.roles[name] for name in names)
 
-    def encoder(self, name: str) -> Encoder:
+    def encoder(self, name: str) -> items.Encoder:
         """An encoder, with those that it starts from."""
         if name not in self.encoders:
             self.encoders[name] = self._new_encoder(name)
         return self.encoders[name]
 
-    def _new_encoder(self, name: str) -> Encoder:
+    def _new_encoder(self, name: str) -> items.Encoder:
         settings, data = self.config.encoders[name], self.config.data
         if not isinstance(settings, TrainedConfig):
-            return Encoder(name, self.seed, settings, images=self.protocol.decoder)
+            return items.Encoder(name, self.seed, settings, images=self.protocol.decoder)
         defended = isinstance(settings, DefendedConfig)
         labelled = defended or OBJECTIVES[settings.objective].target in ("class", "caption")
         meaning = data.meaning_of(data.label if labelled else None, settings.attribute)
         nonce = self.config.queries.nonce
         drawn = [nonce] if nonce is not None and settings.half is not None else []
-        return Encoder(
+        return items.Encoder(
             name,
             self.seed,
             settings,
@@ -135,19 +118,21 @@ class _Resolver:
             nonce,
         )
 
-    def _query(self, name: str, epoch: int, output: str, measure: Measure, samples: Samples, how: _How) -> Query:
+    def _query(
+        self, name: str, epoch: int, output: str, measure: Measure, samples: items.Samples, how: _How
+    ) -> items.Query:
         """A query, each once."""
         attacker = None if how.attack is None else self.attackers[id(how.attack)]
-        views: Views | None = None
+        views: items.Views | None = None
         if attacker is not None and measure.consumes == "views":
             views = attacker.views(how.views if measure.shares_views or how.stopping is not None else 0)
         elif attacker is not None and attacker.crafter is not None and measure.consumes == "adversarial":
-            views = Views(crafter=self.encoder(attacker.crafter))
+            views = items.Views(crafter=self.encoder(attacker.crafter))
         (role,), without = samples.roles, tuple(other.name for other in samples.without)
         known = (name, epoch, output, measure, role.name, samples.count, without, views, id(how.stopping))
         if known not in self.queries:
-            bank = Samples(self._roles([ANCHOR_ROLE]), self.seed, measure.bank) if measure.bank else None
-            self.queries[known] = Query(
+            bank = items.Samples(self._roles([ANCHOR_ROLE]), self.seed, measure.bank) if measure.bank else None
+            self.queries[known] = items.Query(
                 self.encoder(name),
                 epoch,
                 samples,
@@ -167,22 +152,22 @@ class _Resolver:
         epoch: int,
         output: str,
         measures: Sequence[Measure],
-        samples: Samples,
+        samples: items.Samples,
         how: _How | None = None,
         *,
         within: Sequence[str] = (),
-    ) -> Reading:
+    ) -> items.Reading:
         """The reading of one checkpoint; a role that is a part of one ``within`` is read of the whole."""
         how = how or _How(None, 0)
         asked = dict.fromkeys(self.roles[role.part_of] if role.part_of in within else role for role in samples.roles)
         without = samples.without if how.stopping is not None else ()
         queries = tuple(
-            self._query(name, epoch, output, measure, Samples((role,), self.seed, samples.count, without), how)
+            self._query(name, epoch, output, measure, items.Samples((role,), self.seed, samples.count, without), how)
             for measure, role in product(measures, asked)
         )
         drawn = how.views if how.attack is not None else 0
         used = (how.attack.views or drawn) if how.attack is not None else 0
-        return Reading(queries, samples, drawn, used)
+        return items.Reading(queries, samples, drawn, used)
 
     def _of_attack(
         self,
@@ -193,7 +178,7 @@ class _Resolver:
         *,
         without: Sequence[str] = (),
         fold: str = "all",
-    ) -> Reading:
+    ) -> items.Reading:
         """An attack's reading of an encoder, with its needs beside: anchors, population, classes, earlier version.
 
         ``checkpoint``: epoch and output of the target; that of another encoder beside it.
@@ -203,15 +188,17 @@ class _Resolver:
         attacker = self.attackers[id(attack)]
         read = self.threat.outputs_on(name, (output,))[0] if name in attacker.references else output
         how, needs = _How(attack, config.queries.views), attacker.needs
-        samples = Samples(self._roles(roles), self.seed, attack.count, self._roles(without), fold)
+        samples = items.Samples(self._roles(roles), self.seed, attack.count, self._roles(without), fold)
         known_apart = attack.method().sequential and name == attack.target  # its images are queried otherwise
         within = () if known_apart else self.audited
-        beside, population, anchors = population_roles(attack), None, tuple[Query, ...]()
+        beside, population, anchors = population_roles(attack), None, tuple[items.Query, ...]()
         if beside:
-            others = Samples(self._roles(beside), self.seed, attack.count)
+            others = items.Samples(self._roles(beside), self.seed, attack.count)
             population = self._reading(name, on, read, needs, others, how)
         if attack.method().anchored:
-            anchors = self._reading(name, on, read, EMBEDDING, Samples(self._roles([ANCHOR_ROLE]), self.seed)).queries
+            anchors = self._reading(
+                name, on, read, EMBEDDING, items.Samples(self._roles([ANCHOR_ROLE]), self.seed)
+            ).queries
         plain = self._reading(name, on, read, needs, samples, how, within=within)
         earlier = None
         if attack.before is not None:
@@ -222,28 +209,26 @@ class _Resolver:
             earlier = self._reading(attack.before, on, read, needs, samples, how, within=within)
         return replace(plain, anchors=anchors, population=population, labelled=attack.method().labelled, before=earlier)
 
-    def _fit(self, attack: AttackConfig, checkpoint: tuple[int, str], name: str) -> Fit:
+    def _fit(self, attack: AttackConfig, checkpoint: tuple[int, str], name: str) -> items.Fit:
         """An attack fitted on its shadows or, without any, on known samples of an encoder."""
         config, models = self.config, self.threat.shadows_of(attack)
         if attack.reference not in config.encoders and models:
             readings = tuple(self._of_attack(attack, shadow, checkpoint, self.audited) for shadow in models)
-            return Fit(attack, self.seed, readings, (), by_halves=True)
+            return items.Fit(attack, self.seed, readings, (), by_halves=True)
         if attack.reference == AUDITED:
             reading = self._of_attack(attack, name, checkpoint, self.audited, fold=config.fold)
-            return Fit(attack, self.seed, (reading,), self._roles(self.audited[:1]), audited=True)
+            return items.Fit(attack, self.seed, (reading,), self._roles(self.audited[:1]), audited=True)
         roles = self.threat.reference_roles(attack)
         reading = self._of_attack(attack, models[0] if models else name, checkpoint, roles)
-        members = self._roles(role for role in roles if not are_nonmembers(role))
-        return Fit(attack, self.seed, (reading,), members)
+        return items.Fit(attack, self.seed, (reading,), self._roles(role for role in roles if not are_nonmembers(role)))
 
-    def _judges(self) -> Iterator[Judge]:
-        config = self.config
-        for position, attack in enumerate(config.attacks):
+    def _judges(self) -> Iterator[items.Judge]:
+        for position, attack in enumerate(self.config.attacks):
             epochs = self.threat.attacked_epochs(attack.target)
             for epoch, output in product(epochs, self.threat.outputs_of(attack)):
                 yield self._judge(position, attack, (epoch, output), last=epoch == epochs[-1])
 
-    def _judge(self, position: int, attack: AttackConfig, checkpoint: tuple[int, str], *, last: bool) -> Judge:
+    def _judge(self, position: int, attack: AttackConfig, checkpoint: tuple[int, str], *, last: bool) -> items.Judge:
         config, (epoch, output) = self.config, checkpoint
         fit = self._fit(attack, checkpoint, attack.target)
         inside, outside = self._roles(self.audited)
@@ -251,7 +236,7 @@ class _Resolver:
         known = None
         if last and own_images and not fit.by_halves and CALIBRATION_ROLE in config.data.roles:
             known = self._of_attack(attack, attack.target, checkpoint, [CALIBRATION_ROLE])
-        return Judge(
+        return items.Judge(
             self._score(position, attack, checkpoint, fit, last=last),
             f"{attack.attack}-{position}-{output}-{epoch:04d}",
             position,
@@ -267,19 +252,19 @@ class _Resolver:
         )
 
     def _score(
-        self, position: int, attack: AttackConfig, checkpoint: tuple[int, str], fit: Fit, *, last: bool
-    ) -> Score:
+        self, position: int, attack: AttackConfig, checkpoint: tuple[int, str], fit: items.Fit, *, last: bool
+    ) -> items.Score:
         config, (epoch, output) = self.config, checkpoint
         known = self.threat.roles_fitted_on_target(attack)
         if attack.method().sequential:
-            samples = Samples(self._roles(self.audited), self.seed, attack.count, self._roles(known), config.fold)
+            samples = items.Samples(self._roles(self.audited), self.seed, attack.count, self._roles(known), config.fold)
             how = _How(attack, attack.views or config.queries.views, fit)
             target = self._reading(attack.target, epoch, output, (SequentialSimilarity(),), samples, how)
         else:
             target = self._of_attack(attack, attack.target, checkpoint, self.audited, without=known, fold=config.fold)
         own = bool(self.threat.shadows_of(attack))
         beside = tuple(
-            Beside(
+            items.Beside(
                 self._of_attack(attack, name, checkpoint, self.audited),
                 None if own else self._fit(attack, checkpoint, name),
                 self.threat.is_trained(name),
@@ -291,15 +276,16 @@ class _Resolver:
             calibration = self._of_attack(attack, attack.target, checkpoint, [POPULATION_ROLE])
         if last and position in self.threat.guessing_attacks and output == self.threat.guessing_output(position):
             canaries = self._of_attack(attack, attack.target, checkpoint, COINS)
-        return Score(fit, target, beside, calibration, canaries)
+        return items.Score(fit, target, beside, calibration, canaries)
 
     def _embeddings(
         self, name: str, epoch: int, output: str, roles: Sequence[str], count: int | None = None, fold: str = "all"
-    ) -> Reading:
-        samples = Samples(self._roles(roles), self.seed, count, fold=fold)
-        return self._reading(name, epoch, output, EMBEDDING, samples)
+    ) -> items.Reading:
+        return self._reading(
+            name, epoch, output, EMBEDDING, items.Samples(self._roles(roles), self.seed, count, fold=fold)
+        )
 
-    def _utilities(self) -> Iterator[Utility]:
+    def _utilities(self) -> Iterator[items.Utility]:
         """Of all encoders, and in a trial of those attacked."""
         config = self.config
         for name in dict.fromkeys(config.encoders if config.fold == "all" else (one.target for one in config.attacks)):
@@ -308,7 +294,7 @@ class _Resolver:
             for epoch in self.threat.attacked_epochs(name):
                 probed = bank and test
                 trained = classified and all(classified)
-                yield Utility(
+                yield items.Utility(
                     self.encoder(name),
                     epoch,
                     self.meaning,
@@ -319,12 +305,12 @@ class _Resolver:
                     self._embeddings(name, epoch, "logits", classified[1], fold=config.fold) if trained else None,
                 )
 
-    def _inferences(self) -> Iterator[Inference]:
+    def _inferences(self) -> Iterator[items.Inference]:
         config = self.config
         for chosen in config.attribute_inference:
             epochs = self.threat.attacked_epochs(chosen.target)
             for epoch in epochs:
-                yield Inference(
+                yield items.Inference(
                     chosen,
                     epoch,
                     self._embeddings(chosen.target, epoch, chosen.output, self.threat.auxiliary_roles(chosen)),
@@ -334,7 +320,7 @@ class _Resolver:
                     epoch == epochs[-1],
                 )
 
-    def _semantic(self) -> Semantic | None:
+    def _semantic(self) -> items.Semantic | None:
         names = self.threat.classifying_references
         if not names:
             return None
@@ -343,7 +329,7 @@ class _Resolver:
         last = ((name, self.threat.last_queried_epoch(name), self.threat.outputs_on(name, asked)[0]) for name in names)
         readings = tuple(self._embeddings(*one, self.audited, CLASSIFIED) for one in last)
         recipe = self.threat.recipe_of(self.threat.primary)
-        return Semantic((inside, outside), self.seed, readings, recipe, self.meaning)
+        return items.Semantic((inside, outside), self.seed, readings, recipe, self.meaning)
 
 
 class _Attacker:
@@ -351,7 +337,7 @@ class _Attacker:
 
     def __init__(self, threat: ThreatModel, attack: AttackConfig) -> None:
         self.needs = attack.needs
-        self.views = cache(partial(Views, threat.recipe_of(attack)))
+        self.views = cache(partial(items.Views, threat.recipe_of(attack)))
         self.crafter = threat.crafter_of(attack)
         self.references = threat.references_of(attack)
 
@@ -359,5 +345,5 @@ class _Attacker:
 class _How:
     """How an attack queries: the views that it draws, and the fit that ends them early."""
 
-    def __init__(self, attack: AttackConfig | None, views: int, stopping: Fit | None = None) -> None:
+    def __init__(self, attack: AttackConfig | None, views: int, stopping: items.Fit | None = None) -> None:
         self.attack, self.views, self.stopping = attack, views, stopping

@@ -10,20 +10,7 @@ from mi_core.augmentations import AUGMENTATIONS
 from mi_core.checks import check_choice
 from mi_core.objectives import OBJECTIVES
 from mi_core.validity.verdict import CHOICE, LOT
-from pipelines.config.roles import (
-    BANK_ROLE,
-    CANARY_IN,
-    CANARY_ROLE,
-    CANDIDATE_ROLES,
-    KNOWN_ROLES,
-    POPULATION_ROLE,
-    SHADOW_ROLES,
-    TARGET_ROLES,
-    TEST_ROLE,
-    are_members,
-    nonmembers_beside,
-    without_canaries,
-)
+from pipelines.config import roles as config_roles
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.attacks import AUDITED, KNOWN, NONMEMBERS, AttackConfig, AttributeInferenceConfig
 from pipelines.config.sections.data import RoleConfig
@@ -76,8 +63,8 @@ class ThreatModel:
 
         A classifier may be built with other data on an encoder: then the roles of that encoder.
         """
-        trained = [without_canaries(self.encoders[step].train_on) for step in self.training_chain(name)]
-        return next((roles for roles in trained if all(map(are_members, roles))), trained[-1])
+        trained = [config_roles.without_canaries(self.encoders[step].train_on) for step in self.training_chain(name)]
+        return next((roles for roles in trained if all(map(config_roles.are_members, roles))), trained[-1])
 
     def attacked_epochs(self, encoder: str) -> tuple[int, ...]:
         """Checkpoints of an encoder that are attacked and whose utility is measured."""
@@ -118,23 +105,29 @@ class ThreatModel:
     @property
     def audited_roles(self) -> tuple[str, str]:
         """The two roles that attacks tell apart: possible members first."""
-        candidates = set(CANDIDATE_ROLES) <= set(self.roles)
-        return CANDIDATE_ROLES if candidates else TARGET_ROLES
+        return (
+            config_roles.CANDIDATE_ROLES
+            if set(config_roles.CANDIDATE_ROLES) <= set(self.roles)
+            else config_roles.TARGET_ROLES
+        )
 
     @property
     def is_membership_unknown(self) -> bool:
         """Tell whether candidates are audited: nobody knows which are members, so only the AUC means something."""
-        return self.audited_roles == CANDIDATE_ROLES
+        return self.audited_roles == config_roles.CANDIDATE_ROLES
 
     def reference_roles(self, attack: AttackConfig) -> tuple[str, ...]:
         """Roles that an attack is fitted on: those of its shadow with the non-members beside them, or known samples."""
-        fixed = {KNOWN: KNOWN_ROLES, NONMEMBERS: KNOWN_ROLES[1:]}
+        fixed = {KNOWN: config_roles.KNOWN_ROLES, NONMEMBERS: config_roles.KNOWN_ROLES[1:]}
         if attack.reference in fixed:
             return fixed[attack.reference]
         if attack.reference not in self.encoders:
             return self.audited_roles
         trained = self.member_roles(attack.reference)
-        return tuple(role for members in trained for role in (members, nonmembers_beside(members))) or SHADOW_ROLES
+        return (
+            tuple(role for members in trained for role in (members, config_roles.nonmembers_beside(members)))
+            or config_roles.SHADOW_ROLES
+        )
 
     def roles_fitted_on_target(self, attack: AttackConfig) -> tuple[str, ...]:
         """Roles of the target that an attack is fitted on and not judged on; none where it has shadows."""
@@ -166,8 +159,7 @@ class ThreatModel:
     def crafter_of(self, attack: AttackConfig) -> str | None:
         """The encoder whose weights an attacker crafts images on: her shadow."""
         shadows = self.shadows_of(attack)
-        crafts = any(measure.consumes == "adversarial" for measure in attack.needs)
-        return shadows[0] if shadows and crafts else None
+        return shadows[0] if shadows and any(measure.consumes == "adversarial" for measure in attack.needs) else None
 
     def outputs_of(self, attack: AttackConfig) -> tuple[str, ...]:
         """Outputs of an encoder that an attack reads."""
@@ -241,15 +233,19 @@ class ThreatModel:
         """Tell whether an encoder surely saw no audited sample: trained here on others, or with fresh weights."""
         first = self.encoders[self.training_chain(name)[-1]]
         known = isinstance(first, TrainedConfig) or _is_fresh(first)
-        return known and not self.members_of(name) & {*self.audited_roles, *KNOWN_ROLES}
+        return known and not self.members_of(name) & {*self.audited_roles, *config_roles.KNOWN_ROLES}
 
     def utility_roles(self, encoder: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """(bank, test) roles of the utility of an encoder; it was trained on none of the tested ones by default."""
-        trained = without_canaries(self.encoders[encoder].train_on)
-        bank = self.config.utility.bank or ((BANK_ROLE,) if BANK_ROLE in self.roles else trained)
+        trained = config_roles.without_canaries(self.encoders[encoder].train_on)
+        bank = self.config.utility.bank or (
+            (config_roles.BANK_ROLE,) if config_roles.BANK_ROLE in self.roles else trained
+        )
         drawn = [name for name, role in self.roles.items() if role.source_name in self.config.data.sources]
-        unseen = tuple(name for name in drawn if name not in {*trained, *bank, CANARY_ROLE})
-        test = self.config.utility.test or ((TEST_ROLE,) if TEST_ROLE in self.roles else unseen)
+        unseen = tuple(name for name in drawn if name not in {*trained, *bank, config_roles.CANARY_ROLE})
+        test = self.config.utility.test or (
+            (config_roles.TEST_ROLE,) if config_roles.TEST_ROLE in self.roles else unseen
+        )
         return (bank, test) if bank else ((), ())
 
     def classifier_roles(self, name: str) -> tuple[tuple[str, ...], ...]:
@@ -258,7 +254,9 @@ class ThreatModel:
         if not isinstance(encoder, TrainedConfig) or "logits" not in encoder.outputs:
             return ()
         _, test = self.utility_roles(name)
-        return without_canaries(encoder.train_on), tuple(role for role in test if role not in self.members_of(name))
+        return config_roles.without_canaries(encoder.train_on), tuple(
+            role for role in test if role not in self.members_of(name)
+        )
 
     def auxiliary_roles(self, inference: AttributeInferenceConfig) -> tuple[str, ...]:
         """Roles whose attribute an attacker knows."""
@@ -276,7 +274,7 @@ class ThreatModel:
         same = [attack.model_copy(update={"target": "", "reference": ""}) for attack in self.config.attacks]
         found: dict[str, int] = {}
         for position, attack in enumerate(self.config.attacks):
-            if same[position] == same[chosen.attack] and CANARY_IN in self.members_of(attack.target):
+            if same[position] == same[chosen.attack] and config_roles.CANARY_IN in self.members_of(attack.target):
                 found.setdefault(attack.target, position)
         return tuple(found.values())
 
@@ -294,7 +292,7 @@ class ThreatModel:
 
 def population_roles(attack: AttackConfig) -> tuple[str, ...]:
     """The role whose images, seen by no encoder, an attack compares samples with; none if it compares with none."""
-    return (POPULATION_ROLE,) if attack.method().populated else ()
+    return (config_roles.POPULATION_ROLE,) if attack.method().populated else ()
 
 
 def _is_fresh(encoder: EncoderConfig) -> bool:

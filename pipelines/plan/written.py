@@ -44,8 +44,7 @@ def faults_of_plan(folder: str, registered: Mapping[str, str]) -> list[str]:
     items: Mapping[str, Mapping[str, Any]] = content["items"]
     faults = []
     for key, item in items.items():
-        fields = {name: value for name, value in item.items() if name != "kind"}
-        if key_of(item["kind"], fields) != key:
+        if key_of(item["kind"], {name: value for name, value in item.items() if name != "kind"}) != key:
             faults.append(f"{PLAN_FILE}: the {item['kind']} {key} was changed: its fields have another key")
     if dict(content["plans"]) != dict(registered) or not set(registered.values()) <= items.keys():
         faults.append(f"{PLAN_FILE} holds other plans than were registered")

@@ -180,8 +180,7 @@ class StreamedImages:
             for shard, low, high in self.stretch(number):
                 read, place = 0, (shard.source, shard.item.name)
                 labels = dict(islice(self.splits.classes(*place, self.roles, self.column).items(), low, high))
-                blend = blend_of(self.splits, *place, decoder)
-                for some in _blocks(_read(shard, labels.keys(), blend), 64):
+                for some in _blocks(_read(shard, labels.keys(), blend_of(self.splits, *place, decoder)), 64):
                     for sample, pixels in zip(some, pool.map(partial(_pixels, shard, decoder), some), strict=True):
                         label = labels[sample.key]
                         (stream,) = stream_keys(self.seed, "train", shard.source, [sample.key]).tolist()

@@ -15,18 +15,7 @@ from mi_core.defenses.sensitivity import LEAVE
 from mi_core.metrics.pooled import pool
 from mi_core.records import Estimate
 from mi_core.report.build import attack_result
-from mi_core.report.model.attacks import (
-    AttackResult,
-    Classifier,
-    CurvePoint,
-    EncoderPart,
-    Knowledge,
-    MethodPart,
-    NotApplicable,
-    SeedEncoder,
-    Spend,
-    UtilityPart,
-)
+from mi_core.report.model import attacks as model
 from mi_core.report.model.defenses import DefendedEncoder
 from mi_core.report.model.report import DpAudit, Guessed, Memorisation, MemorisedSample, Promise
 from mi_core.report.pooling import grouped
@@ -53,7 +42,7 @@ TOP = 12  # samples named in the report
 PROMISED = frozenset({"epsilon", "epsilon_rdp", "delta", "gamma"})
 
 
-def attack_results(run: FinishedRun) -> Iterator[AttackResult]:
+def attack_results(run: FinishedRun) -> Iterator[model.AttackResult]:
     """The results of the attacks that apply."""
     primaries = {task.judge.seed: task for task in run.primaries() if result_of(task).not_applicable is None}
     first = cache(lambda seed: paired_by_id(primaries[seed]))  # read once for all others
@@ -78,14 +67,14 @@ def attack_results(run: FinishedRun) -> Iterator[AttackResult]:
         )
 
 
-def not_applicable(run: FinishedRun) -> Iterator[NotApplicable]:
+def not_applicable(run: FinishedRun) -> Iterator[model.NotApplicable]:
     """Attacks that found nothing to read."""
     for task in run.tasks():
         if (reason := result_of(task).not_applicable) is not None:
-            yield NotApplicable(**run.tried(task), epoch=task.judge.epoch, reason=reason)
+            yield model.NotApplicable(**run.tried(task), epoch=task.judge.epoch, reason=reason)
 
 
-def method_part(run: FinishedRun, name: str) -> MethodPart:
+def method_part(run: FinishedRun, name: str) -> model.MethodPart:
     """The threat model of an attack, and its queries where all of its entries spend as many."""
     attacks, queries = [attack for attack in run.config.attacks if attack.attack == name], run.config.queries
     method = attacks[0].method()
@@ -94,10 +83,10 @@ def method_part(run: FinishedRun, name: str) -> MethodPart:
         for attack in attacks
     }
     per_sample = sent.pop() if len(sent) == 1 else None
-    return MethodPart(threat_model=method.threat_model, source=method.source, queries_per_sample=per_sample)
+    return model.MethodPart(threat_model=method.threat_model, source=method.source, queries_per_sample=per_sample)
 
 
-def knowledge(threat: ThreatModel, attack: AttackConfig) -> Knowledge | None:
+def knowledge(threat: ThreatModel, attack: AttackConfig) -> model.Knowledge | None:
     """What the owner of a shadow knows of the target, by the two encoders of a config; None: there is no shadow."""
     shadows, target = threat.shadows_of(attack), threat.encoders[attack.target]
     shadow = threat.encoders[shadows[0]] if shadows else None
@@ -112,7 +101,7 @@ def knowledge(threat: ThreatModel, attack: AttackConfig) -> Knowledge | None:
         }
         for name in (shadows[0], attack.target)
     )
-    return Knowledge(
+    return model.Knowledge(
         distribution=own == other,
         architecture=shadow.backbone == target.backbone,
         algorithm=shadow.objective == target.objective,
@@ -243,13 +232,13 @@ def _promise(run: FinishedRun, target: str) -> Promise | None:
     return Promise(epsilon=epsilon, delta=delta, by="defense", replaced=replaced, gamma=gamma)
 
 
-def encoder_part(run: FinishedRun, name: str) -> EncoderPart:
+def encoder_part(run: FinishedRun, name: str) -> model.EncoderPart:
     """An encoder over seeds; its fingerprint is that of the last epoch that is attacked."""
     encoder, epochs = run.config.encoders[name], run.threat.attacked_epochs(name)
     places = [place for _, place in run.planned]
     records = [describe(place, name).record for place in places]
     per_seed = tuple(
-        SeedEncoder(
+        model.SeedEncoder(
             seed=place.seed,
             fingerprint=record.fingerprints[str(epochs[-1])],
             **_utility(utility_curve([place], name, epochs, 0.0)),
@@ -260,7 +249,7 @@ def encoder_part(run: FinishedRun, name: str) -> EncoderPart:
         origin: dict[str, Any] = adopt.origin(encoder, records[0])
         if isinstance(encoder, EndpointConfig):
             charged = spent(run.folder.path, encoder.parameters().url)
-            origin["spend"] = Spend(**asdict(charged)) if charged.requests else None
+            origin["spend"] = model.Spend(**asdict(charged)) if charged.requests else None
     else:
         origin = {
             "objective": encoder.objective,
@@ -268,22 +257,23 @@ def encoder_part(run: FinishedRun, name: str) -> EncoderPart:
             "epochs": encoder.epochs,
             "train_on": ", ".join(encoder.train_on) + (f", after {encoder.start}" if encoder.start else ""),
         }
-    curve = utility_curve(places, name, epochs, run.overlap_of(run.threat.utility_roles(name)[1]))
-    return EncoderPart(
+    return model.EncoderPart(
         **origin,
         fingerprint=per_seed[0].fingerprint,
-        **_utility(curve),
+        **_utility(utility_curve(places, name, epochs, run.overlap_of(run.threat.utility_roles(name)[1]))),
         classifier=classifier_part(run, name, epochs[-1]),
         per_seed=per_seed if len(per_seed) > 1 else (),
     )
 
 
-def _utility(curve: Sequence[CurvePoint]) -> dict[str, Any]:
+def _utility(curve: Sequence[model.CurvePoint]) -> dict[str, Any]:
     """Utility at the last checkpoint and, from two checkpoints on, the curve."""
     return {"utility": curve[-1].utility, "curve": tuple(curve) if len(curve) > 1 else ()} if curve else {}
 
 
-def utility_curve(places: Sequence[SeedFolder], name: str, epochs: Sequence[int], overlap: float) -> list[CurvePoint]:
+def utility_curve(
+    places: Sequence[SeedFolder], name: str, epochs: Sequence[int], overlap: float
+) -> list[model.CurvePoint]:
     """Utility by checkpoint, where it is measured; pooled over seeds.
 
     ``overlap`` is that of the tested samples, as `mi_core.metrics.pooled.pool`.
@@ -298,23 +288,22 @@ def utility_curve(places: Sequence[SeedFolder], name: str, epochs: Sequence[int]
         }
         if probes:
             n = min(estimate.n for estimate in probes.values())
-            utility = UtilityPart({probe: replace(estimate, n=n) for probe, estimate in probes.items()}, n)
-            curve.append(CurvePoint(epoch=epoch, utility=utility))
+            utility = model.UtilityPart({probe: replace(estimate, n=n) for probe, estimate in probes.items()}, n)
+            curve.append(model.CurvePoint(epoch=epoch, utility=utility))
     return curve
 
 
-def classifier_part(run: FinishedRun, name: str, epoch: int) -> Classifier | None:
+def classifier_part(run: FinishedRun, name: str, epoch: int) -> model.Classifier | None:
     """Accuracies of a classifier trained here, and how much it overfits; pooled over seeds."""
     found = [storage.read_json(utility_path(place, name, epoch)).get("classifier") for _, place in run.planned]
     if None in found:
         return None
     train, test = map(run.overlap_of, run.threat.classifier_roles(name))
-    again = {"train_accuracy": train, "test_accuracy": test, "overfitting": max(train, test)}
     pooled = {
         part: pool([Estimate.from_json(of_seed[part]) for of_seed in found], overlap=overlap)
-        for part, overlap in again.items()
+        for part, overlap in {"train_accuracy": train, "test_accuracy": test, "overfitting": max(train, test)}.items()
     }
-    return Classifier(**pooled)
+    return model.Classifier(**pooled)
 
 
 def defended(run: FinishedRun) -> Iterator[DefendedEncoder]:

@@ -171,8 +171,7 @@ def _pair(*rows: PooledRow | None) -> Row:
             pair[side] = numbers | {"tpr": row.tpr_at_fpr.get(FPR)}
     if len(there) == 2:
         pair["difference"] = difference(*(row.auc for row in there))
-    told: Row = given_values(part_as_json(pair))
-    return told
+    return dict(given_values(part_as_json(pair)))
 
 
 def _same_images(reports: Iterable[Report]) -> str:

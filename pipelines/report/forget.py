@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mi_core.report.contents import fault_of
+from mi_core.report.model.as_json import given_values, part_from_json
 from mi_core.report.pooling import grouped
 from mi_core.report.words.numbers import estimate, percent
 from mi_core.report.words.sentences import say
@@ -123,7 +124,7 @@ def _judge(first: _Side, second: _Side, third: _Side | None, tolerance: float, k
 
 def table(report: Mapping[str, Any]) -> RenderableType:
     """The result of `forget` for ``rich.console.Console.print``."""
-    found = Forgetting.from_json(report["found"])
+    found = part_from_json(Forgetting, given_values(report["found"]))
     style, title = _STYLES[found.verdict], _TITLES[found.verdict]
     if found.verdict == "forgotten" and found.left.low > 0:
         title = f"Mostly {title[0].lower()}{title[1:]}"

@@ -55,8 +55,7 @@ def write(folder: str, out: str | None = None) -> Index:
         UserError: the folder is not there, cannot be listed or holds no run; or index.html there is not a page of
             this command.
     """
-    root = storage.target(folder)
-    page = f"{root}/{PAGE}" if out is None else storage.target(out)
+    page = f"{storage.target(folder)}/{PAGE}" if out is None else storage.target(out)
     if out is None and storage.exists(page):
         with storage.open_input(page) as stream:
             if MARK.encode() not in stream.read(_HEAD):

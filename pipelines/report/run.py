@@ -49,15 +49,7 @@ from pipelines.extract.features import rejected_samples
 from pipelines.extract.ledger import count_queries
 from pipelines.files import storage
 from pipelines.files.digest import digest
-from pipelines.report.attacks import (
-    attack_results,
-    defended,
-    dp_audit,
-    encoder_part,
-    memorised,
-    method_part,
-    not_applicable,
-)
+from pipelines.report import attacks
 from pipelines.report.caveats import caveats, left_untested, remarks
 from pipelines.report.finished import FinishedRun
 from pipelines.report.rows import results_table, summary, sweeps
@@ -114,7 +106,7 @@ def gather(run: FinishedRun) -> Report:
     """The content of report.json. Parts that were not measured are absent."""
     manifest = run.folder.manifest
     registered, searched = registration_as_json(lines_of(run.folder)), outcome(run.folder)
-    attacks = list(attack_results(run))
+    results = list(attacks.attack_results(run))
     judged, unread = verdict(run), unread_samples(run)
     not_tested, not_applying = left_untested(run)
     rejected = [
@@ -136,19 +128,19 @@ def gather(run: FinishedRun) -> Report:
         versions=versions(),
         command=manifest["runs"][-1]["command"] or None,
         data=_data(run),
-        encoders={name: encoder_part(run, name) for name in run.config.encoders},
-        attacks=tuple(attacks),
-        not_applicable=tuple(not_applicable(run)),
-        pooled=pool_seeds(attacks, overlap=run.overlap),
+        encoders={name: attacks.encoder_part(run, name) for name in run.config.encoders},
+        attacks=tuple(results),
+        not_applicable=tuple(attacks.not_applicable(run)),
+        pooled=pool_seeds(results, overlap=run.overlap),
         attribute_inference=pool_inferences(part_from_json(tuple[InferenceResult, ...], inferences)),
-        methods={name: method_part(run, name) for name in dict.fromkeys(result.attack for result in attacks)},
+        methods={name: attacks.method_part(run, name) for name in dict.fromkeys(result.attack for result in results)},
         registration=part_from_json(model.Registration, registered) if registered else None,
         validity=judged,
-        bounds=bounds(run, attacks),
+        bounds=bounds(run, results),
         evidence=None if judged is None else evidence(run, judged),
         classes=classes(run),
-        memorisation=memorised(run),
-        dp_audit=dp_audit(run),
+        memorisation=attacks.memorised(run),
+        dp_audit=attacks.dp_audit(run),
         throughput=_throughput(manifest.get("extraction", [])),
         timings={stage: spent for stage, spent in manifest.get("seconds", {}).items() if stage != "report"},
         queries=_queries(run),
@@ -160,7 +152,7 @@ def gather(run: FinishedRun) -> Report:
         not_applying=not_applying,
         tuning=part_from_json(Tuning, searched) if searched else None,
     )
-    return replace(report, defenses=compare_defenses(report, tuple(defended(run))))
+    return replace(report, defenses=compare_defenses(report, tuple(attacks.defended(run))))
 
 
 def _data(run: FinishedRun) -> model.DataPart:
@@ -176,7 +168,6 @@ def _data(run: FinishedRun) -> model.DataPart:
     ]
     rules = splits[run.config.seeds[0]].rules
     counts = {} if rules is None else rules.shards
-    shards = {name: model.ShardsRead(read=few, of=of) for name, (few, of) in counts.items()}
     return model.DataPart(
         source="; ".join(source.describe() for source in run.config.data.sources.values()),
         roles=seeds[0].roles,
@@ -184,7 +175,7 @@ def _data(run: FinishedRun) -> model.DataPart:
         near_duplicates_removed=seeds[0].near_duplicates_removed,
         remarks=remarks(run),
         per_seed=tuple(seeds) if len(seeds) > 1 else (),
-        shards=shards,
+        shards={name: model.ShardsRead(read=few, of=of) for name, (few, of) in counts.items()},
     )
 
 

@@ -193,10 +193,9 @@ def _faults_of_encoder(encoder: Mapping[str, Any], folder: RunFolder) -> list[st
         faults.append(f"{place}/{OF_ENCODER} has other fingerprints than stated")
     if encoder["published"] != one.record.source.get("files", {}):
         faults.append(f"{place}/{OF_ENCODER} has other files of its publisher than stated")
-    measured = {str(epoch): one.measured(epoch) for epoch in one.epochs}
     return faults + [
         f"{place}, epoch {epoch}: its weights do not have the fingerprint in {OF_ENCODER}"
-        for epoch, found in measured.items()
+        for epoch, found in {str(epoch): one.measured(epoch) for epoch in one.epochs}.items()
         if found not in (None, one.record.fingerprints[epoch])
     ]
 
@@ -316,10 +315,8 @@ def _check_report(predicate: Part, folder: RunFolder) -> list[Check]:
 def _check_results(predicate: Part, folder: RunFolder) -> list[Check]:
     given, seeds = predicate["results"], [of_seed["seed"] for of_seed in predicate["primary"]["per_seed"]]
     faults = _faults_of_files(given, folder)
-    if not faults:
-        found = [file["name"] for file in bindings.results_of(folder, seeds)]
-        if found != [file["name"] for file in given]:
-            faults.append("the statement's files of results are not those of the run")
+    if not faults and [file["name"] for file in bindings.results_of(folder, seeds)] != [file["name"] for file in given]:
+        faults.append("the statement's files of results are not those of the run")
     return _lines("results", faults, f"scores, report.html and tables are as stated, in {len(given)} files and folders")
 
 

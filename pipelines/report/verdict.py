@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -162,7 +162,11 @@ def evidence(run: FinishedRun, judged_part: VerdictPart) -> Evidence | None:
 
     None: the primary attack was not tested in every seed.
     """
-    tests = list(_tests(run))
+    tests: list[tuple[Task, SeedTest]] = []  # of the candidates as a set, by each attack at its last checkpoint
+    for task, result in run.applying():
+        if task.judge.last and result.evidence is not None:
+            told = run.tried(task) | {"reference": task.judge.attack.reference, "primary": task.judge.primary}
+            tests.append((task, SeedTest(**told, result=result.evidence)))
     if sum(test.primary for _, test in tests) < len(run.planned):
         return None
     roles = [role for role in (CALIBRATION_ROLE,) if role in run.config.data.roles]
@@ -190,15 +194,6 @@ def evidence(run: FinishedRun, judged_part: VerdictPart) -> Evidence | None:
     return replace(shown, samples=tuple(answer_candidates(task, test, fdr) for task, test in tests if test in single))
 
 
-def _tests(run: FinishedRun) -> Iterator[tuple[Task, SeedTest]]:
-    """The test of the candidates as a set by each attack at its last checkpoint."""
-    for task, result in run.applying():
-        judge = task.judge
-        if judge.last and result.evidence is not None:
-            told = run.tried(task) | {"reference": judge.attack.reference, "primary": judge.primary}
-            yield task, SeedTest(**told, result=result.evidence)
-
-
 def shard_effect(run: FinishedRun) -> float | None:
     """How many times as large the variance of the primary AUC is because images of a shard are alike.
 
@@ -221,8 +216,7 @@ def classes(run: FinishedRun) -> tuple[ClassRow, ...]:
         table = judged(primary, ("class", "score", "member", "group"), _BY_CLASS)
         numbers = np.asarray(table["class"].fill_null(-1))
         score, member = np.asarray(table["score"], dtype=np.float64), np.asarray(table["member"])
-        of_class = by_class(score, member, numbers, metrics.threshold, groups_in(table))
-        for number, result_of_class in of_class.items():
+        for number, result_of_class in by_class(score, member, numbers, metrics.threshold, groups_in(table)).items():
             of_seeds.setdefault(number, []).append(result_of_class)
     names = run.config.data.attributes[run.config.data.label].names if run.config.data.label else ()
     return class_rows(of_seeds, names, overlap=run.overlap, asked=run.threat.is_membership_unknown)

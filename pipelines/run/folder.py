@@ -29,15 +29,10 @@ FINISHED = "finished.json"
 STAGES = ("data", "pretrain", "extract", "attack", "tune", "report")
 # Which stage a section of the config first matters to; the others (name, resources) may change freely.
 SECTION_STAGE = {
-    "seeds": "data",
-    "data": "data",
+    **dict.fromkeys(("seeds", "data"), "data"),
     "encoders": "pretrain",
     "queries": "extract",
-    "attacks": "attack",
-    "checkpoints": "attack",
-    "utility": "attack",
-    "validity": "attack",
-    "dp_audit": "attack",
+    **dict.fromkeys(("attacks", "checkpoints", "utility", "validity", "dp_audit"), "attack"),
     "tune": "tune",
 }
 GROWING = ("seeds", "attacks")  # sections to which entries may be added after a run
@@ -278,8 +273,7 @@ def _settled(config: dict[str, Any]) -> dict[str, Any]:
     settled = dict(config)
     if isinstance(queries := config.get("queries"), dict) and "precision" in queries:
         device = "cuda" if (config.get("resources") or {}).get("gpus_per_actor") else "cpu"
-        precision = precision_on(device, queries["precision"])
-        settled["queries"] = queries | {"precision": precision}
+        settled["queries"] = queries | {"precision": precision_on(device, queries["precision"])}
     return settled
 
 

@@ -119,8 +119,6 @@ def lines(pieces: Sequence[Piece]) -> list[str]:
 
 
 SILENT_SECONDS = 6 * WRITE_SECONDS  # a run that is silent for longer may be dead
-
-
 DONE, RUNNING, STOPPED, FAILED = "done", "running", "stopped", "failed"
 KILLED, SILENT, UNKNOWN = "killed", "silent", "unknown"
 EXIT_CODES = {STOPPED: 3, FAILED: 3, KILLED: 3, SILENT: 4}

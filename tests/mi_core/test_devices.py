@@ -124,8 +124,7 @@ def ask(
     """Features of a few images by the extractor's own way, before the host waits for them."""
     plan = query_plan(needs, precision, outputs)
     bank = torch.zeros(IMAGES, 3, side, side, dtype=torch.uint8)
-    extractor = Extractor({"e": asked}, plan, augmentation, CUDA, crafter=asked, bank=bank)
-    answers = extractor.begin(
+    answers = Extractor({"e": asked}, plan, augmentation, CUDA, crafter=asked, bank=bank).begin(
         torch.zeros(IMAGES, 3, side, side, dtype=torch.uint8),
         torch.arange(IMAGES),
         [f"pool/{row}" for row in range(IMAGES)],

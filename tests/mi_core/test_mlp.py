@@ -102,8 +102,7 @@ def test_a_loss_of_ones_own() -> None:
 
 def test_what_all_but_never_varies_counts_as_constant() -> None:
     """A posterior of 1e-300 to 1e-200 on the reference is 1 on the target, and stays a number."""
-    reference = np.array([[1e-300, 0.2], [1e-200, 0.9]])
-    found = mlp.standardised(np.array([[1.0, 0.2]]), mlp.standardisation(reference))
+    found = mlp.standardised(np.array([[1.0, 0.2]]), mlp.standardisation(np.array([[1e-300, 0.2], [1e-200, 0.9]])))
     assert found.tolist() == [[1.0, -1.0]]
     small = np.array([[1e-3], [1.001e-3]])  # what is small but varies is no constant
     np.testing.assert_allclose(mlp.standardised(small, mlp.standardisation(small)), [[-1], [1]], rtol=1e-5)

@@ -21,8 +21,7 @@ def block(language: str, number: int = 0) -> str:
 
 def points(number: int) -> str:
     """The entry points of a block of the page, as pip writes them down."""
-    tables = tomllib.loads(block("toml", number))
-    groups = tables["project"]["entry-points"]
+    groups = tomllib.loads(block("toml", number))["project"]["entry-points"]
     return "".join(
         f"[{group}]\n" + "".join(f"{k} = {v}\n" for k, v in named.items()) for group, named in groups.items()
     )
@@ -144,8 +143,7 @@ def test_packages_that_cannot_be_used_are_listed_and_stop_what_needs_them(tmp_pa
     install(tmp_path, block("python"), "[encoder_audit.attacks]\nlow-cosine = second:LowCosine\n", name="second")
     faults = {}
     for package, (group, name, code, words) in BROKEN.items():
-        point = f"[encoder_audit.{group}]\n{name} = {package.replace('-', '_')}:New\n"
-        install(tmp_path, code, point, name=package)
+        install(tmp_path, code, f"[encoder_audit.{group}]\n{name} = {package.replace('-', '_')}:New\n", name=package)
         faults[package] = f"the {group[:-1]} {name} of the package {package} {words}"
     asked = """
 import os, sys

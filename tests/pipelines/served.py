@@ -65,5 +65,4 @@ def charged(folder: Path, server: FaultyServer) -> Spent:
 
 def features(config: RunConfig, folder: Path, output: str, epoch: int) -> dict[str, np.ndarray]:
     place = RunFolder(str(folder)).seed(0)
-    needs = [PairwiseSimilarity(), LpNorm()]
-    return dict(columns(config, place, "target", epoch, output, needs, ROLES).values)
+    return dict(columns(config, place, "target", epoch, output, [PairwiseSimilarity(), LpNorm()], ROLES).values)

@@ -315,8 +315,7 @@ def _inferred_sweep(sweep: Sweep, series: _Inferred) -> Drawing:
         drawing.band(panel, [(place, row.accuracy) for place, row in rows], name, index)
         first, last = rows[0][1].accuracy.value, rows[-1][1].accuracy.value
         told.append(f"{name} from {rate(first)} to {rate(last)}")
-    guess = next(iter(series.values()))[-1][1].majority.value
-    level(panel, guess, "most frequent value")
+    level(panel, next(iter(series.values()))[-1][1].majority.value, "most frequent value")
     x = sweep.name.replace("attribute_inference.*.", "")
     label_axes(panel, x, "accuracy of attribute inference")
     if not is_numeric(sweep):
@@ -330,8 +329,7 @@ def _map(one: EmbeddingMap) -> Drawing:
         (panels[0], one.task, "by class of the task"),
         (panels[1], one.values, f"by {one.attribute}"),
     ):
-        kinds = np.unique(numbers)
-        for index, kind in enumerate(kinds[:_MOST_COLOURS]):
+        for index, kind in enumerate(np.unique(numbers)[:_MOST_COLOURS]):
             here = numbers == kind
             name = one.names[kind] if panel is panels[1] else ("no class" if kind < 0 else f"class {kind}")
             marker = "osD^v"[index // len(drawing.COLOURS) % 5]

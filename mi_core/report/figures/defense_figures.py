@@ -83,8 +83,7 @@ def _each(target: str, entries: Sequence[DefenseRow], part: str, y: str) -> Draw
     figure, (panel,) = blank()
     measure, _ = _measured(entries, part)
     labels = ["none", *(known_as(entry, entry.label) for entry in entries)]
-    plain_pairs = getattr(undefended(entries), part)
-    series = {_called(pair): [(0, getattr(pair.clean, measure))] for pair in plain_pairs}
+    series = {_called(pair): [(0, getattr(pair.clean, measure))] for pair in getattr(undefended(entries), part)}
     for number, entry in enumerate(entries, start=1):
         for pair in getattr(entry, part):
             series[_called(pair)].append((number, getattr(pair.defended, measure)))
@@ -93,8 +92,7 @@ def _each(target: str, entries: Sequence[DefenseRow], part: str, y: str) -> Draw
         level(panel)
     label_axes(panel, "defense", y)
     what = "Attacks" if part == "attacks" else "Attribute inference"
-    title = f"{what} on {target} behind every defense"
-    return Drawing(figure, title, f"{y} behind {', '.join(labels)}: {told}.")
+    return Drawing(figure, f"{what} on {target} behind every defense", f"{y} behind {', '.join(labels)}: {told}.")
 
 
 def _tradeoff(target: str, entries: Sequence[DefenseRow]) -> Drawing:

@@ -78,8 +78,7 @@ def rate_at(run: AttackScores, grid: FloatArray) -> FloatArray:
     from sklearn.metrics import roc_curve  # slow to load
 
     fpr, tpr, _ = roc_curve(run.member, run.score, drop_intermediate=False)
-    rates: FloatArray = tpr[np.searchsorted(fpr, grid, side="right") - 1]
-    return rates
+    return np.asarray(tpr[np.searchsorted(fpr, grid, side="right") - 1])
 
 
 def _roc(series: Mapping[str, Sequence[AttackScores]], colours: Mapping[str, str], sides: Sides) -> Drawing:
@@ -119,8 +118,7 @@ def _roc(series: Mapping[str, Sequence[AttackScores]], colours: Mapping[str, str
     shown = round(place, 3)
     near = f"{shares[1].capitalize()} near {percent(shown)} false positives"
     found = near if sides.known else f"Share of {sides.inside} above about {percent(1 - shown)} of {sides.outside}"
-    alt = f"ROC curves on logarithmic axes ({lines}). {found}: {', '.join(told)}."
-    return Drawing(figure, title, alt)
+    return Drawing(figure, title, f"ROC curves on logarithmic axes ({lines}). {found}: {', '.join(told)}.")
 
 
 @dataclass

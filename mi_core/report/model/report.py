@@ -7,17 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mi_core.records import Estimate
+from mi_core.report.model import attacks as attack_parts
 from mi_core.report.model.as_json import part_from_json
-from mi_core.report.model.attacks import (
-    AttackResult,
-    ClassRow,
-    EncoderPart,
-    InferenceRow,
-    MethodPart,
-    NotApplicable,
-    PooledRow,
-    Sweep,
-)
 from mi_core.report.model.defenses import DefenseRow, Tuning
 from mi_core.report.model.judgement import Bound, Evidence, VerdictPart
 
@@ -234,17 +225,17 @@ class Report:
     versions: Mapping[str, str]
     command: str | None = None
     data: DataPart
-    encoders: Mapping[str, EncoderPart]
-    attacks: tuple[AttackResult, ...]
-    not_applicable: tuple[NotApplicable, ...] = ()
-    pooled: tuple[PooledRow, ...] = ()
-    attribute_inference: tuple[InferenceRow, ...] = ()
-    methods: Mapping[str, MethodPart] = field(default_factory=dict)
+    encoders: Mapping[str, attack_parts.EncoderPart]
+    attacks: tuple[attack_parts.AttackResult, ...]
+    not_applicable: tuple[attack_parts.NotApplicable, ...] = ()
+    pooled: tuple[attack_parts.PooledRow, ...] = ()
+    attribute_inference: tuple[attack_parts.InferenceRow, ...] = ()
+    methods: Mapping[str, attack_parts.MethodPart] = field(default_factory=dict)
     registration: Registration | None = None
     validity: VerdictPart | None = None
     bounds: tuple[Bound, ...] = ()
     evidence: Evidence | None = None
-    classes: tuple[ClassRow, ...] = ()
+    classes: tuple[attack_parts.ClassRow, ...] = ()
     memorisation: tuple[Memorisation, ...] = ()
     dp_audit: tuple[DpAudit, ...] = ()
     throughput: Throughput | None = None
@@ -258,7 +249,7 @@ class Report:
     not_applying: tuple[str, ...] = ()
     defenses: tuple[DefenseRow, ...] = ()
     tuning: Tuning | None = None
-    sweeps: tuple[Sweep, ...] = ()
+    sweeps: tuple[attack_parts.Sweep, ...] = ()
 
     @property
     def judged(self) -> VerdictPart:

@@ -103,14 +103,6 @@ class Forgetting:
         most = self.tails[self.chosen].kept_at_most
         return "forgotten" if most is not None and most <= self.kept else "cannot-tell", "kept", self.chosen
 
-    @classmethod
-    def from_json(cls, entry: Mapping[str, Any]) -> Forgetting:
-        """Read the output of `as_json`."""
-        plain = {name: entry[name] for name in ("left_at_most", "tolerance", "kept")}
-        names = [field.name for field in fields(cls) if field.name not in (*plain, "tails")]
-        estimates: dict[str, Any] = {name: Estimate.from_json(entry[name]) for name in names}
-        return cls(**estimates, **plain, tails={name: Tail.from_json(own) for name, own in entry["tails"].items()})
-
     def as_json(self) -> dict[str, Any]:
         """Verdict, what decided, estimates and bounds as JSON values."""
         values = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "tails"}

@@ -21,7 +21,7 @@ Letters: N samples = M images + K controls, S scores of each.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -72,13 +72,6 @@ class Tail:
         if self.percentile is not None:
             return f"percentile-{round(100 * self.percentile)}"
         return "weights" if self.excess.low > 0 else ""
-
-    @classmethod
-    def from_json(cls, entry: Mapping[str, Any]) -> Tail:
-        """Read the output of `as_json`."""
-        values = {field.name: entry[field.name] for field in fields(cls)}
-        estimates = {name: Estimate.from_json(values[name]) for name in ("excess", "excess_blind")}
-        return cls(**{**values, **estimates, "above": tuple(values["above"])})
 
     def as_json(self) -> dict[str, Any]:
         """All fields, and ``sign`` where there is one."""
@@ -167,8 +160,7 @@ def weight_contrasts(
             inside, outside = grouped.sums(own)
             variance = float(grouped.covariance(inside[None], outside[None])[0, 0])
             shares = (grouped.counts / grouped.totals[:, None]).sum(axis=0)
-            varies = (inside + outside).any()
-            degrees = grouped.degrees(shares, inside + outside) if varies else math.inf
+            degrees = grouped.degrees(shares, inside + outside) if (inside + outside).any() else math.inf
         quantile = -float(ndtri(level)) if math.isinf(degrees) else float(stdtrit(degrees, 1 - level))
         value, reach = float(weights @ values), quantile * math.sqrt(variance)
         estimates.append(Estimate(value, value - reach, value + reach, len(member)))

@@ -204,8 +204,7 @@ def _least(
         high, threshold = 1.0, float(thresholds[index])
         while high - low > 1e-4:
             middle = (low + high) / 2
-            refuted = share_p_value(middle, called, worth_in, f0) <= level
-            low, high = (middle, high) if refuted else (low, middle)
+            low, high = (middle, high) if share_p_value(middle, called, worth_in, f0) <= level else (low, middle)
     return LeastShare(low, threshold, n_inside + n_outside)
 
 

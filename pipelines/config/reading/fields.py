@@ -11,15 +11,7 @@ from typing import Any
 from mi_core.attacks import ATTACKS
 from pipelines.config.paths import shortened
 from pipelines.config.run_config import check_shape
-from pipelines.config.sections.attacks import (
-    ATTACK_CONFIGS,
-    SHADOWS,
-    AttributeInferenceConfig,
-    CodeAttackConfig,
-    each_attack,
-    each_inference,
-    trusted_class,
-)
+from pipelines.config.sections import attacks
 from pipelines.config.sections.defenses import DefenseConfig, each_defense
 from pipelines.errors import UserError
 
@@ -68,15 +60,15 @@ def set_field(values: dict[str, Any], name: str, new: Any) -> None:
 
 def _takes(attack: Mapping[str, Any], field: str) -> bool:
     name, coded = str(attack.get("attack")), "code" in attack
-    model = CodeAttackConfig if coded else ATTACK_CONFIGS.get(name)
+    model = attacks.CodeAttackConfig if coded else attacks.ATTACK_CONFIGS.get(name)
     if model is None:
         return False
-    method = trusted_class(attack) if coded else ATTACKS[name]
+    method = attacks.trusted_class(attack) if coded else ATTACKS[name]
     known = {*model.model_fields, *(parameter.name for parameter in fields(method.Parameters))}
     unfit = {
-        "shadows": SHADOWS not in method.reference,
+        "shadows": attacks.SHADOWS not in method.reference,
         "before": not method.updated,
-        "reference_count": method.reference == {SHADOWS},
+        "reference_count": method.reference == {attacks.SHADOWS},
     }
     if field.partition(".")[0] not in known or unfit.get(field):
         return False
@@ -85,8 +77,11 @@ def _takes(attack: Mapping[str, Any], field: str) -> bool:
 
 
 _LISTS: dict[str, tuple[Callable[[Sequence[Any]], list[Any]], Callable[[Mapping[str, Any], str], bool]]] = {
-    "attacks": (each_attack, _takes),
-    "attribute_inference": (each_inference, lambda _, field: field in AttributeInferenceConfig.model_fields),
+    "attacks": (attacks.each_attack, _takes),
+    "attribute_inference": (
+        attacks.each_inference,
+        lambda _, field: field in attacks.AttributeInferenceConfig.model_fields,
+    ),
     "defenses": (each_defense, lambda _, field: field.partition(".")[0] in DefenseConfig.model_fields),
 }
 """Sections that are lists: how they are spelled out, and whether an entry has a field."""

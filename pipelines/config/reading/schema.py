@@ -114,8 +114,7 @@ def _any_of(variants: Iterable[Schema]) -> Schema:
 
 def _chosen(field: str, value: Schema) -> Schema:
     """Entries whose field fits a value, or holds a list with one that does."""
-    listed = {"type": "array", "contains": value}
-    return {"required": [field], "properties": {field: {"anyOf": [value, listed]}}}
+    return {"required": [field], "properties": {field: {"anyOf": [value, {"type": "array", "contains": value}]}}}
 
 
 def _one_or_list(value: Schema) -> Schema:
@@ -155,12 +154,11 @@ def _attack(models: dict[str, Schema]) -> Schema:
         "properties": {"attack": _one_or_list({"enum": sorted(ATTACK_CONFIGS)})},
         "allOf": [{"if": _chosen("attack", {"const": name}), "then": _to(name)} for name in ATTACK_CONFIGS],
     }
-    code = _chosen("attack", {"type": "string", "pattern": f"^{PYTHON}"})
     return {
         "type": "object",
         "required": ["attack"],
         "properties": {"attack": _one_or_list(TEXT)},
-        "if": {"anyOf": [{"required": ["code"]}, code]},
+        "if": {"anyOf": [{"required": ["code"]}, _chosen("attack", {"type": "string", "pattern": f"^{PYTHON}"})]},
         "then": _to("CodeAttackConfig"),
         "else": ours,
     }
@@ -191,8 +189,7 @@ def _complete_data(models: dict[str, Schema]) -> None:
     }
     kinds = [{"enum": list(KINDS)}, {"type": "string", "pattern": f"^{TORCHVISION}"}, NOTHING]
     source["kind"] = _described(source["kind"]) | {"anyOf": kinds}
-    group = [{"type": "string"}, _to("GroupConfig"), NOTHING]
-    data["group_by"] = _described(data["group_by"]) | {"anyOf": group}
+    data["group_by"] = _described(data["group_by"]) | {"anyOf": [{"type": "string"}, _to("GroupConfig"), NOTHING]}
 
 
 def _sweep(fields: Schema) -> Schema:

@@ -352,5 +352,4 @@ else:
 
 def encoder_config(settings: dict[str, Any]) -> EncoderConfig:
     """An encoder from plain values, as the model of its kind."""
-    encoder: EncoderConfig = kind_of(settings)(**settings)  # type: ignore[assignment]
-    return encoder
+    return kind_of(settings)(**settings)  # type: ignore[return-value]

@@ -36,8 +36,6 @@ _LISTED = BeforeValidator(
 )
 Names = Annotated[tuple[str, ...], _LISTED]
 """Several names; a single one may stand without a list."""
-
-
 _OF_TRAINING = ("checkpoints", "save_every", "start")  # what a defended encoder does not have of the one it defends
 _FARTHEST = 100  # encoders that one is ``like``, each like the next
 _MOST_HALVES = 1024

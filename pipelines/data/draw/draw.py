@@ -76,8 +76,7 @@ def draw(
     parted = any(takers_of(config, role) for role in config.roles)
     with _scratch(f"{scanned.folder}/{storage.UNFINISHED}ranks-{seed}") as ranks:
         listed = any(role.is_listed for role in config.roles.values())
-        work = [(part, rules, ranks, parted, near, listed) for part in pieces]
-        task_map(rank, work, title=f"seed {seed}: hashing")
+        task_map(rank, [(part, rules, ranks, parted, near, listed) for part in pieces], title=f"seed {seed}: hashing")
         takes = memory_for(sum(one.shard.rows for one in shards))
         asked = (config, f"{scanned.folder}/{REPEATED}" if scanned.repeated else "", shards, ranks)
         pairs = None

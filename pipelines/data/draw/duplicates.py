@@ -196,8 +196,7 @@ def _read(connection: Any, path: str, column: str | None) -> None:
     for keys in keys_in(path, column):
         high, low = hashes_of_keys(keys).T
         place = np.arange(start, start + len(keys), dtype=np.uint64)
-        part = pa.table({"key_high": high, "key_low": low, "place": place})
-        connection.register("part", part)
+        connection.register("part", pa.table({"key_high": high, "key_low": low, "place": place}))
         connection.execute("INSERT INTO every_key SELECT * FROM part")
         connection.unregister("part")
         start += len(keys)

@@ -103,8 +103,7 @@ def read_samples(
             if not keys:
                 continue
             try:
-                blend = blend_of(splits, source, item.name, decoder)
-                for sample in map(blend, Source(model).read(item, keys)):
+                for sample in map(blend_of(splits, source, item.name, decoder), Source(model).read(item, keys)):
                     yield f"{source}/{sample.key}", sample, decode(sample.image, decoder)
                     missing.discard(f"{source}/{sample.key}")
             except (OSError, ImageError) as error:

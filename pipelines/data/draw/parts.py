@@ -92,8 +92,7 @@ def _range(takers: Sequence[Taker], role: str) -> float:
     mine, before = takers[place], takers[:place]
     own = None if mine.classes is None else set(mine.classes)
     ends = [one.last + 1 for one in before if one.classes is None or (own is not None and own <= set(one.classes))]
-    first = max([mine.first, *ends])
-    return max(0, mine.last + 1 - first) / (HIGHEST + 1)
+    return max(0, mine.last + 1 - max([mine.first, *ends])) / (HIGHEST + 1)
 
 
 if TYPE_CHECKING:  # readers of shards evaluate roles without PyTorch, which the config of an encoder imports
@@ -133,9 +132,7 @@ _Last = tuple[int, str]
 def number_of(splits: Splits, roles: Iterable[str], count: int | None) -> int:
     """Number of samples of some roles if the first ``count`` of each are asked for, at most; None: all."""
     wanted = list(roles)
-    if count is None:
-        return splits.count(wanted)
-    return sum(min(count, splits.count([role])) for role in wanted)
+    return splits.count(wanted) if count is None else sum(min(count, splits.count([role])) for role in wanted)
 
 
 @dataclass(frozen=True)
@@ -172,8 +169,7 @@ class Firsts:
 def _last(splits: Splits, role: str, count: int, seed: int) -> _Last | None:
     if count >= splits.count([role]):
         return None
-    name = digest(splits.role_digest(role), role, count, seed)[:12]
-    path = f"{splits.folder}/splits/first-{name}.json"
+    path = f"{splits.folder}/splits/first-{digest(splits.role_digest(role), role, count, seed)[:12]}.json"
     if splits.folder and storage.exists(path):
         rank, of = storage.read_json(path)
         return int(rank), str(of)

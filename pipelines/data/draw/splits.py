@@ -6,7 +6,7 @@ asked for, from the scan's file and the rules.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, lru_cache
 from heapq import nsmallest
@@ -237,13 +237,6 @@ class Splits:
         wrong = self.rules.wrong if self.rules is not None and role in (CANARY_ROLE, *COINS) else ()
         return digest(samples, wrong) if wrong else samples
 
-    def _pieces(self, roles: Sequence[str]) -> Iterator[pa.Table]:
-        """The samples in some roles or parts, shard by shard."""
-        for place in self.sums.shards:
-            if self.size(*place, roles):
-                rows = self.shard(*place)
-                yield rows.filter(pa.array(in_roles(rows, roles)))
-
     def _units(self, rows: npt.NDArray[np.intp]) -> list[str]:
         """The unit that is drawn as one: the group of some rows, or the ``source/key`` of each."""
         if GROUP in self.table.column_names:
@@ -272,9 +265,12 @@ class Splits:
     def first_ranked(self, role: str, count: int, seed: int) -> list[tuple[int, str]]:
         """The same of one role, each with its rank; one shard is in memory at a time."""
         best: list[tuple[int, str]] = []
-        for rows in self._pieces([role]):
-            ranks = pixel_ranks(seed, FIRST, rows["sha256"]).tolist()
-            best = nsmallest(count, chain(best, zip(ranks, ids_of(rows), strict=True)))
+        for place in self.sums.shards:
+            if self.size(*place, [role]):
+                whole = self.shard(*place)
+                rows = whole.filter(pa.array(in_roles(whole, [role])))
+                ranks = pixel_ranks(seed, FIRST, rows["sha256"]).tolist()
+                best = nsmallest(count, chain(best, zip(ranks, ids_of(rows), strict=True)))
         return best
 
     def half(self, roles: Iterable[str], index: int, seed: int, nonce: str | None = None) -> Splits:
@@ -296,16 +292,14 @@ class Splits:
         chosen: set[str] = set()
         for role in roles:
             rows = self.rows([role])
-            ranks = digests64((seed, "fold"), self._units(rows))
-            ids, first = ids_of(self.table, rows), half_of(ranks, 0, role)
+            ids, first = ids_of(self.table, rows), half_of(digests64((seed, "fold"), self._units(rows)), 0, role)
             chosen.update({"all": ids, "search": compress(ids, first), "final": compress(ids, ~first)}[name])
         return chosen
 
     def samples(self, ids: Sequence[str]) -> pa.Table:
         """The rows of some samples (N,), in their order; columns as in `table`."""
         names = joined(self.table["source"], self.table["key"])
-        rows = pc.index_in(pa.array(ids, names.type), value_set=names.combine_chunks())
-        return self.table.take(rows)
+        return self.table.take(pc.index_in(pa.array(ids, names.type), value_set=names.combine_chunks()))
 
     def groups(self, ids: Sequence[str]) -> npt.NDArray[np.int64] | None:
         """The group of each of some samples as a number (N,), a hash; None where samples are not grouped."""

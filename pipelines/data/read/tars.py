@@ -58,8 +58,7 @@ def read_members(stream: BinaryIO, *, end_marker: bool = True) -> Iterator[Membe
     """
     raw = _Counted(stream)
     try:
-        plain = _unpacked(raw)
-        yield from _members(raw, plain, end_marker)
+        yield from _members(raw, _unpacked(raw), end_marker)
     except OSError as error:  # while the first bytes were read
         if isinstance(error, TarError):
             raise

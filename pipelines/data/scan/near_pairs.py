@@ -77,8 +77,7 @@ class NearPairs:
     def places(self, rows: _Rows) -> tuple[_Rows, _Rows]:
         """Shard and row of the samples at some places, ascending."""
         found = [np.empty((2, 0), dtype=np.int64)]
-        ends = np.cumsum(self.sizes)
-        for number, (end, size) in enumerate(zip(ends.tolist(), self.sizes, strict=True)):
+        for number, (end, size) in enumerate(zip(np.cumsum(self.sizes).tolist(), self.sizes, strict=True)):
             mine = rows[(rows >= end - size) & (rows < end)] - (end - size)
             if len(mine):
                 table = storage.read_table(_hashes(self.folder, number), ["shard", "row"]).take(pa.array(mine))

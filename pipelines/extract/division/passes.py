@@ -193,10 +193,9 @@ def recorded_passes(store: str, trials: Collection[str] = ()) -> list[Recorded]:
     ``trials``: of a search, whose own passes are wanted too.
     """
     paths = set(storage.list_files(store, recursive=False))
-    records = sorted(path for path in paths if path.endswith(".json") and not path.endswith(_RECEIPT))
     every = [
         Recorded(bare, f"{bare}{_RECEIPT}" in paths, _content(path))
-        for path in records
+        for path in sorted(path for path in paths if path.endswith(".json") and not path.endswith(_RECEIPT))
         for bare in (path.removesuffix(".json"),)
     ]
     return [record for record in every if record.content["trial"] in ("", *trials)]

@@ -38,8 +38,7 @@ def drawn(samples: int, seed: int, *, views: float = 0.0, length: float = 0.0) -
 
 def test_numbers_match_a_loop() -> None:
     features, _ = drawn(6, 0)
-    patches = np.random.default_rng(1).uniform(-1, 1, (6, 8))
-    features.values["patches:3x3"] = patches
+    features.values["patches:3x3"] = np.random.default_rng(1).uniform(-1, 1, (6, 8))
     features.values["neighbours:2/5"] = np.linspace(-0.5, 0.9, 6)
     numbers = Combined(CombinedParameters(neighbours="2/5"))._numbers(features)
     for row in range(6):
@@ -67,8 +66,7 @@ def test_the_regression_is_the_penalised_one() -> None:
     attack = Combined(CombinedParameters(grid="", penalty=3.0))
     attack.fit(LabelledFeatures(features, member))
     numbers = attack._numbers(features)
-    standard = (numbers - numbers.mean(axis=0)) / numbers.std(axis=0)
-    design = np.column_stack([standard, np.ones(60)])
+    design = np.column_stack([(numbers - numbers.mean(axis=0)) / numbers.std(axis=0), np.ones(60)])
     prior = np.zeros(7)
     prior[0] = 0.5
     ridge = np.diag([3.0] * 6 + [0.0])

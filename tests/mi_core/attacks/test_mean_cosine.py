@@ -46,8 +46,7 @@ def test_members_in_the_reference_are_not_used() -> None:
     scores = np.linspace(0.2, 0.4, 40)
     alone = fitted(scores, 0.1)
     mixed = MeanCosine(MeanCosineParameters(fpr=0.1))
-    both = np.concatenate([scores, np.full(10, 0.9)])
-    mixed.fit(LabelledFeatures(features(both), np.arange(50) >= 40))
+    mixed.fit(LabelledFeatures(features(np.concatenate([scores, np.full(10, 0.9)])), np.arange(50) >= 40))
     assert mixed.threshold == alone.threshold
 
 

@@ -34,8 +34,7 @@ def slow(name: str, logits: np.ndarray, label: int) -> float:
 
 
 def features(logits: np.ndarray = LOGITS, labels: np.ndarray = LABELS) -> Features:
-    ids = np.array([f"pool/{row}" for row in range(len(logits))])
-    return Features(ids, {"embedding": logits}, labels=labels)
+    return Features(np.array([f"pool/{row}" for row in range(len(logits))]), {"embedding": logits}, labels=labels)
 
 
 @pytest.mark.parametrize("name", ["metric-corr", "metric-conf", "metric-loss", "metric-ent", "metric-ment"])
@@ -46,8 +45,7 @@ def test_metrics_are_their_formulas(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["metric-conf", "metric-loss", "metric-ent", "metric-ment"])
 def test_certain_predictions_stay_finite(name: str) -> None:
-    sure = features(np.array([[1000.0, 0, 0], [1000.0, 0, 0]]), np.array([0, 1]))
-    values = ATTACKS[name]().statistic(sure)
+    values = ATTACKS[name]().statistic(features(np.array([[1000.0, 0, 0], [1000.0, 0, 0]]), np.array([0, 1])))
     assert np.isfinite(values).all()
     if name == "metric-ment":  # sure and wrong is as far from a member as can be: 2 x 30 log 10
         np.testing.assert_allclose(values, [0, -60 * math.log(10)])
@@ -101,5 +99,4 @@ def test_few_revealed_posteriors() -> None:
     np.testing.assert_allclose(np.sort(shown)[:, -2:], np.sort(found)[:, -2:])
     np.testing.assert_allclose(np.sort(shown)[:, 0], (1 - np.sort(found)[:, -2:].sum(axis=1)) / 3)
     assert revealed(found, 5) is found
-    tied = revealed(np.array([[0.25, 0.25, 0.25, 0.25]]), 1)
-    np.testing.assert_allclose(tied, 0.25)
+    np.testing.assert_allclose(revealed(np.array([[0.25, 0.25, 0.25, 0.25]]), 1), 0.25)

@@ -130,8 +130,7 @@ def halves(shadows: int, generator: np.random.Generator) -> np.ndarray:
     found = []
     for _ in range(shadows // 2):
         order = generator.permutation(len(COUNT))
-        first = order[np.cumsum(COUNT[order]) <= COUNT.sum() / 2]
-        half = np.isin(np.arange(len(COUNT)), first)
+        half = np.isin(np.arange(len(COUNT)), order[np.cumsum(COUNT[order]) <= COUNT.sum() / 2])
         found += [half, ~half]
     return np.array(found)
 
@@ -147,8 +146,7 @@ def condensed_shadows(setting: Setting, seed: int, inside: np.ndarray, *, epochs
         encoder = trained(data, half, setting, 1000 * seed + number, epochs=epochs)
         found = features(encoder, data, NAMES, setting)
         if setting.method is CLIPMem:
-            beside = features(encoder, others, beside_names, setting)
-            found = Features(found.ids, found.values, population=beside)
+            found = Features(found.ids, found.values, population=features(encoder, others, beside_names, setting))
         alignment.append(setting.method().condensed(found).values["alignment"])
         ids += [shadow_row(name, f"half-{number}") for name in NAMES]
     return Features(np.array(ids), {"alignment": np.concatenate(alignment)})

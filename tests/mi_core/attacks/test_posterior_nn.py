@@ -70,8 +70,7 @@ def test_downstream_baselines() -> None:
     np.testing.assert_allclose(inputs("baseline-a"), [[0.5, 0.3, 0.2], [0.7, 0.2, 0.1], [0.4, 0.4, 0.2]], atol=1e-6)
     # the image itself, then its views; of equal logits the first is the prediction
     assert inputs("baseline-b").tolist() == [[1, 1, 0], [0, 0, 0], [0, 0, 0]]
-    found = inputs("baseline-c", classes=2)
-    np.testing.assert_allclose(found[0], [0.5, 0.3, 0.2, 0.2, 0.5, 0.3], atol=1e-6)
+    np.testing.assert_allclose(inputs("baseline-c", classes=2)[0], [0.5, 0.3, 0.2, 0.2, 0.5, 0.3], atol=1e-6)
     made = ATTACKS["baseline-b"]()
     assert made.queries_per_sample(10) == 11
     assert ATTACKS["baseline-c"]().queries_per_sample(10) == 10

@@ -94,8 +94,7 @@ def test_forms(form: str) -> None:
 
 def test_grey_images() -> None:
     for batch in (PIXELS[..., 0], PIXELS[..., :1], PIXELS[:, None, :, :, 0]):
-        items = items_of(batch, "controls")
-        got = np.stack([decode(item.data(), Decoder(5, 1)) for item in items])
+        got = np.stack([decode(item.data(), Decoder(5, 1)) for item in items_of(batch, "controls")])
         assert np.array_equal(got, np.stack([decode(encode_png(one), Decoder(5, 1)) for one in PIXELS[..., 0]]))
 
 

@@ -256,8 +256,7 @@ def uncopied(fault: str) -> nn.Module:
 @pytest.mark.filterwarnings("ignore:.*weight_norm")
 @pytest.mark.parametrize("fault", ["lock", "reset", "weight norm"])
 def test_a_network_that_cannot_be_copied_or_reset_is_audited_without_an_untrained_one(fault: str) -> None:
-    network = uncopied(fault)
-    found = model_of(network, HOW)
+    found = model_of(uncopied(fault), HOW)
     assert found.reference is None
     assert found.encoder(torch.rand(2, 3, 16, 16))["backbone"].shape == (2, 4 * 14 * 14)
 

@@ -232,10 +232,8 @@ CONVEX = {"head": "convex", "penalty": 0.05}
 def test_a_convex_head_is_the_optimum_and_what_it_guarantees_is_proved(method: type[AdditiveNoise]) -> None:
     """No gamma: the sensitivity holds for every pair. Sampled pairs, where asked for, are closer than that."""
     encoder, data = classifier(), labelled()
-    inputs = head_inputs(encoder, data.images)
-    best = solve_head(inputs.numpy(), data.labels.numpy(), classes=10, penalty=0.05)
-    silent = method(NoiseParameters(scale=0, **CONVEX), seed=4)
-    state = silent.fit(encoder, data)
+    best = solve_head(head_inputs(encoder, data.images).numpy(), data.labels.numpy(), classes=10, penalty=0.05)
+    state = method(NoiseParameters(scale=0, **CONVEX), seed=4).fit(encoder, data)
     np.testing.assert_array_equal(state["logits.weight"], best.astype(np.float32))
     assert "logits.bias" not in state
     sensitivity = sensitivity_bound(0.05, 80, weights=None if method.mechanism == "gaussian" else best.size)

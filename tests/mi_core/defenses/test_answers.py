@@ -17,19 +17,11 @@ from mi_core.encoders import build_backbone
 from mi_core.encoders.averaging import averaged
 from mi_core.encoders.batch_norm import for_queries
 from mi_core.encoders.checkpoint import Encoder, channelwise, fingerprint
-from tests.mi_core.defenses.planted import (
-    Sharper,
-    attribute_images,
-    classifier,
-    encoder_of,
-    membership_images,
-    same_answers,
-    through_a_file,
-)
+from tests.mi_core.defenses import planted
 from tests.raising import refused
 
-MEMBERS, OUTSIDE = attribute_images(90, 0), attribute_images(40, 1)
-SEEN, UNSEEN = membership_images(60, 0, member=True), membership_images(40, 1, member=False)
+MEMBERS, OUTSIDE = planted.attribute_images(90, 0), planted.attribute_images(40, 1)
+SEEN, UNSEEN = planted.membership_images(60, 0, member=True), planted.membership_images(40, 1, member=False)
 QUICK: dict[str, dict[str, Any]] = {
     "attriguard": {"rounds": 1, "steps": 20, "epochs": 20, "batch_size": 32, "learning_rate": 1e-2, "confidence": 1.0},
     "memguard": {"budget": 0.05, "epochs": 80, "learning_rate": 0.1, "batch_size": 16},
@@ -52,8 +44,8 @@ def made(name: str, seed: int = 0, **changed: Any) -> Defense:
 def given(name: str) -> tuple[Encoder, ProviderData, ProviderData]:
     """An encoder, its members and others, with what the defense is meant to hide."""
     if name == "memguard":
-        return encoder_of(nn.Flatten(), Sharper()), SEEN, UNSEEN
-    return classifier(), MEMBERS, OUTSIDE
+        return planted.encoder_of(nn.Flatten(), planted.Sharper()), SEEN, UNSEEN
+    return planted.classifier(), MEMBERS, OUTSIDE
 
 
 @cache
@@ -67,7 +59,7 @@ def fitted(name: str) -> tuple[Encoder, ProviderData, ProviderData, Any]:
 def test_off_changes_no_bit(name: str) -> None:
     (encoder, members, outside), defense = given(name), made(name, **OFF[name])
     served = defense.defended(encoder, defense.fit(encoder, members, outside))
-    assert same_answers(encoder, served, outside.images)
+    assert planted.same_answers(encoder, served, outside.images)
 
 
 @pytest.mark.parametrize("name", QUICK)
@@ -75,13 +67,13 @@ def test_a_file_brings_the_same_answers_and_the_encoder_stays(name: str) -> None
     (encoder, members, outside, state), before = fitted(name), torch.random.get_rng_state()
     identity, asked = fingerprint(encoder), outside.images[:12]
     plain, served = answers(encoder, asked, "logits"), made(name).defended(encoder, state)
-    assert not same_answers(encoder, served, asked)
-    assert same_answers(served, made(name).defended(encoder, through_a_file(state)), asked)
+    assert not planted.same_answers(encoder, served, asked)
+    assert planted.same_answers(served, made(name).defended(encoder, planted.through_a_file(state)), asked)
     again = made(name).fit(encoder, members, outside)
     assert all(np.array_equal(state[key], again[key]) for key in state)
     large = 2**64 - 1  # as hashes are
     other = made(name, seed=large).fit(encoder, members, outside)
-    assert not same_answers(served, made(name, seed=large).defended(encoder, other), asked)
+    assert not planted.same_answers(served, made(name, seed=large).defended(encoder, other), asked)
     assert all(np.isfinite(value) for value in numbers(state).values())
     assert numbers(state)
     assert not served.training
@@ -128,7 +120,7 @@ def test_answers_in_half_precision_and_with_gradients(name: str) -> None:
     ],
 )
 def test_what_is_missing_is_named(name: str, lacking: str, message: str) -> None:
-    whole = classifier()
+    whole = planted.classifier()
     encoder = Encoder(whole.backbone, {}, whole.mean, whole.std) if lacking == "logits" else whole
     members = ProviderData(
         MEMBERS.images,
@@ -153,7 +145,7 @@ def test_changed_embeddings_come_with_batch_norm_folded(name: str) -> None:
 
 
 def test_defenses_of_answers_are_not_put_on_top_of_each_other() -> None:
-    encoder = classifier()
+    encoder = planted.classifier()
     noise = made("output-noise")
     served = noise.defended(encoder, noise.fit(encoder, MEMBERS))
     for name in ("attriguard", "memguard", "output-noise", "olympus"):
@@ -164,7 +156,7 @@ def test_defenses_of_answers_are_not_put_on_top_of_each_other() -> None:
 
 def test_who_has_no_images_is_told() -> None:
     nothing = ProviderData(torch.empty(0, 1, 4, 4, dtype=torch.uint8))
-    refused(ShapeError, "gives no images", made("output-noise").fit, classifier(), nothing)
+    refused(ShapeError, "gives no images", made("output-noise").fit, planted.classifier(), nothing)
 
 
 def test_a_query_is_its_eight_bit_pixels() -> None:

@@ -123,8 +123,7 @@ def test_the_accuracy_that_it_reports_is_on_the_images_of_its_training() -> None
         replace(part, images=part.images[:60], labels=None, attributes=torch.from_numpy(generator.integers(0, 2, 60)))
         for part in (MEMBERS, TESTED)
     )
-    settings = AttriGuardParameters(learning_rate=1e-2, epochs=200, batch_size=60)
-    state = AttriGuard(settings).fit(encoder, members)
+    state = AttriGuard(AttriGuardParameters(learning_rate=1e-2, epochs=200, batch_size=60)).fit(encoder, members)
     adversary = mlp.restored(Adversary(16, 2), state)
 
     def told_right(part: ProviderData) -> float:

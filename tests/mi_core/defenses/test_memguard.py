@@ -133,8 +133,7 @@ def test_the_budget_is_the_expected_noise(plain: Encoder, state: Any, served: An
 
 def test_members_and_outside_weigh_the_same(plain: Encoder) -> None:
     few, many = membership_images(60, 8, member=False), membership_images(300, 9, member=False)
-    chosen = MemGuardParameters(learning_rate=0.05, epochs=20)
-    state = MemGuard(chosen).fit(plain, few, many)
+    state = MemGuard(MemGuardParameters(learning_rate=0.05, epochs=20)).fit(plain, few, many)
     network = mlp.restored(mlp.layers(10, 256, 128, 64, 1), dict(state))
     judged = mlp.predict(network, answers(plain, many.images, "logits").softmax(dim=1).sort(dim=1).values.numpy())
     assert abs(np.mean(judged)) < 0.5  # log(60 / 300) = -1.6 if they did not

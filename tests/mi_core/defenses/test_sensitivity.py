@@ -49,8 +49,7 @@ def test_a_trained_head_moves_as_the_peer_s_and_within_the_proved_bound() -> Non
     Monteleoni, Sarwate, JMLR 2011, corollary 8), L = sqrt(2) |(x, 1)|."""
     count, penalty = 60, 0.1
     inputs, labels = blobs(count)
-    descent = replace(DESCENT, weight_decay=penalty)
-    training = HeadTraining(classes=3, epochs=600, batch_size=0, optimizer=descent)
+    training = HeadTraining(classes=3, epochs=600, batch_size=0, optimizer=replace(DESCENT, weight_decay=penalty))
     train = partial(train_head, training=training, seed=0)
     extended = np.hstack([inputs, np.ones((count, 1))])
 
@@ -71,8 +70,7 @@ def test_a_twin_in_the_place_of_a_sample_changes_nothing() -> None:
     inputs, labels = blobs(50)
     inputs[41], labels[41] = inputs[7], labels[7]
     for batch_size in (0, 8):
-        training = HeadTraining(classes=3, epochs=3, batch_size=batch_size)
-        train = partial(train_head, training=training, seed=0)
+        train = partial(train_head, training=HeadTraining(classes=3, epochs=3, batch_size=batch_size), seed=0)
         assert pair_distance(Pair(7, 41), inputs, labels, train) == (0.0, 0.0)
         assert pair_distance(Pair(7, 40), inputs, labels, train)[0] > 0
 

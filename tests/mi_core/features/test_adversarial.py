@@ -29,8 +29,7 @@ def test_it_stays_in_the_ball_and_in_the_range() -> None:
     assert found.max() <= 1
     loss = torch.nn.functional.cross_entropy
     assert loss(network(found), wanted) < loss(network(images), wanted)
-    again = targeted_pgd(network, images[3:4], wanted[3:4], epsilon=0.1, steps=7)
-    torch.testing.assert_close(again, found[3:4])
+    torch.testing.assert_close(targeted_pgd(network, images[3:4], wanted[3:4], epsilon=0.1, steps=7), found[3:4])
 
 
 def test_mistakes() -> None:

@@ -112,8 +112,7 @@ def test_what_was_used_is_found_and_the_opposite_is_not() -> None:
 
 
 def test_alignment_leaves_strata_alone_that_differ_by_chance() -> None:
-    rng = np.random.default_rng(9)
-    strata, values = np.repeat(np.arange(50), 2), rng.standard_normal(100)
+    strata, values = np.repeat(np.arange(50), 2), np.random.default_rng(9).standard_normal(100)
     kept = np.corrcoef(values, aligned(values, strata))[0, 1]
     removed = aligned(values + 9 * strata, strata)
     assert kept > 0.95

@@ -21,8 +21,7 @@ def test_counts_add_up_and_marks_stay() -> None:
 
 def test_the_same_samples_again_tell_no_more_about_them() -> None:
     """Candidates that a user gives, asked with other views in every seed: their error is common to all."""
-    runs = [Estimate(0.7, 0.6, 0.8, 18, True, 3), Estimate(0.8, 0.7, 0.92, 18, True, 5)]
-    pooled = pool(runs, overlap=1)
+    pooled = pool([Estimate(0.7, 0.6, 0.8, 18, True, 3), Estimate(0.8, 0.7, 0.92, 18, True, 5)], overlap=1)
     assert (pooled.value, pooled.low, pooled.high) == pytest.approx((0.75, 0.65, 0.86))
     assert (pooled.n, pooled.false_positives) == (18, 5)
 

@@ -40,8 +40,7 @@ def test_the_probe_reads_what_is_linear_and_nothing_else() -> None:
     bank, bank_labels = clusters(300, 2)
     test, test_labels = clusters(300, 3)
     assert linear_probe(bank, bank_labels, test, test_labels).value > 0.75
-    shuffled = np.random.default_rng(0).permutation(test_labels)
-    chance = linear_probe(bank, bank_labels, test, shuffled)
+    chance = linear_probe(bank, bank_labels, test, np.random.default_rng(0).permutation(test_labels))
     assert chance.low < 0.25 < chance.high + 0.05
 
 

@@ -11,19 +11,7 @@ import torch.nn.functional as F
 
 from mi_core.checks import ConfigError, ShapeError
 from mi_core.encoders import build_backbone
-from mi_core.objectives.clip import (
-    CLIP,
-    END,
-    PAD,
-    CLIPParameters,
-    SigLIP,
-    SigLIPParameters,
-    TextTransformer,
-    byte_tokens,
-    frozen_text_embeddings,
-    image_text_info_nce,
-    sigmoid_loss,
-)
+from mi_core.objectives import clip
 from mi_core.objectives.supervised import Supervised, SupervisedParameters
 from tests.raising import refused
 
@@ -41,29 +29,29 @@ def test_image_text_info_nce_equals_the_paper() -> None:
         of_image = [math.exp(7.0 * cosines[row][other]) for other in range(4)]
         of_text = [math.exp(7.0 * cosines[other][row]) for other in range(4)]
         total -= math.log(of_image[row] / sum(of_image)) + math.log(of_text[row] / sum(of_text))
-    assert float(image_text_info_nce(images, texts, torch.tensor(7.0))) == pytest.approx(total / 8, rel=1e-5)
-    refused(ShapeError, "texts has shape", image_text_info_nce, images, texts[:3], torch.tensor(1.0))
+    assert float(clip.image_text_info_nce(images, texts, torch.tensor(7.0))) == pytest.approx(total / 8, rel=1e-5)
+    refused(ShapeError, "texts has shape", clip.image_text_info_nce, images, texts[:3], torch.tensor(1.0))
 
 
 def test_byte_tokens() -> None:
-    tokens = byte_tokens(["é", "abcdefgh"], 5)
-    assert tokens.tolist() == [[0xC3, 0xA9, END, PAD, PAD], [97, 98, 99, 100, END]]
+    tokens = clip.byte_tokens(["é", "abcdefgh"], 5)
+    assert tokens.tolist() == [[0xC3, 0xA9, clip.END, clip.PAD, clip.PAD], [97, 98, 99, 100, clip.END]]
 
 
 def test_the_text_tower_reads_up_to_the_end_and_no_further() -> None:
     torch.manual_seed(0)
-    tower = TextTransformer(16, 8, layers=2, heads=2, length=12).eval()
-    short, long = byte_tokens(["a cat"], 8), byte_tokens(["a cat"], 12)
+    tower = clip.TextTransformer(16, 8, layers=2, heads=2, length=12).eval()
+    short, long = clip.byte_tokens(["a cat"], 8), clip.byte_tokens(["a cat"], 12)
     torch.testing.assert_close(tower(short), tower(long))  # padding is not read
-    assert not torch.allclose(tower(short), tower(byte_tokens(["a bat"], 8)))
+    assert not torch.allclose(tower(short), tower(clip.byte_tokens(["a bat"], 8)))
 
 
 def test_clip_learns_pairs_and_keeps_its_scale() -> None:
     torch.manual_seed(0)
-    parameters = CLIPParameters(projection_width=16, text_width=32, text_layers=1)
-    network = CLIP(build_backbone("conv4", 3, 8), parameters).train()
+    parameters = clip.CLIPParameters(projection_width=16, text_width=32, text_layers=1)
+    network = clip.CLIP(build_backbone("conv4", 3, 8), parameters).train()
     captions = ["a red square", "a blue circle", "two green dots", "nothing at all"]
-    tokens = CLIP.encode_targets(parameters, [None] * 4, captions)
+    tokens = clip.CLIP.encode_targets(parameters, [None] * 4, captions)
     images = rows(4, 3 * 64, 0).reshape(4, 1, 3, 8, 8)
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-2)
     first = last = 0.0
@@ -83,11 +71,11 @@ def test_clip_learns_pairs_and_keeps_its_scale() -> None:
 
 def test_clip_settings() -> None:
     with pytest.raises(ConfigError, match="training image 1 has no caption; give data.captions"):
-        CLIP.encode_targets(CLIPParameters(), [0, 1], ["a dog", " "])
-    refused(ConfigError, "text_tower = 'bert', allowed: bytes, open_clip", CLIPParameters, text_tower="bert")
-    refused(ConfigError, "needs text_weights", CLIPParameters, text_tower="open_clip:RN50")
-    refused(ConfigError, "text_width = 30 is not divisible by text_heads = 4", CLIPParameters, text_width=30)
-    refused(ConfigError, "is no file", frozen_text_embeddings, "ViT-B-32", "nowhere.pt", ["a dog"])
+        clip.CLIP.encode_targets(clip.CLIPParameters(), [0, 1], ["a dog", " "])
+    refused(ConfigError, "text_tower = 'bert', allowed: bytes, open_clip", clip.CLIPParameters, text_tower="bert")
+    refused(ConfigError, "needs text_weights", clip.CLIPParameters, text_tower="open_clip:RN50")
+    refused(ConfigError, "text_width = 30 is not divisible by text_heads = 4", clip.CLIPParameters, text_width=30)
+    refused(ConfigError, "is no file", clip.frozen_text_embeddings, "ViT-B-32", "nowhere.pt", ["a dog"])
 
 
 def test_a_frozen_tower_of_open_clip(tmp_path: Path) -> None:
@@ -95,14 +83,14 @@ def test_a_frozen_tower_of_open_clip(tmp_path: Path) -> None:
     torch.manual_seed(1)
     model = open_clip.create_model("ViT-S-32-alt", pretrained=None).eval()
     torch.save(model.state_dict(), tmp_path / "tower.pt")
-    parameters = CLIPParameters(text_tower="open_clip:ViT-S-32-alt", text_weights=str(tmp_path / "tower.pt"))
+    parameters = clip.CLIPParameters(text_tower="open_clip:ViT-S-32-alt", text_weights=str(tmp_path / "tower.pt"))
     captions = ["a dog", "a cat", "a dog"]
-    targets = CLIP.encode_targets(parameters, [None] * 3, captions)
+    targets = clip.CLIP.encode_targets(parameters, [None] * 3, captions)
     assert targets is not None
     with torch.no_grad():
         expected = model.encode_text(open_clip.get_tokenizer("ViT-S-32-alt")(captions))
     torch.testing.assert_close(targets, expected)
-    network = CLIP(build_backbone("conv4", 3, 8), parameters)
+    network = clip.CLIP(build_backbone("conv4", 3, 8), parameters)
     assert torch.isfinite(network(rows(3, 192, 0).reshape(3, 1, 3, 8, 8), targets))
 
 
@@ -130,18 +118,18 @@ def test_the_loss_equals_the_paper() -> None:
             cosine = sum(x * y for x, y in zip(image, text, strict=True)) / math.hypot(*image) / math.hypot(*text)
             sign = 1 if i == j else -1
             total -= math.log(1 / (1 + math.exp(-sign * (7 * cosine - 3))))
-    found = sigmoid_loss(images, texts, torch.tensor(7.0), torch.tensor(-3.0))
+    found = clip.sigmoid_loss(images, texts, torch.tensor(7.0), torch.tensor(-3.0))
     assert found.item() == pytest.approx(total / 5, rel=1e-5)
-    refused(ShapeError, "texts has shape", sigmoid_loss, images, texts[:3], torch.tensor(1.0), torch.tensor(0.0))
+    refused(ShapeError, "texts has shape", clip.sigmoid_loss, images, texts[:3], torch.tensor(1.0), torch.tensor(0.0))
 
 
 def test_pairs_are_learned_with_scale_and_bias() -> None:
     torch.manual_seed(0)
-    parameters = SigLIPParameters(projection_width=16, text_width=16, text_heads=2, text_layers=1, text_length=8)
+    parameters = clip.SigLIPParameters(projection_width=16, text_width=16, text_heads=2, text_layers=1, text_length=8)
     assert parameters.temperature == 0.1
-    network = SigLIP(build_backbone("conv4", 1, 8), parameters)
+    network = clip.SigLIP(build_backbone("conv4", 1, 8), parameters)
     images = (torch.rand(12, 1, 1, 8, 8) - 0.5) / 0.3
-    captions = SigLIP.encode_targets(parameters, [None] * 12, [f"thing {row}" for row in range(12)])
+    captions = clip.SigLIP.encode_targets(parameters, [None] * 12, [f"thing {row}" for row in range(12)])
     optimizer = torch.optim.Adam(network.parameters(), lr=5e-3)
     losses = []
     for _ in range(60):

@@ -47,8 +47,7 @@ def test_loss_and_centre_equal_lightly() -> None:
         views = torch.randn(6, 2, 1, 8, 8, generator=torch.Generator().manual_seed(step))
         with torch.no_grad():
             students, teachers = made.answer(views)
-            expected = referee(teachers, students, epoch=50)
-            torch.testing.assert_close(made(views), expected, rtol=1e-5, atol=1e-6)
+            torch.testing.assert_close(made(views), referee(teachers, students, epoch=50), rtol=1e-5, atol=1e-6)
         centre = referee.center
         torch.testing.assert_close(made.centre, getattr(centre, "value", centre).reshape(-1), rtol=1e-5, atol=1e-6)
 

@@ -207,8 +207,7 @@ def test_shuffled_keys_come_back_in_order_and_meet_other_parts() -> None:
     """With parts the keys are computed in a new order each step: the rows are their images' own, the statistics not."""
     network = moco(batch_norm_splits=2).eval()  # without batch statistics the order cannot matter
     batch = views(12)
-    twin = moco().eval()
-    torch.testing.assert_close(network._embed_keys(batch[:, 1]), twin._key_encoder(batch[:, 1]))
+    torch.testing.assert_close(network._embed_keys(batch[:, 1]), moco().eval()._key_encoder(batch[:, 1]))
     network.train()
     first = network._embed_keys(batch[:, 1])
     network.steps += 1

@@ -49,8 +49,7 @@ def network(name: str) -> Objective:
 
 
 def batch(name: str, step: int) -> tuple[torch.Tensor, torch.Tensor | None]:
-    generator = torch.Generator().manual_seed(step)
-    views = torch.randn(6, OBJECTIVES[name].views, 3, 8, 8, generator=generator)
+    views = torch.randn(6, OBJECTIVES[name].views, 3, 8, 8, generator=torch.Generator().manual_seed(step))
     captions = [f"n {row + step}" for row in range(6)]
     return views, OBJECTIVES[name].encode_targets(PARAMETERS[name], [0, 1, 2, 0, 1, 2], captions)
 

@@ -101,8 +101,7 @@ def test_several_encoders_share_the_views_but_not_the_results() -> None:
     both = Extractor({"one": encoder(1), "two": encoder(2)}, extractor().plan, AUGMENTATION, torch.device("cpu"))(
         images, streams, ids
     )
-    alone = extractor(encoder(2))(images, streams, ids)["e"]
-    for column, values in alone.items():
+    for column, values in extractor(encoder(2))(images, streams, ids)["e"].items():
         np.testing.assert_allclose(both["two"][column], values, atol=1e-6)
     assert not np.allclose(both["one"]["projection.norm:2"], both["two"]["projection.norm:2"])
 
@@ -176,8 +175,7 @@ def test_patches_and_captions_in_one_pass() -> None:
     found = made(images, streams, ids, captions)["e"]
     clean = images.float() / 255
     with torch.inference_mode():
-        cut = patches(clean, (3, 3))
-        expected = center_similarity(model(cut.flatten(0, 1))["projection"].unflatten(0, (30, 9)))
+        expected = center_similarity(model(patches(clean, (3, 3)).flatten(0, 1))["projection"].unflatten(0, (30, 9)))
         np.testing.assert_allclose(found["projection.patches:3x3"], expected, atol=1e-5)
         texts = model.text(captions)
         cosines = torch.cosine_similarity(model(clean)["projection"], texts, dim=1)

@@ -261,7 +261,6 @@ def test_bad_input() -> None:
 def test_two_ways_of_decoding_are_compared() -> None:
     same = agreement(encoder("pixels"), IMAGES, IMAGES)
     assert (round(same.cosine, 5), round(same.centred, 5), same.images) == (1.0, 1.0, COUNT)
-    brighter = (IMAGES.int() + 40).clamp(0, 255).to(torch.uint8)
-    apart = agreement(encoder("pixels"), IMAGES, brighter)
+    apart = agreement(encoder("pixels"), IMAGES, (IMAGES.int() + 40).clamp(0, 255).to(torch.uint8))
     assert apart.centred < apart.cosine < 0.999
     refused(ShapeError, "second", agreement, encoder("pixels"), IMAGES, IMAGES[1:])

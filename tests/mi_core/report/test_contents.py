@@ -27,8 +27,7 @@ def rows_of(attacks: list[dict[str, Any]]) -> tuple[PooledRow, ...]:
 
 
 def errors(report: dict[str, Any]) -> list[str]:
-    validator = jsonschema.Draft202012Validator(schema())
-    return [error.message for error in validator.iter_errors(report)]
+    return [error.message for error in jsonschema.Draft202012Validator(schema()).iter_errors(report)]
 
 
 def test_the_schema_is_valid_and_accepts_whole_reports(report: dict[str, Any], short_report: dict[str, Any]) -> None:

@@ -15,20 +15,9 @@ from hypothesis import strategies as st
 
 from mi_core.checks import ConfigError
 from mi_core.records import Estimate
+from mi_core.report import statement as layout
 from mi_core.report.contents import schema
 from mi_core.report.model.report import report_from_json as typed
-from mi_core.report.statement import (
-    PAYLOAD_TYPE,
-    PREDICATE_TYPE,
-    TYPE,
-    differences,
-    of_report,
-    read_statement,
-    rule,
-    statement,
-    subjects,
-    verdict_by_rule,
-)
 from mi_core.report.words.sentences import say
 from mi_core.validity.verdict import Validity
 from tests.mi_core.report.conftest import BARE, verdict_as_json
@@ -86,7 +75,7 @@ def made(**parts: Any) -> dict[str, Any]:
         | {"primary_attack": {"attack": "lpla", "target": "target"}},
     ]
     files = [{"name": "seed-0/splits/roles.json", "digest": {"sha256": A}}]
-    return statement(
+    return layout.statement(
         typed({name: part for name, part in report(**parts).items() if part is not None}),
         registrations=lines,
         roles=[{"seed": 0, "roles": roles, "files": files, "folders": []}],
@@ -100,8 +89,8 @@ def made(**parts: Any) -> dict[str, Any]:
 def test_it_is_an_in_toto_statement_and_satisfies_its_schema() -> None:
     found = made()
     jsonschema.validate(found, schema("statement"))
-    assert (found["_type"], found["predicateType"]) == (TYPE, PREDICATE_TYPE)
-    assert read_statement(found) == (found, None)
+    assert (found["_type"], found["predicateType"]) == (layout.TYPE, layout.PREDICATE_TYPE)
+    assert layout.read_statement(found) == (found, None)
 
 
 def test_the_subject_is_the_audited_encoder_at_the_audited_epoch() -> None:
@@ -113,7 +102,7 @@ def test_the_subject_is_the_audited_encoder_at_the_audited_epoch() -> None:
 
 
 def test_the_subject_of_code_is_its_fingerprint() -> None:
-    (subject,) = subjects([encoder(kind="code")], {"target": "target", "epoch": 20})
+    (subject,) = layout.subjects([encoder(kind="code")], {"target": "target", "epoch": 20})
     assert subject["digest"] == {"sha256": B}
     assert "epoch" not in subject["name"]
 
@@ -126,39 +115,40 @@ def test_it_says_the_last_epoch_of_the_primary_attack_alone() -> None:
 
 def test_without_a_primary_attack_there_is_nothing_to_state() -> None:
     with pytest.raises(ConfigError, match="no primary attack"):
-        of_report(typed(report(attacks=[])))
+        layout.of_report(typed(report(attacks=[])))
 
 
 def test_the_rule_in_numbers_gives_the_verdict() -> None:
-    assert rule(2.0) == {"text": say("rule"), "confidence": 0.95, "level": 0.01, "factor": 2.0}
+    assert layout.rule(2.0) == {"text": say("rule"), "confidence": 0.95, "level": 0.01, "factor": 2.0}
     seen = set()
     for attack, blind, delta, trained in product((0.45, 0.6, 0.9), (0.45, 0.5, 0.51), (-0.01, 0.01), (True, False)):
         found = validity(attack, blind, delta, trained=trained)
-        assert verdict_by_rule(found) == (found["verdict"], found["reason"])
+        assert layout.verdict_by_rule(found) == (found["verdict"], found["reason"])
         seen.add(found["reason"])
     expected = {"robust", "untrained-references", "checks-differ", "nothing-found", "not-robust", "not-beyond-checks"}
     assert seen == expected
-    assert verdict_by_rule(validity(0.7, 0.9, -0.1, by="lot", p_value=0.01)) == ("leak", "by-lot")
-    assert verdict_by_rule(validity(0.7, 0.9, -0.1, by="lot", p_value=0.02)) == ("no-evidence", "nothing-found")
-    assert verdict_by_rule({"attack_auc": estimate(0.6)}) == ("undecided", "no-checks")
+    assert layout.verdict_by_rule(validity(0.7, 0.9, -0.1, by="lot", p_value=0.01)) == ("leak", "by-lot")
+    assert layout.verdict_by_rule(validity(0.7, 0.9, -0.1, by="lot", p_value=0.02)) == ("no-evidence", "nothing-found")
+    assert layout.verdict_by_rule({"attack_auc": estimate(0.6)}) == ("undecided", "no-checks")
 
 
 def test_a_run_without_control_is_stated_as_undecided() -> None:
     found = made(validity=None)["predicate"]["verdict"]
     assert found == {"verdict": "undecided"}
-    assert verdict_by_rule(found) == ("undecided", None)
+    assert layout.verdict_by_rule(found) == ("undecided", None)
 
 
 def enveloped(content: Any, **parts: Any) -> dict[str, Any]:
     payload = base64.b64encode(json.dumps(content).encode()).decode()
-    return {"payloadType": PAYLOAD_TYPE, "payload": payload, "signatures": [{"sig": "", "keyid": ""}]} | parts
+    return {"payloadType": layout.PAYLOAD_TYPE, "payload": payload, "signatures": [{"sig": "", "keyid": ""}]} | parts
 
 
 def test_an_envelope_is_opened_and_its_signatures_counted() -> None:
     found = made()
-    assert read_statement(enveloped(found)) == (found, 1)
-    assert read_statement({"mediaType": "a bundle", "dsseEnvelope": enveloped(found, signatures=[])}) == (found, 0)
-    assert read_statement(enveloped(found, signatures=3)) == (found, 0)
+    assert layout.read_statement(enveloped(found)) == (found, 1)
+    bundle = {"mediaType": "a bundle", "dsseEnvelope": enveloped(found, signatures=[])}
+    assert layout.read_statement(bundle) == (found, 0)
+    assert layout.read_statement(enveloped(found, signatures=3)) == (found, 0)
 
 
 def changed(place: str, value: Any) -> dict[str, Any]:
@@ -198,7 +188,7 @@ def changed(place: str, value: Any) -> dict[str, Any]:
 )
 def test_what_is_no_statement_is_refused_by_name(content: Any, text: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        read_statement(content)
+        layout.read_statement(content)
     assert text in str(refused.value)
 
 
@@ -215,7 +205,7 @@ def test_every_change_is_named(data: st.DataObject) -> None:
     for name in place[:-1]:
         inner = inner[name]
     inner[place[-1]] = 1.5
-    assert differences(content, other) == [".".join(map(str, place))]
-    assert differences(content, deepcopy(content)) == []
-    assert differences({"a": 1}, {"a": True}) == ["a"]
-    assert differences([1], [1, 2], "x") == ["x.1"]
+    assert layout.differences(content, other) == [".".join(map(str, place))]
+    assert layout.differences(content, deepcopy(content)) == []
+    assert layout.differences({"a": 1}, {"a": True}) == ["a"]
+    assert layout.differences([1], [1, 2], "x") == ["x.1"]

@@ -18,8 +18,7 @@ from tests.raising import refused
 
 def digits(seed: int, count: int = 400) -> tuple[np.ndarray, np.ndarray]:
     pixels = np.round(load_digits().images * 255 / 16).astype(np.uint8)[:, None]
-    chosen = np.random.default_rng(seed).permutation(len(pixels))[:count]
-    return pixels[chosen], np.arange(count) % 2 == 0
+    return pixels[np.random.default_rng(seed).permutation(len(pixels))[:count]], np.arange(count) % 2 == 0
 
 
 def summaries(images: np.ndarray) -> np.ndarray:

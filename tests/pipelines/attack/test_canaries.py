@@ -20,8 +20,7 @@ from tests.pipelines.undrawn import plan_in
 def task_with(folder: Path, scores: np.ndarray, inside: np.ndarray) -> Task:
     task = Task(plan_in(parse(small_config(), "small.yaml")).judges[0], SeedFolder(str(folder), 0))
     ids = [f"digits/{number:05d}" for number in range(len(scores))]
-    table = pa.table({"id": ids, "score": scores, "inside": inside})
-    storage.write_table(f"{task.path}/{CANARIES}", table)
+    storage.write_table(f"{task.path}/{CANARIES}", pa.table({"id": ids, "score": scores, "inside": inside}))
     return task
 
 

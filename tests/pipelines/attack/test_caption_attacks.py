@@ -44,8 +44,7 @@ def config(folder: Path, *, captions: bool = True) -> dict[str, object]:
         "roles": {role: {"from": "pool", "count": 40} for role in roles},
     }
     if captions:
-        words = {"name": "thing", "attributes": ["red", "green", "blue"]}
-        raw["data"]["captions"] = {0: words}
+        raw["data"]["captions"] = {0: {"name": "thing", "attributes": ["red", "green", "blue"]}}
     raw["encoders"] = {
         "target": {
             "objective": "clip",

@@ -146,8 +146,7 @@ def test_attributes_are_inferred_from_embeddings_beside_guessing(run: Path) -> N
     config, place = config_of(), RunFolder(str(run)).seed(0)
     rows = {row["target"]: row for row in report_of(run)["attribute_inference"]}
     assert set(rows) == {"contrastive-target", "supervised-target"}
-    splits = Splits.load(place.path)
-    values = splits.attribute("even")
+    values = Splits.load(place.path).attribute("even")
     for target, row in rows.items():
         epoch = ThreatModel(config).attacked_epochs(target)[-1]
         known, tested = (

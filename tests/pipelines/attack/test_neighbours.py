@@ -50,8 +50,7 @@ def test_stored_densities_are_those_of_encoder_and_anchors(run: Path) -> None:
     assert read
     for output, known in read.items():
         expected = neighbour_density(answers[output], bank[output], 3)
-        found = [known[name.partition("/")[2]] for name in images.ids]
-        np.testing.assert_allclose(found, expected, rtol=1e-4)
+        np.testing.assert_allclose([known[name.partition("/")[2]] for name in images.ids], expected, rtol=1e-4)
 
 
 @pytest.mark.slow

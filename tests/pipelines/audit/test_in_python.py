@@ -140,8 +140,7 @@ def _same(first: Any, second: Any, place: str) -> None:
 def test_the_config_is_yaml_that_says_what_is_missing(planted: Path) -> None:
     network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * SIZE * SIZE, 32))
     images = [path.read_bytes() for path in sorted((planted / "others").rglob("*.png"))]
-    found = audit(network, images[:150], images[150:], size=SIZE, quick=True, progress=False)
-    text = found.config()
+    text = audit(network, images[:150], images[150:], size=SIZE, quick=True, progress=False).config()
     assert text.count("FILL-IN") > 3
     assert yaml.safe_load(text)["data"]["sources"]["candidates"]["path"] == "FILL-IN"
     assert "given as a list" in text

@@ -112,8 +112,7 @@ def test_an_index_shows_the_run(finished_run: Path, tmp_path: Path) -> None:
 def test_scores_in_the_run_give_the_reported_numbers(finished_run: Path) -> None:
     """AUC, accuracy and verdict, computed again from the files a third party would get."""
     report = report_of(finished_run)
-    splits = Splits.load(str(finished_run / "seed-0"))
-    members = set(splits.ids(["target-member"]))
+    members = set(Splits.load(str(finished_run / "seed-0")).ids(["target-member"]))
     for entry in report["attacks"]:
         (place,) = (finished_run / "seed-0" / "attacks").glob(
             f"{entry['attack']}-?-{entry['output']}-{entry['epoch']:04d}"

@@ -45,8 +45,7 @@ def config_of(count: int = 150, **data: Any) -> RunConfig:
 
 
 def test_a_case_names_its_report_and_is_right_where_the_verdict_is_as_planted(tmp_path: Path) -> None:
-    validity = {"verdict": "leak", "attack_auc": {"value": 0.9}}
-    (tmp_path / "report.json").write_text(json.dumps({"validity": validity}))
+    (tmp_path / "report.json").write_text(json.dumps({"validity": {"verdict": "leak", "attack_auc": {"value": 0.9}}}))
     assert verdict_outcome("leak", RunFolder(str(tmp_path))).as_json() == {
         "name": "leak",
         "planted": "an encoder trained on the members",
@@ -71,8 +70,7 @@ def test_a_promise_is_judged_by_the_entry_of_its_defense(tmp_path: Path) -> None
         ("not-refuted", True, 0.0),
         ("refuted", True, 2.5),
     ]
-    result = {"passed": True, "cases": [one.as_json() for one in cases]}
-    (tmp_path / "selftest.json").write_text(json.dumps(result))
+    (tmp_path / "selftest.json").write_text(json.dumps({"passed": True, "cases": [one.as_json() for one in cases]}))
     console = Console(width=200)
     with console.capture() as capture:
         console.print(selftest.table(str(tmp_path)))

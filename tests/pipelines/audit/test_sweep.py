@@ -116,8 +116,7 @@ def test_what_points_share_is_made_once(swept: Path) -> None:
         assert of_point[run] - by_run[""] == by_run[run]
         assert len(by_run[run]) < len(of_point[run]) / 2
     asked = sum(entry["queries"] for entry in report_of(swept)["queries"]["entries"])
-    extraction = RunFolder(str(swept)).manifest["extraction"]
-    made = sum(entry["views"] for entry in extraction)
+    made = sum(entry["views"] for entry in RunFolder(str(swept)).manifest["extraction"])
     assert asked <= made < asked * 1.2  # another draw of known images asks a few more
 
 

@@ -133,8 +133,7 @@ def test_one_line_is_checked_on_real_images(tmp_path: Path, monkeypatch: pytest.
     from mi_core.images import encode_png
 
     monkeypatch.chdir(tmp_path)
-    images = np.random.default_rng(0).integers(0, 256, (180, 8, 8, 3), dtype=np.uint8)
-    for row, pixels in enumerate(images):
+    for row, pixels in enumerate(np.random.default_rng(0).integers(0, 256, (180, 8, 8, 3), dtype=np.uint8)):
         place = tmp_path / ("photos" if row < 80 else "others")
         place.mkdir(exist_ok=True)
         (place / f"{row}.png").write_bytes(encode_png(pixels))

@@ -91,8 +91,7 @@ def test_a_budget_is_never_exceeded(folder: Path, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_what_an_interruption_lost_is_paid_for_before_it_is_asked_again(folder: Path) -> None:
     config = config_with(budget={"queries": NEEDED})
-    jobs = jobs_of(config, folder)
-    job = max(jobs, key=lambda job: job.chunks)
+    job = max(jobs_of(config, folder), key=lambda job: job.chunks)
     assert mark_attempt(job, 1, QUERYING)[0] == 0  # a worker that went no further
     assert mark_attempt(replace(job, begun={1: (1, 0)}, session="later"), 1, QUERYING)[0] == 0
     lost = 2 * job.queries_of(job.size(1))

@@ -115,8 +115,7 @@ def test_features_equal_those_of_one_call_without_ray(finished_run: Path) -> Non
     """The whole road over shards, chunks and actors against the plain function on all images at once."""
     config = config_with()
     place = RunFolder(str(finished_run)).seed(0)
-    splits = Splits.load(place.path)
-    loaded = load_images(config.data, splits, ROLES)
+    loaded = load_images(config.data, Splits.load(place.path), ROLES)
     ids, images = loaded.ids, loaded.images
     trained = describe(place, "target")
     import torch
@@ -236,8 +235,7 @@ def test_the_one_sample_that_kills_workers_is_found_and_listed(local_ray: None, 
     folder = tmp_path / "run"
     audit.run(config, str(folder), last="pretrain")
     members = {f"s{number:04d}.png": image_bytes(number) for number in range(40)}
-    white = np.full((8, 8, 3), 255, dtype=np.uint8)
-    members["s0021.png"] = encode_png(white)
+    members["s0021.png"] = encode_png(np.full((8, 8, 3), 255, dtype=np.uint8))
     data.write_bytes(tar_bytes(members.items()))
     assert extraction(folder, config)[-1]["rejected"] == 1
     # the run drew the nonce: the encoder is not its own
@@ -262,8 +260,7 @@ def emitted(path: Path, *wanted: tuple[int, ...], skip: frozenset[int] = frozens
         )
         for name, numbers in zip("abc", wanted, strict=False)
     )
-    order = ReadOrder("pool", source, Source(source).items()[0], shares)
-    table = pa.table({"order": [pickle.dumps(order)]})
+    table = pa.table({"order": [pickle.dumps(ReadOrder("pool", source, Source(source).items()[0], shares))]})
     return [row for part in read_chunks(table) for row in part.to_pylist()]
 
 
@@ -290,8 +287,7 @@ def test_work_orders_hold_no_samples(folder: Path) -> None:
     for order in orders_of(jobs):
         assert all(share.selection.given is None for share in order.shares)
         for share in order.shares:
-            own = {unpacked(job).query.roles for job in share.jobs}
-            for roles in own:
+            for roles in {unpacked(job).query.roles for job in share.jobs}:
                 keys = splits.keys(order.source, order.item.name, roles)
                 assert list(share.selection.classes(order.source, order.item.name)) == keys
                 assert share.selection.count == len(keys)

@@ -92,8 +92,7 @@ def test_a_lock_that_is_renewed_lives_by_whatever_clock(s3: str, monkeypatch: py
 
     def renew() -> None:
         renewed.append(time.time() - 7200)
-        content = {"by": "process 1 on other", "time": renewed[-1]}
-        storage.write_atomic(f"{place}/.lock", json.dumps(content).encode())
+        storage.write_atomic(f"{place}/.lock", json.dumps({"by": "process 1 on other", "time": renewed[-1]}).encode())
 
     renew()
     later = threading.Timer(0.5, renew)

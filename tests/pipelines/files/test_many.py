@@ -20,8 +20,7 @@ def test_results_come_in_order_and_few_are_ahead() -> None:
             begun.append(path)
         return int(path) ** 2
 
-    results = many.streamed(square, [str(number) for number in range(200)])
-    for number, result in enumerate(results):
+    for number, result in enumerate(many.streamed(square, [str(number) for number in range(200)])):
         assert result == number**2
         assert len(begun) <= number + storage.THREADS + 2
     assert len(begun) == 200

@@ -208,8 +208,7 @@ class forged:
 
 
 def test_no_release_can_be_left_out(tmp_path: Path, weights: Path) -> None:
-    lot = drawn_lot(tmp_path, 60, 70)
-    _, statement = claimed(lot, *named(weights))
+    _, statement = claimed(drawn_lot(tmp_path, 60, 70), *named(weights))
     assert not failing(statement)
 
     def only(kept: int, stated: dict[str, Any], table: pa.Table) -> pa.Table:
@@ -401,8 +400,7 @@ def test_a_tenth_finds_answers_of_which_few_were_moved() -> None:
         assert chances.sum() == pytest.approx(1) and chances.min() >= 0.5 / count
         for found, p in ((missed, chances), (missed_evenly, None)):
             for _ in range(50):
-                chosen = generator.choice(count, asked, replace=False, p=p)
-                found.append(not np.isin(best[:moved], chosen).any())
+                found.append(not np.isin(best[:moved], generator.choice(count, asked, replace=False, p=p)).any())
     assert np.mean(missed) < 0.1 < 0.3 < np.mean(missed_evenly)
 
 

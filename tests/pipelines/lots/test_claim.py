@@ -162,8 +162,7 @@ def test_a_claim_until_decided_stops_early_and_goes_on_without_asking_twice(tmp_
     again = ask(lot, encoder)
     assert again.result == found.result and again.answers == found.answers
     assert encoder.asked - asked < 20  # what tries an encoder out, and nothing about the lot
-    unaware = Remembering(())
-    whole = ask(lot, unaware)
+    whole = ask(lot, Remembering(()))
     assert whole.result.verdict == "not shown" and whole.result.asked == 400
     assert "How the evidence grew" in Path(whole.statement, "claim.html").read_text()
 

@@ -147,8 +147,7 @@ def test_an_interrupted_draw_goes_on_with_the_same_coins_and_bytes(tmp_path: Pat
     first = files_in(tmp_path / "lot")
     for path in (release(tmp_path / "lot") / "done").iterdir():
         path.unlink()
-    removed = sorted((tmp_path / "lot" / "published").rglob("*.*"))[0]
-    removed.unlink()
+    sorted((tmp_path / "lot" / "published").rglob("*.*"))[0].unlink()
     lot(source, "--out", tmp_path / "lot")
     assert files_in(tmp_path / "lot") == first
 

@@ -67,8 +67,7 @@ def changed(handed_over: Path, place: Path, change: Change) -> Path:
     """A copy of the statement with something changed, and digests that fit again."""
     shutil.copytree(handed_over, place)
     stated = storage.read_json(str(place / "statement.json"))
-    table = storage.read_table(str(place / "opened.parquet"))
-    other = change(stated, table)
+    other = change(stated, storage.read_table(str(place / "opened.parquet")))
     if other is not None:
         storage.write_table(str(place / "opened.parquet"), other)
         stated["answers"]["opened"] |= {"sha256": file_digest(str(place / "opened.parquet")), "rows": len(other)}

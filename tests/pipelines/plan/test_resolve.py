@@ -261,8 +261,7 @@ def test_attacks_per_sample_are_fitted_on_all_halves_at_once(name: str, epoch: i
 
 @pytest.mark.parametrize("shadows", [1, 2, 4])
 def test_a_fit_on_one_shadow_of_halves_is_one_by_halves(shadows: int) -> None:
-    config = shipped("shadows-digits")
-    point = next(one.config for one in points(config, RunFolder("x")) if one.label == str(shadows))
+    point = next(one.config for one in points(shipped("shadows-digits"), RunFolder("x")) if one.label == str(shadows))
     for judge in plan_in(point).judges:
         fit = judge.score.fit
         assert [reading.encoder.name for reading in fit.readings] == [f"half-{number}" for number in range(shadows)]
@@ -354,11 +353,9 @@ def test_defended_encoders_are_attacked_through_defended_shadows() -> None:
 
 
 def test_a_trial_judges_one_half_of_the_images_and_has_no_controls() -> None:
-    config = shipped("tune-digits")
-    run = Run(config, RunFolder("runs/none"))
+    run = Run(shipped("tune-digits"), RunFolder("runs/none"))
     for fold in ("search", "final"):
-        trial = Trial(run, "target+noise", {"defenses.0.settings.scale": 1.0}, fold)
-        plan = plan_in(trial.config())
+        plan = plan_in(Trial(run, "target+noise", {"defenses.0.settings.scale": 1.0}, fold).config())
         assert {(judge.fold, judge.references, judge.target.name) for judge in plan.judges} == {
             (fold, (), "target+noise")
         }
@@ -377,8 +374,7 @@ def with_calibration(*attacks: dict[str, Any]) -> Plan:
     raw["data"]["roles"]["calibration-member"] = {"from": "digits", "count": 40}
     raw["encoders"]["target"]["train_on"] = ["target-member", "calibration-member"]
     raw["encoders"]["shadow"]["train_on"] = ["shadow-member"]
-    halves = {"like": "shadow", "train_on": ["target-member", "target-nonmember"], "halves": 2}
-    raw["encoders"]["half"] = halves
+    raw["encoders"]["half"] = {"like": "shadow", "train_on": ["target-member", "target-nonmember"], "halves": 2}
     return plan_in(parse(raw, "x"))
 
 
@@ -426,8 +422,7 @@ def test_a_shadow_of_another_algorithm_tells_nothing_but_crops() -> None:
         "parameters": {"classes": 10},
     }  # fmt: skip
     raw["queries"] |= {"outputs": ["backbone"]}
-    judge = plan_in(parse(raw, "x")).judges[-1]
-    (query, *_) = judge.score.reading.queries
+    (query, *_) = plan_in(parse(raw, "x")).judges[-1].score.reading.queries
     assert query.views is not None and query.views.recipe is not None
     settings = query.views.recipe.settings
     assert (settings["flip"], settings["grayscale"], settings["jitter_probability"]) == (0, 0, 0)

@@ -21,8 +21,7 @@ def config(*settings: str) -> RunConfig:
 
 
 def test_both_versions_are_asked_for_the_same_views_of_the_same_samples() -> None:
-    judge = plan_in(config(), 0).judges[0]
-    score = judge.score
+    score = plan_in(config(), 0).judges[0].score
     readings: list[Any] = [score.reading, score.fit.readings[0], score.beside[0].reading]
     for reading in readings:
         assert reading.before is not None

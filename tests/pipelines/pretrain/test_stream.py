@@ -38,8 +38,7 @@ ODD = AttributeConfig(
 @pytest.fixture
 def data(tmp_path: Path) -> tuple[DataConfig, Splits]:
     """Five shards of unequal sizes, 100 samples; 73 of them are members."""
-    edges = [0, 31, 37, 60, 92, 100]
-    for number, (low, high) in enumerate(pairwise(edges)):
+    for number, (low, high) in enumerate(pairwise([0, 31, 37, 60, 92, 100])):
         (tmp_path / f"{number}.tar").write_bytes(shard_bytes(range(low, high)))
     roles = {"target-member": {"from": "pool", "count": 73}, "target-nonmember": {"from": "pool", "count": 27}}
     config = DataConfig(sources={"pool": {"kind": "shards", "path": str(tmp_path)}}, image_size=8, roles=roles)

@@ -26,16 +26,7 @@ from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.encoders import DefendedConfig, EndpointConfig, LoadedConfig
 from pipelines.data.draw.draw import draw
 from pipelines.data.plans import plan_of
-from pipelines.encoders.stored import (
-    ANSWERS,
-    DEFENSE,
-    EncoderRecord,
-    defended_fingerprint,
-    defense_seed,
-    describe,
-    weights_path,
-    write_record,
-)
+from pipelines.encoders import stored
 from pipelines.files import storage
 from pipelines.files.digest import digest
 from pipelines.plan.load import parse
@@ -60,8 +51,7 @@ def made_run(place: Path, *, leak: bool = False, others: float = 0.0, **sections
     """
     config = parse(small_config(**sections), "small.yaml")
     folder = RunFolder(str(place))
-    values = config.model_dump(mode="json", by_alias=True)
-    folder.open(values, command="encoder-audit audit small.yaml")
+    folder.open(config.model_dump(mode="json", by_alias=True), command="encoder-audit audit small.yaml")
     found = scanned(config.data, f"{folder.path}/scan/digits")
     for seed in config.seeds:
         draw(config.data, found, seed, folder.seed(seed).path)
@@ -79,7 +69,7 @@ def made_run(place: Path, *, leak: bool = False, others: float = 0.0, **sections
 
 def _encoder(config: RunConfig, folder: SeedFolder, name: str) -> None:
     settings, path = config.encoders[name], folder.encoder(name)
-    record = EncoderRecord(
+    record = stored.EncoderRecord(
         name=name,
         inputs=digest(name),
         config=settings.model_dump(mode="json"),
@@ -90,27 +80,26 @@ def _encoder(config: RunConfig, folder: SeedFolder, name: str) -> None:
         fingerprints={},
     )
     if isinstance(settings, EndpointConfig):
-        answers = safetensors.torch.save({"embedding": torch.ones(4, 3)})
-        storage.write_atomic(f"{path}/{ANSWERS}", answers)
+        storage.write_atomic(f"{path}/{stored.ANSWERS}", safetensors.torch.save({"embedding": torch.ones(4, 3)}))
         marks, told = {"0": digest("api")}, {"noise": {"largest": 0.0, "n": 4}}
-        return write_record(folder, replace(record, fingerprints=marks, answers=told))
+        return stored.write_record(folder, replace(record, fingerprints=marks, answers=told))
     if isinstance(settings, LoadedConfig):
-        storage.write_atomic(weights_path(path, 0), b"")
-        return write_record(folder, replace(record, fingerprints={"0": digest("code")}))
+        storage.write_atomic(stored.weights_path(path, 0), b"")
+        return stored.write_record(folder, replace(record, fingerprints={"0": digest("code")}))
     marks = {}
     for epoch in settings.kept_epochs:
         network = audited_encoder(settings.pretraining(), 1, 8)
         random = torch.Generator().manual_seed(digest64(config.name, folder.seed, epoch, name) % 2**32)
         for weight in network.parameters():
             weight.data.add_(torch.randn(weight.shape, generator=random))
-        storage.write_atomic(weights_path(path, epoch), weights_bytes(network))
+        storage.write_atomic(stored.weights_path(path, epoch), weights_bytes(network))
         marks[str(epoch)] = fingerprint(network)
         if isinstance(settings, DefendedConfig):
             state = safetensors.torch.save({"scale": torch.ones(1)})
-            storage.write_atomic(f"{path}/{DEFENSE}", state)
-            seed = defense_seed(folder.seed, name)
-            marks[str(epoch)] = defended_fingerprint(marks[str(epoch)], state, settings, seed)
-    return write_record(folder, replace(record, fingerprints=marks))
+            storage.write_atomic(f"{path}/{stored.DEFENSE}", state)
+            seed = stored.defense_seed(folder.seed, name)
+            marks[str(epoch)] = stored.defended_fingerprint(marks[str(epoch)], state, settings, seed)
+    return stored.write_record(folder, replace(record, fingerprints=marks))
 
 
 def _scores(config: RunConfig, folder: SeedFolder, shift: float, others: float) -> None:
@@ -173,7 +162,7 @@ def _report(config: RunConfig, folder: RunFolder, shift: float, others: float) -
 def _fingerprints(folder: RunFolder, config: RunConfig, name: str) -> dict[str, Any]:
     last = str(config.encoders[name].kept_epochs[-1])
     per_seed = [
-        {"seed": seed, "fingerprint": describe(folder.seed(seed), name).record.fingerprints[last]}
+        {"seed": seed, "fingerprint": stored.describe(folder.seed(seed), name).record.fingerprints[last]}
         for seed in config.seeds
     ]
     return {"fingerprint": per_seed[0]["fingerprint"]} | ({"per_seed": per_seed} if len(per_seed) > 1 else {})

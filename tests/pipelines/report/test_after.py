@@ -121,8 +121,7 @@ def received() -> Iterator[tuple[str, list[bytes]]]:
 def test_the_webhook_of_the_page_posts_the_report(folder: RunFolder, received: tuple[str, list[bytes]]) -> None:
     address, bodies = received
     (webhook,) = (block for block in examples("yaml") if "curl" in block)
-    settings = yaml.safe_load(webhook)["report"]
-    after = settings["after"].replace("https://example.org", address)
+    after = yaml.safe_load(webhook)["report"]["after"].replace("https://example.org", address)
     hand_over(given(after), folder)
     assert json.loads(bodies[0]) == REPORT
     with pytest.raises(UserError, match="returned non-zero exit status"):

@@ -137,8 +137,7 @@ def test_the_remark_says_whether_the_interval_holds(folders, hashes: tuple[str, 
         name: {"n": 50, "sha256": digest}
         for name, digest in zip(("target-member", "target-nonmember"), hashes, strict=True)
     }
-    data = {"source": "digits", "roles": roles, "duplicates_removed": 0}
-    found = compare(*folders(report(), report(data=data)))
+    found = compare(*folders(report(), report(data={"source": "digits", "roles": roles, "duplicates_removed": 0})))
     assert found["same_images"] == same
     assert remark in " ".join(shown(found).split())
 

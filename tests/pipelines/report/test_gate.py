@@ -51,8 +51,7 @@ def write(tmp_path: Path) -> Write:
         attacks = [row("lpla", parts.pop("auc", 0.6), parts.pop("reach", 0.05), primary=True), row("feature-mi", 0.5)]
         settings = {"name": "small", "queries": {"views": 10}, "attacks": [{"attack": "lpla"}]}
         given = {"attacks": attacks, "validity": judged("no-evidence"), "evidence": seeing(0.67), "config": settings}
-        whole = report(**given | parts)
-        (tmp_path / name / "report.json").write_text(json.dumps(whole))
+        (tmp_path / name / "report.json").write_text(json.dumps(report(**given | parts)))
         return str(tmp_path / name)
 
     return into

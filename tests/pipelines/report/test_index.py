@@ -88,8 +88,7 @@ def test_every_run_is_listed_or_has_a_reason(report: dict[str, Any], place: str)
     storage.write_atomic(f"{place}/copied/results.json", b"{}")
     failed = {"state": "failed", "why": "no <space>", "stage": "extract", "stages": ["data", "extract"]}
     failed |= {"stage_seconds": 3.0, "beat": time.time() - 3600, "machine": "", "process": [1, 2], "pieces": []}
-    progress = {"failed": failed, "damaged": {"state": 3}, "silent": None}
-    for name, told in progress.items():
+    for name, told in {"failed": failed, "damaged": {"state": 3}, "silent": None}.items():
         for file, data in STARTED.items():
             storage.write_atomic(f"{place}/{name}/{file}", data)
         if told is not None:

@@ -56,8 +56,7 @@ def test_a_finished_run_is_stated_and_the_statement_holds(
 
 def test_digests_are_those_of_other_tools(made: Path) -> None:
     """sha256sum of a subject; in-toto's dirHash by the command line that its specification shows."""
-    content = json.loads((made / "statement.json").read_text())
-    for subject in content["subject"]:
+    for subject in json.loads((made / "statement.json").read_text())["subject"]:
         told = subprocess.run(["sha256sum", made / subject["name"]], capture_output=True, text=True, check=True)
         assert told.stdout.split()[0] == subject["digest"]["sha256"]
     command = "find . -type f | cut -c3- | LC_ALL=C sort | xargs -r sha256sum | sha256sum | cut -f1 -d' '"
@@ -152,8 +151,7 @@ def test_encoders_without_weights_say_so(tmp_path: Path) -> None:
     shadow = small_config()["encoders"]["target"] | {"train_on": "shadow-member"}
     views = {"augmentation": shadow["augmentation"]}
     api = {"endpoint": {"url": "http://127.0.0.1:9/embed", "outputs": ["backbone"]}}
-    code = {"load": "python:json:loads", "trust_code": True}
-    for name, encoder in {"api": api, "code": code}.items():
+    for name, encoder in {"api": api, "code": {"load": "python:json:loads", "trust_code": True}}.items():
         run = made_run(tmp_path / name, encoders={"target": encoder | views, "shadow": shadow}, **BACKBONE)
         write(str(run))
         checks = checked(run)
@@ -187,8 +185,7 @@ def test_seeds_that_share_their_splits_name_them_once(copied: Path) -> None:
     reregistered(copied, lambda line: _lent(line) if line["event"] == "roles" else {})
     write(str(copied))
     assert not faults(checked(copied))
-    path = copied / "seed-0/splits/shards.parquet"
-    with flipped(path, 5, 1):
+    with flipped(copied / "seed-0/splits/shards.parquet", 5, 1):
         assert faults(checked(copied)) == ["roles: seed-0/splits/shards.parquet has other bytes than stated"]
 
 

@@ -94,8 +94,7 @@ def test_a_name_that_stands_twice_is_refused(twice: str, made: Path, tmp_path: P
     assert mark in text
     edited_text = text.replace(mark, other + mark, 1)
     payload = base64.b64encode(edited_text.encode()).decode()
-    envelope = json.dumps({"payloadType": PAYLOAD_TYPE, "payload": payload, "signatures": []})
-    for content in (edited_text, envelope):
+    for content in (edited_text, json.dumps({"payloadType": PAYLOAD_TYPE, "payload": payload, "signatures": []})):
         (tmp_path / "s.json").write_text(content)
         with pytest.raises(UserError, match="s.json is"):
             verify(str(tmp_path / "s.json"), str(made))

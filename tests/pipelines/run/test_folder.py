@@ -119,8 +119,7 @@ def test_a_defense_may_be_added_and_no_encoder_changed(tmp_path: Path) -> None:
 
 def test_an_attack_that_is_added_to_defenses_moves_results_which_is_told(tmp_path: Path) -> None:
     """Results are named by the position of their attack, and the primary attack is a position."""
-    config = parse(small_config(attacks=[{"attack": "lpla"}], defenses=DEFENSES), "small.yaml").plain()
-    opened(tmp_path, config)
+    opened(tmp_path, parse(small_config(attacks=[{"attack": "lpla"}], defenses=DEFENSES), "small.yaml").plain())
     work(tmp_path, "splits", "features", "attacks")
     both = [{"attack": "lpla"}, {"attack": "encodermi-t"}]
     more = parse(small_config(attacks=both, defenses=DEFENSES), "small.yaml").plain()
@@ -233,8 +232,7 @@ def test_a_folder_goes_on_where_the_device_means_the_same_precision(tmp_path: Pa
 
 
 def test_a_gpu_s_features_go_on_without_it_where_the_precision_is_said(tmp_path: Path) -> None:
-    gpu = with_change(queries={"precision": "auto"}, resources={"gpus_per_actor": 1})
-    opened(tmp_path, gpu)
+    opened(tmp_path, with_change(queries={"precision": "auto"}, resources={"gpus_per_actor": 1}))
     work(tmp_path, "splits", "features")
     opened(tmp_path, with_change(queries={"precision": "bfloat16"}))
     refused(UserError, r"changed: queries.precision\.", opened, tmp_path, with_change(queries={"precision": "float32"}))

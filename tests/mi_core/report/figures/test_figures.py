@@ -35,8 +35,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 def test_there_is_a_figure_for_everything_measured(drawings: dict[str, Drawing]) -> None:
     attacks = ("encodermi-t", "encodermi-v", "encodermi-s", "lpla")
-    outputs = ("projection", "backbone")
-    expected = {*(f"roc-{output}" for output in outputs), "loss", "early-stopping"}
+    expected = {*(f"roc-{output}" for output in ("projection", "backbone")), "loss", "early-stopping"}
     expected |= {f"scores-{output}-{attack}" for output in ("projection", "backbone") for attack in attacks}
     assert set(drawings) == expected
     for drawing in drawings.values():
@@ -81,8 +80,7 @@ def test_a_grid_shows_each_image_left_of_its_views(short_report: dict[str, Any])
     for row in range(3):
         images[row, row] = 255
     views = np.repeat(images[:, None] // 2, 2, axis=1)
-    drawn = draw_figures(typed(short_report), FigureData(views=ViewGrid(images, views)))
-    drawing = drawn["views"]
+    drawing = draw_figures(typed(short_report), FigureData(views=ViewGrid(images, views)))["views"]
     pixels = np.asarray(Image.open(io.BytesIO(drawing.image)).convert("RGB"))
     height, width, _ = pixels.shape
     for row in range(3):

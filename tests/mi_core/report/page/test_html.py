@@ -204,8 +204,7 @@ def _luminance(colour: str) -> float:
 
 def test_words_stand_out_from_what_they_stand_on(short_report: dict[str, Any]) -> None:
     """WCAG 2.2 AA: a contrast of 4.5 (1.4.3), by day and in the dark."""
-    schemes = re.findall(r":root \{(.*?)\}", render_html(typed(short_report), {}), re.DOTALL)[:2]
-    for scheme in schemes:
+    for scheme in re.findall(r":root \{(.*?)\}", render_html(typed(short_report), {}), re.DOTALL)[:2]:
         colour = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", scheme))
         tints = [name for name in colour if name.endswith("-tint")]
         pairs = [(name.removesuffix("-tint"), name) for name in tints]

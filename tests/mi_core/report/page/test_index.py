@@ -122,8 +122,7 @@ def test_hostile_reports_cannot_break_out(short_report: dict[str, Any]) -> None:
         row["attack"] = HOSTILE
     first = entry_of(hostile, HOSTILE, "a%22/report.html")
     assert isinstance(first, Entry)
-    entries = [first, replace(first, weights=("other",))]
-    source = render_index(entries, [Unread(HOSTILE, HOSTILE)], HOSTILE, NOW)
+    source = render_index([first, replace(first, weights=("other",))], [Unread(HOSTILE, HOSTILE)], HOSTILE, NOW)
     page = Page(source)
     source.encode()
     assert len(source) < 60_000

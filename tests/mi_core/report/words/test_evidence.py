@@ -69,8 +69,7 @@ def test_the_most_cautious_seed_decides() -> None:
     assert f"t least 20 % of {SIDES.candidates} were used (95 % confidence)." in say("whole", row, SIDES)
     needed = [test.needed.value for test in measured_by(entries) if test.needed is not None]
     assert row.needed is not None and row.needed.value == max(value for value in needed if value is not None)
-    reversed_too = [entry("a", 0, 1.0), entry("a", 1, -1.0)]
-    (row,) = combine_tests(reversed_too)
+    (row,) = combine_tests([entry("a", 0, 1.0), entry("a", 1, -1.0)])
     assert row.direction == "mixed"
     assert row.needed is None or row.needed.value is None
     assert "from seed to seed" in say("whole", row, SIDES)

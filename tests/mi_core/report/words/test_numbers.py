@@ -65,8 +65,7 @@ def test_a_page_a_figure_and_a_terminal_say_no_power_of_ten(size: float, figure_
         for one in figure_data.scores[:3]
     )
     figures = draw_figures(typed(report), FigureData(scaled, figure_data.losses[:whole]))
-    source = render_html(typed(report), figures)
-    readable = re.sub(r"<(style|code)\b.*?</\1>", "", source, flags=re.DOTALL)
+    readable = re.sub(r"<(style|code)\b.*?</\1>", "", render_html(typed(report), figures), flags=re.DOTALL)
     told = [*Page(readable).words, *(one.alt for one in figures.values())]
     shown = said(report, 200)
     assert [text for text in (*told, *shown.splitlines()) if POWER.search(text)] == []

@@ -100,8 +100,7 @@ def test_relabelling_equals_all_relabellings(n: int, m: int, kind: str) -> None:
 
 
 def test_relabelling_counts_the_data_where_the_sides_hardly_vary() -> None:
-    scores = np.array([1, 1 + 1e-9, 1 - 1e-9, 0, 1e-9, -1e-9])
-    result = dataset_test(scores, np.arange(6) < 3, seed=0)
+    result = dataset_test(np.array([1, 1 + 1e-9, 1 - 1e-9, 0, 1e-9, -1e-9]), np.arange(6) < 3, seed=0)
     assert result.permutation_p == pytest.approx(1 / 20, abs=0.01)  # 20 relabellings, the data is one
 
 
@@ -148,8 +147,7 @@ def test_needed_candidates_reach_the_power(gap: float, spread: float, ratio: int
     candidate = np.arange(40_000 * (1 + ratio)) < 40_000
     noise = np.where(candidate, spread, 1) * generator.standard_normal(len(candidate))
     noise -= np.where(candidate, noise[candidate].mean(), noise[~candidate].mean())  # so that the effect is the planted
-    scores = gap * candidate + noise
-    needed = dataset_test(scores, candidate, seed=0, permutations=1).needed
+    needed = dataset_test(gap * candidate + noise, candidate, seed=0, permutations=1).needed
     assert needed is not None and needed.value is not None
     n = needed.value
     inside = gap + spread * generator.standard_normal((4000, n))
@@ -225,8 +223,7 @@ def test_work_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_memory_is_bounded() -> None:
-    generator = np.random.default_rng(0)
-    scores, candidate = generator.standard_normal(100_000), np.arange(100_000) < 50_000
+    scores, candidate = np.random.default_rng(0).standard_normal(100_000), np.arange(100_000) < 50_000
     tracemalloc.start()
     dataset_test(scores, candidate, seed=0, permutations=45)
     peak = tracemalloc.get_traced_memory()[1]

@@ -14,6 +14,7 @@ from scipy.stats import binom
 from mi_core.checks import ConfigError
 from mi_core.metrics.delong import auc, auc_contrasts, auc_difference
 from mi_core.records import Estimate
+from mi_core.report.model.as_json import given_values, part_from_json
 from mi_core.report.words.sentences import say
 from mi_core.validity.sets.forgetting import Forgetting, forgetting
 from mi_core.validity.sets.kept import Scored
@@ -171,8 +172,7 @@ def test_contrasts_are_differences_and_their_sums() -> None:
     one = drawn(50, 7, left=0.5)
     scores = [one.before, one.after, one.unseen]
     rows = [[1.0, -1.0, 0.0], [0.0, 1.0, -1.0], [1.0, 0.0, 0.0], [0.5, -1.0, 0.5]]
-    groups = np.where(one.member, 0, 50) + np.arange(100) // 3
-    for grouped in (None, groups):
+    for grouped in (None, np.where(one.member, 0, 50) + np.arange(100) // 3):
         first, second, single, half = auc_contrasts(scores, rows, one.member, grouped)
         assert first == auc_difference(one.before, one.after, one.member, grouped)
         assert second.value == pytest.approx(auc(one.after, one.member).value - auc(one.unseen, one.member).value)
@@ -184,7 +184,7 @@ def test_contrasts_are_differences_and_their_sums() -> None:
 
 def test_json_goes_there_and_back() -> None:
     found = forgetting([drawn(50, 8)])
-    assert Forgetting.from_json(json.loads(json.dumps(found.as_json()))) == found
+    assert part_from_json(Forgetting, given_values(json.loads(json.dumps(found.as_json())))) == found
     assert found.as_json()["verdict"] == found.verdict
 
 

@@ -12,6 +12,7 @@ from scipy.integrate import quad
 from scipy.stats import beta, binom, norm
 
 from mi_core.checks import ConfigError, ShapeError
+from mi_core.report.model.as_json import given_values, part_from_json
 from mi_core.validity.sets.kept import Scored, Tail, tail, weight_contrasts
 from mi_core.validity.sets.share import least_share_above
 from tests.mi_core.validity.sets.unlearning import drawn
@@ -106,7 +107,7 @@ def test_a_kept_fifth_is_found_and_bounded() -> None:
     assert 0.05 < found.least < 0.2
     assert found.kept_at_most is not None
     assert 0.2 < found.kept_at_most < 0.35
-    assert Tail.from_json(json.loads(json.dumps(found.as_json()))) == found
+    assert part_from_json(Tail, given_values(json.loads(json.dumps(found.as_json())))) == found
     assert replace(found, percentile=None).sign == "weights"
 
 
@@ -120,8 +121,7 @@ def test_what_is_unlike_by_itself_is_not_kept() -> None:
     """A tenth of the images looks known to every encoder, also to one that never saw them."""
     one = drawn(np.random.default_rng(6), 1000, 0.92, 0.0)
     odd = 3.0 * (np.arange(2000) < 100)
-    moved = Scored(one.before + odd, one.after + odd, one.unseen + odd, one.blind, one.member)
-    found = tail([moved])
+    found = tail([Scored(one.before + odd, one.after + odd, one.unseen + odd, one.blind, one.member)])
     assert found.sign == ""
     assert max(found.above) < 0.08
 

@@ -201,8 +201,7 @@ def test_only_what_names_an_entry_is_required() -> None:
     """What `build` takes of a config without a field, the schema takes."""
     chance = random.Random(0)
     config = small_config()
-    every = [place for place in places(config) if place]
-    for place in chance.sample(every, 40):
+    for place in chance.sample([place for place in places(config) if place], 40):
         less = copy.deepcopy(config)
         inner: Any = less
         for part in place[:-1]:

@@ -196,8 +196,7 @@ def test_the_plan_of_a_seed_is_small_and_knows_every_shard(tmp_path: Path) -> No
     """The rules do not grow with the samples; sizes and digests of any selection are there without a sample."""
     sizes = []
     for count in (200, 2000):
-        roles = {"a": {"count": count // 4}, "b": {"count": count // 4, "classes": [0]}}
-        config = config_of(roles)
+        config = config_of({"a": {"count": count // 4}, "b": {"count": count // 4, "classes": [0]}})
         place = str(tmp_path / str(count))
         splits = draw(config, scan_of(rows_of(count), f"{place}/scan", config), 0, place)
         sizes.append([(tmp_path / str(count) / "splits" / name).stat().st_size for name in ("roles.json", SUMMED)])
@@ -219,8 +218,7 @@ def test_a_shard_that_changed_under_drawn_roles_is_told(tmp_path: Path) -> None:
     config = config_of({"a": {"count": 20}})
     scanned = scan_of(rows_of(60), str(tmp_path / "scan"), config)
     draw(config, scanned, 0, str(tmp_path))
-    fewer = pq.read_table(scanned.shards[0].path).slice(0, 1)
-    pq.write_table(fewer, scanned.shards[0].path)
+    pq.write_table(pq.read_table(scanned.shards[0].path).slice(0, 1), scanned.shards[0].path)
     with pytest.raises(UserError, match="shard 000: it was read again and changed since the roles were drawn"):
         Splits.load(str(tmp_path)).shard("pool", "000")
     Path(scanned.shards[1].path).unlink()

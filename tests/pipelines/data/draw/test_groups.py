@@ -28,19 +28,17 @@ def grouped(tmp_path: Path, counts: dict[str, int], **settings: Any) -> DataConf
         group = {"person": {"id": f"p{int(np.sqrt(10 * seed)):02d}"}}
         members += [(f"s{seed:04d}.png", image_bytes(seed)), (f"s{seed:04d}.json", json.dumps(group).encode())]
     (tmp_path / "000.tar").write_bytes(tar_bytes(members))
-    roles = {name: {"from": "pool", "count": count} for name, count in counts.items()}
     return DataConfig(
         sources={"pool": {"kind": "shards", "path": str(tmp_path)}},
         image_size=8,
-        roles=roles,
+        roles={name: {"from": "pool", "count": count} for name, count in counts.items()},
         group_by="json:person.id",
         **settings,
     )
 
 
 def test_parts_and_halves_keep_groups_whole(tmp_path: Path) -> None:
-    roles = {"target-member": 60}
-    config = grouped(tmp_path, roles)
+    config = grouped(tmp_path, {"target-member": 60})
     with_part = config.model_copy(
         update={"roles": config.roles | {"known-member": RoleConfig(**{"from": "target-member", "fraction": 0.5})}}
     )
@@ -76,8 +74,7 @@ def test_given_roles_that_share_a_group_are_an_error(tmp_path: Path) -> None:
             (tmp_path / name / "anna" / f"{seed}.png").write_bytes(image_bytes(seed))
     sources = {name: {"kind": "imagefolder", "path": str(tmp_path / name)} for name in ("mine", "rest")}
     roles = {"candidate": {"from": "mine"}, "control": {"from": "rest"}}
-    group_by = {"from": "key", "pattern": "^([^/]+)/"}
-    config = DataConfig(sources=sources, image_size=8, roles=roles, group_by=group_by)
+    config = DataConfig(sources=sources, image_size=8, roles=roles, group_by={"from": "key", "pattern": "^([^/]+)/"})
     refused(UserError, "roles candidate and control share the group 'anna' of data.group_by", drawn, config)
 
 

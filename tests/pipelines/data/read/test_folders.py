@@ -148,8 +148,7 @@ def test_postscript_called_jpg_is_listed_and_starts_no_program(tmp_path: Path, m
     (tmp_path / "gs").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     monkeypatch.setattr(EpsImagePlugin, "gs_binary", None)
-    source = SourceConfig(kind="imagefolder", path=str(tmp_path / "in"))
-    (bad,) = scanned({"pool": source}, 0.5).rejected
+    (bad,) = scanned({"pool": SourceConfig(kind="imagefolder", path=str(tmp_path / "in"))}, 0.5).rejected
     assert (bad.source, bad.shard, bad.key, bad.lost) == ("pool", "part-00000", "script.jpg", 1)
     assert bad.reason.startswith("undecodable: no image of a format that is read")
     assert not (tmp_path / "started").exists()

@@ -84,8 +84,7 @@ def images(tmp_path: Path) -> Path:
     folder = tmp_path / "shards"
     folder.mkdir()
     for number in range(3):
-        seeds = range(20 * number, 20 * number + 20)
-        (folder / f"{number}.tar").write_bytes(shard_bytes(seeds))
+        (folder / f"{number}.tar").write_bytes(shard_bytes(range(20 * number, 20 * number + 20)))
     (folder / "3.tar").write_bytes(shard_bytes([3], prefix="again"))
     return folder
 
@@ -165,8 +164,7 @@ def written(tmp_path: Path, kind: str) -> tuple[str, str | None]:
             rows.writerows([f"a, {key}\n", key] for key in KEYS)
         return str(path), "name" if kind == "named.csv" else None
     name = "name" if kind == "named.parquet" else "uid"
-    table = pa.table({"text": ["x"] * len(KEYS), name: KEYS})
-    pq.write_table(table, path, row_group_size=4)
+    pq.write_table(pa.table({"text": ["x"] * len(KEYS), name: KEYS}), path, row_group_size=4)
     return str(path), "name" if name == "name" else None
 
 
@@ -187,8 +185,7 @@ def test_uids_of_datacomp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     pairs = [(int(uid[:16], 16), int(uid[16:], 16)) for uid in uids]  # as DataComp writes its subsets
     np.save(tmp_path / "subset.npy", np.array(pairs, np.dtype("u8,u8")))
     assert [key for part in keys_in(str(tmp_path / "subset.npy")) for key in part] == uids
-    whole = (tmp_path / "subset.npy").read_bytes()
-    (tmp_path / "short.npy").write_bytes(whole[:-3])
+    (tmp_path / "short.npy").write_bytes((tmp_path / "subset.npy").read_bytes()[:-3])
     np.save(tmp_path / "plain.npy", np.arange(3))
     for name, line in {"short": "it is cut short", "plain": "DataComp's lists are one row of pairs 'u8,u8'"}.items():
         refused(UserError, line, list, keys_in(str(tmp_path / f"{name}.npy")))
@@ -233,8 +230,7 @@ def test_a_look_at_some_shards_draws_as_many_as_the_list_has(tmp_path: Path) -> 
     for number in range(12):
         (folder / f"{number:02d}.tar").write_bytes(shard_bytes(range(10 * number, 10 * number + 10)))
     (tmp_path / "mine.txt").write_text("\n".join(f"s{number:04d}" for number in range(30)))  # of three shards
-    config = config_of(folder, {"target-member": str(tmp_path / "mine.txt")})
-    look = Look.at(config)
+    look = Look.at(config_of(folder, {"target-member": str(tmp_path / "mine.txt")}))
     assert not look.whole
     drawn = look.draw_roles(0)
     assert look.counts(drawn) == {"target-member": 30, "target-nonmember": 10}

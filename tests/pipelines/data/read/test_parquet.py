@@ -239,8 +239,7 @@ def test_a_text_that_is_not_utf8_costs_its_row_alone(tmp_path: Path) -> None:
 
 
 def test_a_file_with_another_column_loses_its_rows_and_says_why(files: Path) -> None:
-    rows = [{"photo_url": f"{number}.jpg", "key": str(number)} for number in range(9)]
-    written(files / "train-2.parquet", rows)
+    written(files / "train-2.parquet", [{"photo_url": f"{number}.jpg", "key": str(number)} for number in range(9)])
     found = bad_rows(str(files))
     assert [(key, lost) for key, _, lost in found] == [("", 7), ("", 2)]
     assert found[0][1] == (
@@ -307,8 +306,7 @@ def test_a_damaged_row_group_costs_its_rows_alone(files: Path) -> None:
 def test_no_parquet_file_and_no_row(tmp_path: Path) -> None:
     refused(UserError, r"holds no \.parquet file", Source(config_of(str(tmp_path)).sources["pool"]).items)
     refused(UserError, "give Parquet files", Source(config_of(f"{tmp_path}/x-*.parquet").sources["pool"]).items)
-    empty = pa.schema([("image", pa.binary())]).empty_table()
-    pq.write_table(empty, tmp_path / "a.parquet")
+    pq.write_table(pa.schema([("image", pa.binary())]).empty_table(), tmp_path / "a.parquet")
     refused(UserError, "holds no row", Source(config_of(str(tmp_path)).sources["pool"]).items)
 
 

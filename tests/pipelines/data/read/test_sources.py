@@ -252,8 +252,7 @@ def test_settings_of_shards_leave_no_trace_where_they_are_not_set() -> None:
 
 
 def test_reading_wanted_samples_stops_early_and_tells_loss(tmp_path: Path) -> None:
-    whole = shard_bytes(range(20))
-    (tmp_path / "cut.tar").write_bytes(whole[:CUT])
+    (tmp_path / "cut.tar").write_bytes(shard_bytes(range(20))[:CUT])
     source = SourceConfig(kind="shards", path=str(tmp_path / "cut.tar"))
     (item,) = Source(source).items()
     found = list(Source(source).read(item, {"s0001", "s0003"}))

@@ -79,8 +79,7 @@ def test_a_sample_of_what_is_kept_is_uniform(tmp_path: Path, monkeypatch: pytest
     assert len(found) == 25
     assert all(name in splits.item_ids(*place, ["candidate"]) for name, place in found.items())
     ranks = {name: digest64("glimpse", *name.split("/")) for name in splits.ids(["candidate"])}
-    looked = set(found.values())
-    among = [name for place in looked for name in splits.item_ids(*place, ["candidate"])]
+    among = [name for place in set(found.values()) for name in splits.item_ids(*place, ["candidate"])]
     assert sorted(found, key=ranks.__getitem__) == sorted(among, key=ranks.__getitem__)[:25]
     monkeypatch.setattr(blind, "CLASSIFIED", 90)  # more than the scan kept: any are drawn, and read again
     assert len(blind.draw_samples(splits, "candidate", 0)) == 90

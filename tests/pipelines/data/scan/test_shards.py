@@ -130,8 +130,7 @@ def test_inspect_and_a_run_agree_on_what_is_usable(tmp_path: Path) -> None:
         (tmp_path / f"{name}.tar").write_bytes(shard_bytes(seeds) if name == "a" else shard_bytes([*seeds, 5]))
     source = shards.source_of(str(tmp_path))
     found = shards.inspect(source)
-    data = DataConfig(sources={"pool": source}, image_size=8, roles={"r": {"from": "pool"}}, max_rejected=1)
-    read = scan(data)
+    read = scan(DataConfig(sources={"pool": source}, image_size=8, roles={"r": {"from": "pool"}}, max_rejected=1))
     assert found.samples == read.tally.used == 6
     assert {(bad.shard, bad.key, bad.reason) for bad in found.problems} == {
         (bad.shard, bad.key, bad.reason) for bad in read.rejected
