@@ -123,13 +123,11 @@ class TransformersText(TextTower):
             max_length=self.length,
             return_tensors="pt",
         )
-        tokens: torch.Tensor = rows["input_ids"].to(next(self.tower.parameters()).device)
-        return tokens
+        return rows["input_ids"].to(next(self.tower.parameters()).device)
 
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
         """Tokens (B, L) to embeddings (B, E)."""
-        embeddings: torch.Tensor = self.layer(self.tower(input_ids=tokens).pooler_output)
-        return embeddings
+        return self.layer(self.tower(input_ids=tokens).pooler_output)
 
 
 _Parts = tuple[TransformersBackbone, dict[str, nn.Module], TransformersText | None, tuple[str, ...]]

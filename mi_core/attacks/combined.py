@@ -103,7 +103,7 @@ class Combined(Attack):
     @property
     def needs(self) -> tuple[Measure, ...]:
         """Cosines of views, two norms, and patches, neighbours or the caption."""
-        return self.parameters.measures()  # type: ignore[no-any-return]
+        return self.parameters.measures()
 
     def fit(self, reference: LabelledFeatures) -> None:
         """As every attack; audited samples are scored as it goes on.

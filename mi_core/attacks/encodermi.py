@@ -169,8 +169,7 @@ class DeepSets(nn.Module):
         """Sets of scalars (B, E) to logits (B, 1)."""
         first, _, last = self.phi
         assert isinstance(first, nn.Linear)
-        logits: torch.Tensor = self.rho(last(_mean_activation(sets, first.weight.squeeze(1), first.bias)))
-        return logits
+        return self.rho(last(_mean_activation(sets, first.weight.squeeze(1), first.bias)))
 
 
 def _mean_activation(sets: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
@@ -210,8 +209,7 @@ class PointCloudSets(nn.Module):
         """Points (B, E, 3) to logits (B, 1)."""
         for layer in self.phi:
             clouds = layer(clouds - clouds.amax(dim=1, keepdim=True)).tanh()
-        logits: torch.Tensor = self.rho(clouds.amax(dim=1))
-        return logits
+        return self.rho(clouds.amax(dim=1))
 
 
 class EncoderMISet(_Network):

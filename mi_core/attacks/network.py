@@ -59,7 +59,7 @@ class NetworkAttack(Attack):
         return mlp.layers(width, self.parameters.hidden, self.parameters.hidden, 1)
 
     def _training(self) -> mlp.Training:
-        return self.parameters.training()  # type: ignore[no-any-return]
+        return self.parameters.training()
 
     def _augment(self) -> mlp.Augment | None:
         return None

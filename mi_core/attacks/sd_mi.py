@@ -77,8 +77,7 @@ class _WeightedDistances(nn.Module):
         embeddings, distances = inputs[:, : self.width], inputs[:, self.width :]
         if self.selector is not None:
             distances = distances * self.selector(embeddings)
-        logits: torch.Tensor = self.attack(distances)
-        return logits
+        return self.attack(distances)
 
 
 class SDMI(Attack):

@@ -112,8 +112,7 @@ def pillow_blur(images: torch.Tensor, sigma: torch.Tensor, most: float) -> torch
 def _filtered(images: torch.Tensor, taps: torch.Tensor, border: str) -> torch.Tensor:
     """Filter the rows and columns of each image with its own symmetric taps (B, an odd number), which sum to 1."""
     if images.device.type == "cuda" and (fused := runtime.kernels("mi_core.augmentations.fused")):
-        filtered: torch.Tensor = fused.filtered(images, taps, border)
-        return filtered
+        return fused.filtered(images, taps, border)
     reach = taps.shape[1] // 2
     for axis in (2, 3):
         length = images.shape[axis]

@@ -29,7 +29,7 @@ def _one_pass(device: str) -> Callable[[torch.Tensor, ViewParameters], torch.Ten
     """What makes views of images on a kind of device."""
     fused = runtime.kernels("mi_core.augmentations.fused") if device == "cuda" else None
     if fused is not None:
-        return fused.jittered_crops  # type: ignore[no-any-return]
+        return fused.jittered_crops
     from mi_core.augmentations import compiled  # numba takes its time to import
 
     return compiled.jittered_crops

@@ -138,8 +138,7 @@ class _Through(nn.Module):
         self.autoencoder = nn.Sequential(*there, nn.Linear(narrow, wide), nn.Linear(wide, width))
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        representation: torch.Tensor = self.autoencoder(self.backbone(images))
-        return representation
+        return self.autoencoder(self.backbone(images))
 
 
 def _with_autoencoder(encoder: Encoder, width: int) -> Encoder:

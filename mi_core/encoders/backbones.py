@@ -79,8 +79,7 @@ class KerasConv4(nn.Module):
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Images (B, C, S, S) to embeddings (B, 128)."""
-        embeddings: torch.Tensor = self.layers(images)
-        return embeddings
+        return self.layers(images)
 
 
 class ResNet8(nn.Module):
@@ -120,8 +119,7 @@ def _block(before: int, after: int) -> nn.Module:
     if after != before:
         shortcut = nn.Sequential(nn.Conv2d(before, after, 1, stride=2, bias=False), nn.BatchNorm2d(after))
     stride = 1 if shortcut is None else 2
-    block: nn.Module = _torchvision().resnet.BasicBlock(before, after, stride=stride, downsample=shortcut)
-    return block
+    return _torchvision().resnet.BasicBlock(before, after, stride=stride, downsample=shortcut)
 
 
 class _PooledFeatures(nn.Module):

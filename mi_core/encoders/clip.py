@@ -54,8 +54,7 @@ class CLIPBackbone(nn.Module):
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Images (B, 3, S, S) to embeddings (B, D)."""
-        embeddings: torch.Tensor = self.tower(images)
-        return embeddings
+        return self.tower(images)
 
 
 class OtherTower(CLIPBackbone):
@@ -99,13 +98,11 @@ class OpenCLIPText(TextTower):
 
     def tokens(self, captions: Sequence[str]) -> torch.Tensor:
         """B texts to tokens (B, L) int64."""
-        tokens: torch.Tensor = self.tokenizer(list(captions)).to(next(self.model.parameters()).device)
-        return tokens
+        return self.tokenizer(list(captions)).to(next(self.model.parameters()).device)
 
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
         """Tokens (B, L) to embeddings (B, E)."""
-        embeddings: torch.Tensor = self.model.encode_text(tokens)  # type: ignore[operator]
-        return embeddings
+        return self.model.encode_text(tokens)  # type: ignore[operator]
 
     def weights(self) -> list[str]:
         """Names of the parameters in order, which is not that of their definition; without the learned temperature."""

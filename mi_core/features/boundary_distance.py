@@ -104,8 +104,7 @@ class _Search:
         even = math.ceil(len(whole) / math.ceil(len(whole) / self.batch))  # a small rest would cost as much as a batch
         called = torch.cat([self.predict(block) for block in whole.split(even)])
         self.spent[rows] += each
-        other: torch.Tensor = called.unflatten(0, (-1, each)) != self.labels[rows, None]
-        return other
+        return called.unflatten(0, (-1, each)) != self.labels[rows, None]
 
     def within_budget(self, rows: torch.Tensor, needed: int) -> torch.Tensor:
         """The rows that may still spend so many queries."""
@@ -193,8 +192,7 @@ class _Search:
 
     def distance(self, rows: torch.Tensor) -> torch.Tensor:
         """2-norm (R,) of the change that the search has arrived at."""
-        change: torch.Tensor = (self.nearest[rows] - self.given[rows]).flatten(1).norm(dim=1)
-        return change
+        return (self.nearest[rows] - self.given[rows]).flatten(1).norm(dim=1)
 
 
 @torch.no_grad()

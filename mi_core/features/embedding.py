@@ -89,8 +89,7 @@ def lp_norm(embeddings: torch.Tensor, order: float = 2.0) -> torch.Tensor:
         tensor([7.])
     """
     check_shape("embeddings", embeddings, "N D")
-    norms: torch.Tensor = torch.linalg.vector_norm(embeddings, ord=check_range("norm order", order, 0), dim=1)
-    return norms
+    return torch.linalg.vector_norm(embeddings, ord=check_range("norm order", order, 0), dim=1)
 
 
 @dataclass(frozen=True)

@@ -248,8 +248,7 @@ class TextTransformer(nn.Module):
         mask = torch.full((length, length), -torch.inf, device=tokens.device).triu(1)
         states = self.layers(self.tokens(tokens) + self.positions[:length], mask=mask, is_causal=True)
         last = states[torch.arange(len(tokens), device=tokens.device), ends]
-        embeddings: torch.Tensor = self.projection(self.norm(last))
-        return embeddings
+        return self.projection(self.norm(last))
 
 
 class CaptionEncoder(TextTower):
@@ -271,8 +270,7 @@ class CaptionEncoder(TextTower):
 
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
         """The output of `tokens` to embeddings (B, E)."""
-        embeddings: torch.Tensor = self.tower(tokens)
-        return embeddings
+        return self.tower(tokens)
 
 
 @torch.no_grad()

@@ -44,8 +44,7 @@ def reverse(values: torch.Tensor, factor: float) -> torch.Tensor:
         [-1.5, -1.5]
     """
     check_range("factor", factor, 0)
-    reversed_: torch.Tensor = _Reversal.apply(values, factor)
-    return reversed_
+    return _Reversal.apply(values, factor)
 
 
 class Adversary(nn.Module):
@@ -72,8 +71,7 @@ class Adversary(nn.Module):
 
     def forward(self, representation: torch.Tensor) -> torch.Tensor:
         """Representation (B, D) to one logit per value (B, K)."""
-        logits: torch.Tensor = self.layers(representation)
-        return logits
+        return self.layers(representation)
 
 
 def attribute_shares(values: torch.Tensor, count: int) -> torch.Tensor:
@@ -89,5 +87,4 @@ def attribute_shares(values: torch.Tensor, count: int) -> torch.Tensor:
             f"the attribute of the training images has the values {distinct.tolist()[:9]}; number at least two from 0 "
             "on, each with an image"
         )
-    shares: torch.Tensor = counts.double() / counts.sum()
-    return shares
+    return counts.double() / counts.sum()

@@ -261,8 +261,7 @@ def fault_in_words(shown: Mapping[str, Any]) -> str:
 
 def _decisive_views(shown: Mapping[str, Any]) -> Mapping[str, Any]:
     """The views on which an encoder is better, else the hard ones."""
-    way: Mapping[str, Any] = next((one for one in shown["ranking"] if one["better"]), shown["ranking"][0])
-    return way
+    return next((one for one in shown["ranking"] if one["better"]), shown["ranking"][0])
 
 
 def _seen(shown: Mapping[str, Any]) -> str:

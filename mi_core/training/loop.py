@@ -189,8 +189,7 @@ class Pretrainer:
         repeated, streams, side = images.repeat(count, 1, 1, 1), batch.streams.repeat(count), self.parameters.size
         drawn = self.augmentation(repeated, streams, epoch=epoch, view=index, size=side)
         normalised: torch.Tensor = (drawn - self.mean).div_(self.std)
-        by_view: torch.Tensor = normalised.unflatten(0, (count, -1)).transpose(0, 1)
-        return by_view
+        return normalised.unflatten(0, (count, -1)).transpose(0, 1)
 
     def _targets(self, batch: Batch) -> torch.Tensor | None:
         """The loss's input beside a batch's views: its targets, or random numbers after those of the views."""
@@ -260,5 +259,4 @@ def _audited(module: Objective, mean: torch.Tensor, std: torch.Tensor, size: int
 def _module(parameters: PretrainingParameters, channels: int, image_size: int) -> Objective:
     backbone = build_backbone(parameters.backbone, channels, image_size)
     made: Any = OBJECTIVES[parameters.objective]
-    module: Objective = made(backbone, objective_parameters(parameters))
-    return module
+    return made(backbone, objective_parameters(parameters))

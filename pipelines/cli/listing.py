@@ -115,8 +115,7 @@ def methods(kind: str) -> Mapping[str, type[Any]]:
 
 def _table(module: str, name: str) -> Mapping[str, Any]:
     """A table of `mi_core`, not imported before it is asked for: all methods take seconds."""
-    table: Mapping[str, Any] = vars(import_module(module))[name]
-    return table
+    return vars(import_module(module))[name]
 
 
 def in_config(kind: str, name: str) -> str:

@@ -128,8 +128,7 @@ class _Account:
     def reserve(self, images: int) -> Permit:
         import ray
 
-        permit: Permit = ray.get(self.meters.reserve.remote(self.url, images))
-        return permit
+        return ray.get(self.meters.reserve.remote(self.url, images))
 
     def close(self, ticket: str, *, sent: bool) -> None:
         self.meters.close.remote(self.url, ticket, sent)

@@ -67,8 +67,7 @@ class _Stand:
 
 
 def _strided(storage: Any, offset: int, size: Any, stride: Any, *rest: Any) -> torch.Tensor:
-    made: torch.Tensor = torch._utils._rebuild_tensor(storage, offset, size, stride)
-    return made
+    return torch._utils._rebuild_tensor(storage, offset, size, stride)
 
 
 _REBUILT: dict[str, Callable[..., Any]] = {

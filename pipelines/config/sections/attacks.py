@@ -162,8 +162,7 @@ def trusted_class(entry: Mapping[str, Any]) -> type[Attack]:
 
 def _attack_model(name: str) -> type[AttackConfig]:
     own = {"attack": (Literal[name], name), **parameter_fields(ATTACKS[name].Parameters)}
-    model: type[AttackConfig] = create_model(name, __base__=AttackConfig, __module__=__name__, **own)
-    return model
+    return create_model(name, __base__=AttackConfig, __module__=__name__, **own)
 
 
 def each_attack(entries: Sequence[Any]) -> list[Any]:

@@ -156,8 +156,7 @@ class ShardJob:
 
 def unpacked(data: bytes) -> ShardJob:
     """The job that `ShardJob.packed` gave."""
-    job: ShardJob = pickle.loads(zlib.decompress(data))
-    return job
+    return pickle.loads(zlib.decompress(data))
 
 
 def places_of(data: DataConfig) -> list[Place]:
