@@ -166,7 +166,8 @@ class MemorisationAttack(Attack):
         return found
 
     def _score(self, features: Features, state: State) -> Scores:
-        return np.asarray(self.statistic(features) - state["outside"][self._places(state["names"], features.ids)])
+        place = self._places(state["names"], features.ids)
+        return np.asarray(self.statistic(features) - state["outside"][place])
 
 
 @dataclass(frozen=True)

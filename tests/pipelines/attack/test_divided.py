@@ -73,7 +73,8 @@ def counted(tmp_path: Path) -> tuple[RunConfig, Task, Splits]:
     config = config_of(tmp_path, grouped=False)
     config = config.model_copy(update={"attacks": [config.attacks[0].model_copy(update={"count": 2})]})
     folder = RunFolder(str(tmp_path / "run")).seed(0)
-    return config, tasks(plan_of(config, folder))[0], draw(config.data, scan(config.data), 0, folder.path)
+    splits = draw(config.data, scan(config.data), 0, folder.path)
+    return config, tasks(plan_of(config, folder))[0], splits
 
 
 def test_an_attack_is_divided_by_the_samples_that_it_counts(
