@@ -27,14 +27,7 @@ from mi_core.adoption.model_folder import CONTENTS, Definition, definition, fold
 from mi_core.adoption.published import PUBLISHED, Preprocessing, check_file, import_timm
 from mi_core.adoption.soundness import Answers, check_answers, check_weights
 from mi_core.checks import ConfigError, check_choice
-from mi_core.encoders.checkpoint import (
-    OUTPUTS,
-    Encoder,
-    channelwise,
-    fingerprint_of,
-    load_tensors,
-    seeded,
-)
+from mi_core.encoders.checkpoint import OUTPUTS, Encoder, channelwise, fingerprint_of, load_tensors, seeded
 
 _DECODER = re.compile(r"decoder_|mask_token$|predictor\.(predictor_|mask_token$)")
 

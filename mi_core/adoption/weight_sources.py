@@ -14,15 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from mi_core.adoption.model_folder import (
-    CONTENTS,
-    Read,
-    Repository,
-    folder_kind,
-    json_of,
-    packed,
-    repository,
-)
+from mi_core.adoption.model_folder import CONTENTS, Read, Repository, folder_kind, json_of, packed, repository
 from mi_core.checks import ConfigError, import_extra
 
 _ADAPTER = "adapter_config.json"
