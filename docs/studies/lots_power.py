@@ -26,6 +26,7 @@ from PIL import Image, ImageDraw
 from docs.studies.shared import CLASSES, MILD, SMALL_TEXT, Result, Scores, cifar10, rounded_ends, trained
 from mi_core.auditing.models import Preparation
 from mi_core.auditing.questions import Question, Scorer
+from mi_core.captions import captioned, credit_lines
 from mi_core.encoders.checkpoint import Encoder
 from mi_core.images import Decoder, decode, encode_jpeg
 from mi_core.lots.designs import (
@@ -37,7 +38,6 @@ from mi_core.lots.designs import (
     wealth,
 )
 from mi_core.lots.draw import waves_of
-from mi_core.lots.phrases import captioned, credit_lines
 from mi_core.metrics.delong import auc
 from mi_core.objectives import OBJECTIVES
 from mi_core.training.loop import PretrainingParameters

@@ -17,15 +17,7 @@ from mi_core.image_files import ImageError
 from mi_core.images import Decoder, decode, decode_and_hash
 from mi_core.report.model.report import RejectedSample, RolePart
 from mi_core.validity.file_features import summary
-from mi_core.validity.near_duplicates import (
-    LEAST_SIDE,
-    TOO_SMALL,
-    doubt,
-    first_copies,
-    marks,
-    near_pairs,
-    usual_distance,
-)
+from mi_core.validity.near_duplicates import LEAST_SIDE, TOO_SMALL, doubt, first_of, marks, near_copies
 
 CANDIDATES, CONTROLS = "candidates", "controls"
 CHUNK = 256  # images that are decoded and queried together
@@ -125,7 +117,7 @@ def read(
     kept: list[tuple[Picture, str, str, int]] = []  # in the order in which the first of some copies stays
     seen: dict[str, str] = {}
     rejected: list[RejectedSample] = []
-    summaries, hashes, levels = [], [], []
+    summaries, found = [], []
     copies = 0
     remarks: dict[str, Counter[str]] = {side: Counter() for side in given}
     for side, items in given.items():
@@ -159,9 +151,7 @@ def read(
             seen[sha] = f"{side}/{item.key}"
             kept.append((item, side, sha, place))
             summaries.append(summary(data, pixels))
-            mark, level = marks(pixels, shorter)
-            hashes.append(mark)
-            levels.append(np.frombuffer(level, dtype=np.uint8))
+            found.append(marks(pixels, shorter))
         rejected += [lost[place] for place in sorted(lost)]
         if not kept or kept[-1][1] != side:
             why = f"; {rejected[0].key}: {rejected[0].reason}" if rejected else ""
@@ -172,10 +162,7 @@ def read(
             f"{len(rejected)} of {count} images cannot be used, more than max_rejected = {max_rejected:.2%} allows: "
             f"{named}"
         )
-    first = np.arange(len(kept))
-    if near_duplicates:
-        pairs = near_pairs(np.array(hashes, dtype=np.uint64), distance=usual_distance(len(kept)))
-        first = first_copies(pairs, np.stack(levels))
+    first = first_of(len(kept), near_copies(found)) if near_duplicates else np.arange(len(kept))
     names, ids = list(given), [f"{side}/{item.key}" for item, side, *_ in kept]
     gone = np.flatnonzero(first != np.arange(len(kept)))
     told = doubt(len(gone), len(kept), ((ids[row], ids[first[row]]) for row in gone))

@@ -25,14 +25,9 @@ SPLIT = 64  # views from which on threads share them
 
 
 def jittered_crops(images: torch.Tensor, made: ViewParameters) -> torch.Tensor:
-    """A view of every image.
+    """Views (B, C, *size) float32 in [0, 1], channels last in memory; images (B, C, H, W) uint8 or float32 in [0, 1].
 
-    Args:
-        images: (B, C, H, W) uint8 or float32 in [0, 1]; those of a GPU are sent to the CPU, and views are sent back.
-        made: what the views are made with.
-
-    Returns:
-        (B, C, *size) float32 in [0, 1], the channels last in memory.
+    Images of a GPU are sent to the CPU, and views are sent back.
     """
     batch, channels = images.shape[:2]
     result = torch.empty(batch, *made.size, channels)

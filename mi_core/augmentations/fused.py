@@ -80,6 +80,12 @@ def _luma(red, green, blue, COLOURS: tl.constexpr):
 
 
 @triton.jit
+def _without_colour(red, green, blue, chosen):
+    luma = _luma(red, green, blue, True)
+    return tl.where(chosen, luma, red), tl.where(chosen, luma, green), tl.where(chosen, luma, blue)
+
+
+@triton.jit
 def _weight(pixel, sampled, unit, start, length, CUBIC: tl.constexpr):
     """Weight of an input pixel in output pixels whose centres are sampled there, not yet divided by their sum."""
     centre = pixel + 0.5
@@ -166,9 +172,7 @@ def _pixels(
     image = images + number * height * width * (3 if COLOURS else 1)
     red, green, blue = _crop(image, boxes + 4 * number, row, column, height, width, tall, wide, scale, COLOURS, CUBIC)
     if GRAY_FIRST and COLOURS:
-        luma = _luma(red, green, blue, COLOURS)
-        grey = tl.load(gray + number) != 0
-        red, green, blue = tl.where(grey, luma, red), tl.where(grey, luma, green), tl.where(grey, luma, blue)
+        red, green, blue = _without_colour(red, green, blue, tl.load(gray + number) != 0)
     return _jitter(red, green, blue, factors + _STEPS * number, order + _STEPS * number, steps, mean, COLOURS)
 
 
@@ -200,17 +204,13 @@ def _make_view(
             images, boxes, mirrored, factors, order, gray, number, at, _STEPS, mean, height, width, tall, wide,
             scale, COLOURS, GRAY_FIRST, CUBIC,
         )  # fmt: skip
+        here = result + (number * size + at) * (3 if COLOURS else 1)
         if COLOURS:
             if not GRAY_FIRST:
-                luma = _luma(red, green, blue, COLOURS)
-                grey = tl.load(gray + number) != 0
-                red, green, blue = tl.where(grey, luma, red), tl.where(grey, luma, green), tl.where(grey, luma, blue)
-            here = result + (number * size + at) * 3
-            tl.store(here, red, mask=at < size)
+                red, green, blue = _without_colour(red, green, blue, tl.load(gray + number) != 0)
             tl.store(here + 1, green, mask=at < size)
             tl.store(here + 2, blue, mask=at < size)
-        else:
-            tl.store(result + number * size + at, red, mask=at < size)
+        tl.store(here, red, mask=at < size)
 
 
 @triton.jit

@@ -38,11 +38,9 @@ class SplitBatchNorm2d(nn.BatchNorm2d):
         """(B, C, H, W) to the same; in training B must be divisible by the number of parts."""
         if not self.training:
             return super().forward(input)
-        assert self.running_mean is not None
-        assert self.running_var is not None
+        assert self.running_mean is not None and self.running_var is not None
         assert self.num_batches_tracked is not None
         self.num_batches_tracked += 1
-        result: torch.Tensor
         splits, momentum = self.splits, self.momentum or 0.0
         if input.is_cuda and (kernels := runtime.kernels("mi_core.encoders.batch_norm_kernels")):
             result, moments = kernels.NormalisedParts.apply(input, self.weight, self.bias, splits, self.eps)

@@ -7,7 +7,6 @@ random can: whatever an encoder that never saw the draw answers, it cannot depen
     draw         the coins, as a function of a secret salt and a public number; those of all releases together
     merkle       a digest of many leaves of which single ones can be opened
     commitment   what binds images, salt and design before the draw; the chain of releases and questions
-    phrases      two credit lines for a caption
     designs      the test of each design: exact p-values, and e-values for any time of stopping
     verdict      what a claim says of an encoder, of its albums and of the share used; words: the same in plain words
 """

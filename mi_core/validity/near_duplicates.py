@@ -11,7 +11,7 @@ Letters: N images, C channels, H and W their height and width, P pairs, D width 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import islice
 from typing import Any
@@ -94,6 +94,13 @@ def marks(image: npt.NDArray[np.uint8], side: int) -> tuple[int, bytes]:
     if side < LEAST_SIDE:
         return 0, bytes(_LOW * _LOW)
     return int(perceptual_hash(image[None])[0]), descriptors(image[None]).tobytes()
+
+
+def near_copies(found: Sequence[tuple[int, bytes]]) -> Pairs:
+    """Pairs (P, 2) of images that are near-copies, by the `marks` of each."""
+    pairs = near_pairs(np.array([one for one, _ in found], dtype=np.uint64), distance=usual_distance(len(found)))
+    levels = np.frombuffer(b"".join(level for _, level in found), dtype=np.uint8)
+    return confirmed(pairs, levels.reshape(len(found), _LOW * _LOW))
 
 
 def usual_distance(count: int) -> int:
@@ -270,16 +277,18 @@ def first_copies(pairs: Pairs, levels: npt.NDArray[np.uint8], *, least: float = 
         >>> first_copies(np.array([[0, 2], [1, 2]]), np.stack([ramp, ramp[::-1], 3 * ramp])).tolist()
         [0, 1, 0]
     """
-    group = clusters(len(levels), confirmed(pairs, levels, least=least))
+    return first_of(len(levels), confirmed(pairs, levels, least=least))
+
+
+def first_of(count: int, pairs: Pairs) -> npt.NDArray[np.int64]:
+    """For each of ``count`` rows, the first row of its group in `clusters`. Raises as that."""
+    group = clusters(count, pairs)
     _, first = np.unique(group, return_index=True)
     return first[group]
 
 
 def doubt(removed: int, of: int, pairs: Iterable[tuple[str, str]]) -> str:
-    """The warning where more than 1 % of images are left out as near-copies, with six of them; else an empty text.
-
-    The pairs are of names: an image that is left out, and the one that stays.
-    """
+    """The warning where more than 1 % of images are left out, with six of them; else an empty text."""
     if removed <= 0.01 * of:
         return ""
     shown = "; ".join(f"{one} is left out for {other}" for one, other in islice(pairs, 6))

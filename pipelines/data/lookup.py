@@ -14,11 +14,9 @@ from itertools import chain
 from pathlib import PurePosixPath
 from urllib.parse import unquote, urlsplit
 
-import numpy as np
-
 from mi_core.auditing.images import Picture, error_in_words, items_of
 from mi_core.images import Decoder, decode_and_hash
-from mi_core.validity.near_duplicates import clusters, confirmed, marks, near_pairs, usual_distance
+from mi_core.validity.near_duplicates import clusters, marks, near_copies
 from pipelines.console import count_of
 from pipelines.data.read.key_lists import keys_in
 from pipelines.errors import UserError
@@ -106,7 +104,7 @@ def _name_of(address: str) -> str:
 def _in_folder(mine: Sequence[Picture], listed: Sequence[Picture]) -> Lookup:
     decoder = Decoder(_SIDE)
     kept: list[tuple[bool, str, dict[str, str]]] = []  # whether it is listed, its name, its digests
-    hashes, levels = [], []
+    told: list[tuple[int, bytes]] = []
     unread: dict[bool, dict[str, str]] = {True: {}, False: {}}
     for is_listed, item in [*((False, item) for item in mine), *((True, item) for item in listed)]:
         try:
@@ -116,13 +114,9 @@ def _in_folder(mine: Sequence[Picture], listed: Sequence[Picture]) -> Lookup:
             unread[is_listed][item.key] = item.fault or error_in_words(error)
             continue
         kept.append((is_listed, item.key, {BYTES: hashlib.sha256(data).hexdigest(), PIXELS: sha256}))
-        mark, level = marks(pixels, side)
-        hashes.append(mark)
-        levels.append(np.frombuffer(level, dtype=np.uint8))
-    if kept:
-        pairs = near_pairs(np.array(hashes, dtype=np.uint64), distance=usual_distance(len(kept)))
-        for (*_, digests), group in zip(kept, clusters(len(kept), confirmed(pairs, np.stack(levels))), strict=True):
-            digests[NEAR] = str(group)
+        told.append(marks(pixels, side))
+    for (*_, digests), group in zip(kept, clusters(len(kept), near_copies(told)), strict=True):
+        digests[NEAR] = str(group)
     entries: dict[tuple[str, str], str] = {}  # the first of the list, by what is compared
     for is_listed, name, digests in kept:
         for one in digests.items() if is_listed else ():

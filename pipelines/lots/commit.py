@@ -13,14 +13,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from mi_core.captions import captioned, credit_lines
 from mi_core.checks import ConfigError
 from mi_core.hashing import digest64
 from mi_core.images import Decoder
 from mi_core.lots.commitment import ALL, Header, entry_digest, text_digest
 from mi_core.lots.draw import Design, merged_strata
-from mi_core.lots.phrases import captioned, credit_lines
 from mi_core.lots.words import power_in_words
-from mi_core.validity.near_duplicates import confirmed, near_pairs, usual_distance
+from mi_core.validity.near_duplicates import near_copies
 from pipelines.config.sections.sources import SourceConfig
 from pipelines.console import count_of, say
 from pipelines.data.columns import DESCRIPTOR, PHASH
@@ -241,21 +241,18 @@ def _find_seen(images: pa.Table, source: SourceConfig) -> set[str]:
     Raises:
         UserError: the source cannot be read.
     """
-    shas, hashes, levels = [], [], []
+    shas, marks = [], []
     for item in Source(source).items():
         for found in usable(source, item, ANY_SIZE, near=True):
             if not isinstance(found, Problem):
                 shas.append(found[2])
-                hashes.append(found[3][PHASH])
-                levels.append(np.frombuffer(found[3][DESCRIPTOR], dtype=np.uint8))
+                marks.append((found[3][PHASH], found[3][DESCRIPTOR]))
     mine = images["sha256"].to_pylist()
     seen = set(mine) & set(shas)
-    if not hashes or not mine:
+    if not marks or not mine:
         return seen
-    marks = np.concatenate([np.asarray(images[PHASH], dtype=np.uint64), np.array(hashes, dtype=np.uint64)])
-    own = np.frombuffer(b"".join(images[DESCRIPTOR].to_pylist()), dtype=np.uint8).reshape(len(mine), -1)
-    pairs = near_pairs(marks, distance=usual_distance(len(marks)))
-    pairs = confirmed(pairs, np.concatenate([own, np.stack(levels)]))
+    own = zip(images[PHASH].to_pylist(), images[DESCRIPTOR].to_pylist(), strict=True)
+    pairs = near_copies([*own, *marks])
     across = pairs[(pairs[:, 0] < len(mine)) & (pairs[:, 1] >= len(mine))]
     return seen | {mine[row] for row in across[:, 0].tolist()}
 

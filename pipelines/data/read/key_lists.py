@@ -25,6 +25,7 @@ from pipelines.files import storage
 
 BATCH = 100_000  # keys at once
 SHOWN = 3  # keys named in a message
+_GIVE = {True: "set key_column", False: "give --column"}  # of roles, and of others
 _UID = np.dtype([("f0", "<u8"), ("f1", "<u8")])  # of DataComp: the halves of a hash of 128 bits
 
 
@@ -114,7 +115,7 @@ def _rows(path: str, column: str | None, usual: tuple[str, ...]) -> Iterator[str
         place = next((header.index(name) for name in names if name in header), None)
         if place is None:
             raise UserError(
-                f"{path} has no column {' or '.join(names)}, but {shortened(', '.join(header))}: {_remedy(usual)}"
+                f"{path} has no column {' or '.join(names)}, but {shortened(', '.join(header))}: {_GIVE[usual is KEYS]}"
             )
         if header.count(header[place]) > 1:
             raise UserError(f"{path} has the column {header[place]} twice; rename one of them")
@@ -133,14 +134,10 @@ def _cells(path: str, column: str | None, usual: tuple[str, ...]) -> Iterator[st
             raise UserError(f"{path}: {error}") from error
         if name is None:
             names = shortened(", ".join(file.schema_arrow.names))
-            raise UserError(f"{path} has no column {' or '.join(usual)}, but {names}: {_remedy(usual)}")
+            raise UserError(f"{path} has no column {' or '.join(usual)}, but {names}: {_GIVE[usual is KEYS]}")
         for batch in file.iter_batches(BATCH, columns=[name], use_threads=False):
             for value in batch.column(0).to_pylist():
                 yield "" if value is None else str(value)
-
-
-def _remedy(usual: tuple[str, ...]) -> str:
-    return "set key_column" if usual is KEYS else "give --column"
 
 
 def _uids(path: str, _column: str | None, _usual: tuple[str, ...]) -> Iterator[str]:

@@ -150,14 +150,6 @@ def test_crops_between_pixels_follow_the_image(way: str) -> None:
     torch.testing.assert_close(cut[2:-2], where[2:-2], atol=2e-6, rtol=0)
 
 
-def test_boxes_between_pixels_are_cut_alike_by_both() -> None:
-    images = torch.rand(BATCH, 3, 12, 12, generator=generator(1))
-    tall, wide = numbers(1, 12, seed=2), numbers(1, 12, seed=3)
-    boxes = torch.stack([numbers(0, 1, seed=4) * (12 - tall), numbers(0, 1, seed=5) * (12 - wide), tall, wide], dim=1)
-    ours, theirs = (made(way, images, parameters(boxes, (12, 12))) for way in PASSES)
-    torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=0)
-
-
 @pytest.mark.parametrize("border", ["reflect", "replicate"])
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 def test_the_kernel_that_filters_equals_the_tensors_way(border: str, layout: torch.memory_format) -> None:
