@@ -81,7 +81,7 @@ BUDGET = {  # allowed, and how far below it a count may lie before the budget is
     "lines of code": (39_400, 300),
     "files": (369, 5),
     "test lines": (46_548, 500),
-    "words": (36_465, 500),
+    "words": (36_400, 500),
 }
 PAGES = ("docs", "configs", "cluster", "pipelines")
 
