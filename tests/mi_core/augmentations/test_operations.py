@@ -73,7 +73,8 @@ def jitters(count: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @pytest.mark.parametrize(
-    ("way", "count", "threads"), [("compiled", 128, 1), ("compiled", 128, 3), ("fused", 6, 1)], ids=str
+    ("way", "count", "threads", "integers"),
+    [("compiled", 128, 1, True), ("compiled", 128, 3, False), ("fused", 5, 1, True), ("fused", 5, 1, False)],
 )
 @pytest.mark.parametrize(
     ("channels", "before", "after", "interpolation", "gray_first"),
@@ -84,17 +85,16 @@ def jitters(count: int) -> tuple[torch.Tensor, torch.Tensor]:
         (3, (9, 11), (30, 24), "bilinear", False),  # in two blocks of the kernel
     ],
 )
-@pytest.mark.parametrize("integers", [True, False])
 def test_views_equal_torchvisions_operations(
     way: str,
     count: int,
     threads: int,
+    integers: bool,
     channels: int,
     before: tuple[int, int],
     after: tuple[int, int],
     interpolation: str,
     gray_first: bool,
-    integers: bool,
 ) -> None:
     height, width = before
     pixels = torch.randint(0, 256, (count, channels, height, width), dtype=torch.uint8, generator=generator(3))
