@@ -32,7 +32,7 @@ from mi_core.streams import pixel_streams, stream_keys, uniforms
 from mi_core.training.loop import PretrainingParameters
 from mi_core.training.optimizers import OptimizerParameters
 
-LOT, OTHERS, SURROGATE = range(2_500), range(2_500, 25_000), range(30_000, 40_000)
+LOT, OTHERS, SURROGATE = range(2_500), range(2_500, 25_000), range(30_000, 35_000)
 STEPS, VIEWS = 90, 64
 MILD = SimCLRAugmentation(crop_scale=(0.8, 1.0), jitter_probability=0.3, grayscale=0)
 EPOCHS = {"simclr": 200, "moco-v3": 200, "clip": 40}
@@ -144,7 +144,7 @@ def main() -> None:
             surrogates[surrogate] = (
                 published(20)
                 if surrogate == "resnet-20"
-                else encoder_of("simclr", pool[slice(*own)], 60, classes[slice(*own)], 1)
+                else encoder_of("simclr", pool[slice(*own)], 30, classes[slice(*own)], 1)
             )
         if (surrogate, levels) not in kept:
             kept[surrogate, levels] = marked(surrogates[surrogate], pool[: len(LOT)], levels)
