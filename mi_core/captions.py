@@ -4,8 +4,7 @@ Captions have several attributes per class, in varied sentences. They are a stan
 no more about an image than its class and a few words, and reports say that captions were templated.
 
 A credit line is two common words behind "Photo:", such as ``Photo: amber harbor``. It changes nothing that a caption
-says of its image, and an encoder of images and texts that was trained on it fits the image better to it than to another
-one.
+says of its image, and an encoder of images and texts that was trained on it fits the image better to it than to others.
 """
 
 from __future__ import annotations

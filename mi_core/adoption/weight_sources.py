@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,23 +35,26 @@ class WeightSource:
     commit: str = ""
     files: Mapping[str, str] = field(default_factory=dict)
 
-    @property
-    def told(self) -> dict[str, Any]:
+    @classmethod
+    def of_file(cls, name: str, content: bytes, commit: str = "") -> WeightSource:
+        """One file under the name that its publisher gave it."""
+        return cls(content, commit, {name: hashlib.sha256(content).hexdigest()})
+
+    def as_json(self) -> dict[str, Any]:
         """Its commit and files, by these words; nothing of what it lacks."""
         return {name: value for name in ("commit", "files") if (value := getattr(self, name))}
 
 
-class _Noted:
-    """Reads files, and keeps the SHA-256 of each by its name."""
+class _Folder:
+    """Reads the files of a folder, and keeps the SHA-256 of each by its name."""
 
-    def __init__(self, read: Read) -> None:
-        self.read, self.files = read, dict[str, str]()
+    def __init__(self, read: Callable[[str], WeightSource | None]) -> None:
+        self.read, self.digests = read, dict[str, str]()
 
     def __call__(self, name: str) -> bytes | None:
-        content = self.read(name)
-        if content is not None:
-            self.files[name] = hashlib.sha256(content).hexdigest()
-        return content
+        found = self.read(name) or WeightSource(None)
+        self.digests |= found.files
+        return found.content
 
 
 def read_weights_of(
@@ -77,18 +80,22 @@ def read_weights_of(
         return WeightSource(None)
     if kind is not None:
         folder = weights.rstrip("/")
-        noted = _Noted(lambda name: read(f"{folder}/{name}"))
+        files = _Folder(lambda name: _read(f"{folder}/{name}", name, read))
         try:
-            return WeightSource(packed(kind, noted, weights=not bare), files=noted.files)
+            return WeightSource(packed(kind, files, weights=not bare), files=files.digests)
         except ConfigError as error:
             what = _adapter_of(folder, read) or f"no folder of {kind}: {error}"
             raise ConfigError(f"{weights} is {what}") from error
     if weights.startswith("hf://"):
         return read_hub_file(weights, commit=commit)
-    content = read(weights)
-    if content is None:
+    found = _read(weights, Path(weights).name, read)
+    if found is None:
         raise ConfigError(f"{weights} is {_folder_of(weights.rstrip('/'), read)}")
-    return WeightSource(content, files={Path(weights).name: hashlib.sha256(content).hexdigest()})
+    return found
+
+
+def _read(place: str, name: str, read: Read) -> WeightSource | None:
+    return None if (content := read(place)) is None else WeightSource.of_file(name, content)
 
 
 def _folder_of(folder: str, read: Read) -> str:
@@ -166,24 +173,19 @@ def read_hub_model(load: str, *, commit: str | None = None, weights: bool = True
     """
     asked, kind = repository(load), folder_kind(load)
     assert kind is not None
-    first = _file(load, Repository(asked.name, commit or asked.revision), CONTENTS[kind].config)
+    place = Repository(asked.name, commit or asked.revision)
+    first = _file(load, place, CONTENTS[kind].config)
     if first is None:
-        place = Repository(asked.name, commit or asked.revision)
         if adapter := _adapter_of(asked.name, lambda path: getattr(_file(load, place, _ADAPTER), "content", None)):
             raise ConfigError(f"{load} is {adapter}")
         raise ConfigError(f"{load}: it has no {CONTENTS[kind].config}, which defines a model of {kind}")
     here = Repository(asked.name, first.commit)
-
-    def content(name: str) -> bytes | None:
-        file = _file(load, here, name)
-        return None if file is None else file.content
-
-    noted = _Noted(content)
+    files = _Folder(lambda name: _file(load, here, name))
     try:
-        data = packed(kind, noted, weights=weights)
+        data = packed(kind, files, weights=weights)
     except ConfigError as error:
         raise ConfigError(f"{load}: {error}") from error
-    return WeightSource(data, first.commit, noted.files)
+    return WeightSource(data, first.commit, files.digests)
 
 
 def commit_of(address: str) -> str:
@@ -223,7 +225,7 @@ def _file(asked: str, place: Repository, name: str) -> WeightSource | None:
     content = path.read_bytes()
     # The cache lays files out as snapshots/<commit>/<path in the repository>.
     commit = path.parts[-len(Path(name).parts) - 1]
-    return WeightSource(content, commit, {name: hashlib.sha256(content).hexdigest()})
+    return WeightSource.of_file(name, content, commit)
 
 
 def _package(asked: str) -> Any:

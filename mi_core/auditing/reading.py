@@ -17,7 +17,7 @@ from mi_core.image_files import ImageError
 from mi_core.images import Decoder, decode, decode_and_hash
 from mi_core.report.model.report import RejectedSample, RolePart
 from mi_core.validity.file_features import summary
-from mi_core.validity.near_duplicates import LEAST_SIDE, TOO_SMALL, doubt, first_of, marks, near_copies
+from mi_core.validity.near_duplicates import LEAST_SIDE, TOO_SMALL, doubt, first_in_group, marks, near_copies
 
 CANDIDATES, CONTROLS = "candidates", "controls"
 CHUNK = 256  # images that are decoded and queried together
@@ -162,11 +162,11 @@ def read(
             f"{len(rejected)} of {count} images cannot be used, more than max_rejected = {max_rejected:.2%} allows: "
             f"{named}"
         )
-    first = first_of(len(kept), near_copies(found)) if near_duplicates else np.arange(len(kept))
-    names, ids = list(given), [f"{side}/{item.key}" for item, side, *_ in kept]
-    gone = np.flatnonzero(first != np.arange(len(kept)))
+    first = first_in_group(len(kept), near_copies(found)) if near_duplicates else np.arange(len(kept))
+    stays = first == np.arange(len(kept))
+    names, ids, gone = list(given), list(seen.values()), np.flatnonzero(~stays)
     told = doubt(len(gone), len(kept), ((ids[row], ids[first[row]]) for row in gone))
-    rows = sorted(set(range(len(kept))) - set(gone.tolist()), key=lambda row: (names.index(kept[row][1]), kept[row][3]))
+    rows = sorted(np.flatnonzero(stays).tolist(), key=lambda row: (names.index(kept[row][1]), kept[row][3]))
     items, sides, shas, _ = map(list, zip(*(kept[row] for row in rows), strict=True))
     numbers = np.stack(summaries)[rows]
     return AuditedImages(items, sides, shas, numbers, rejected, copies, len(gone), told, remarks, decoder)

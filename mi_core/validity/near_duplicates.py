@@ -277,10 +277,10 @@ def first_copies(pairs: Pairs, levels: npt.NDArray[np.uint8], *, least: float = 
         >>> first_copies(np.array([[0, 2], [1, 2]]), np.stack([ramp, ramp[::-1], 3 * ramp])).tolist()
         [0, 1, 0]
     """
-    return first_of(len(levels), confirmed(pairs, levels, least=least))
+    return first_in_group(len(levels), confirmed(pairs, levels, least=least))
 
 
-def first_of(count: int, pairs: Pairs) -> npt.NDArray[np.int64]:
+def first_in_group(count: int, pairs: Pairs) -> npt.NDArray[np.int64]:
     """For each of ``count`` rows, the first row of its group in `clusters`. Raises as that."""
     group = clusters(count, pairs)
     _, first = np.unique(group, return_index=True)

@@ -38,7 +38,7 @@ def check(
     from pipelines.console import count_of
     from pipelines.data.draw.draw import check_sizes
     from pipelines.data.look import Look
-    from pipelines.data.run import counts_in_words, faults_of
+    from pipelines.data.run import counts_in_words, drawing_faults
     from pipelines.encoders import adopt
     from pipelines.plan.attack_checks import check_drawn
     from pipelines.plan.prospects import prospects
@@ -61,7 +61,7 @@ def check(
         told = f"{'' if look.whole else 'about '}{counts_in_words(look.counts(drawn), drawn)}"
         if seed == loaded.seeds[0]:
             lines.append(f"data: {'; '.join([told, str(look.scanned.tally), *look.scanned.tally.notes()])}")
-            lines += [f"data: {_WARNING}{line}" for line in faults_of(drawn)]
+            lines += [f"data: {_WARNING}{line}" for line in drawing_faults(drawn)]
             lines += [f"expect: {line}" for line in prospects(loaded, look.counts(drawn))]
         else:
             lines.append(f"seed {seed}: {told}")

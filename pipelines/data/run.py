@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 from mi_core.validity.near_duplicates import doubt
@@ -42,20 +42,23 @@ def draw_roles(runs: Sequence[Run]) -> None:
             drawn = draw(config.data, scans[read], seed, folder.seed(seed).path, _as_ray_tasks, check)
             if first:
                 say("data", f"seed {seed}: {counts_in_words(drawn.counts(), drawn)}")
-            for line in faults_of(drawn) if seed == todo[0] else ():
+            for line in drawing_faults(drawn) if seed == todo[0] else ():
                 say("data", f"WARNING: {line}")
             for line in prospects(config, drawn.counts()) if first and seed == todo[0] else ():
                 say("data", line)
 
 
-def faults_of(drawn: Splits) -> list[str]:
+def drawing_faults(drawn: Splits) -> list[str]:
     """One line for each list of keys that does not fit its source, and one for doubtful near-copies."""
     lists = drawn.rules.lists if drawn.rules is not None else {}
     lines = [keys.line(role) for role, keys in lists.items()]
+    return [line for line in (*lines, doubt(drawn.near_removed or 0, drawn.near_among, _near_pairs(drawn))) if line]
+
+
+def _near_pairs(drawn: Splits) -> Iterator[tuple[str, str]]:
+    """Near-copies and what they are copies of; read when somebody looks at the first."""
     if (near := drawn.near_copies) is not None:
-        pairs = zip(*(near[name][:6].to_pylist() for name in ("id", "copy_of")), strict=True)
-        lines.append(doubt(near.num_rows, drawn.near_among, pairs))
-    return [line for line in lines if line]
+        yield from zip(near["id"].to_pylist(), near["copy_of"].to_pylist(), strict=True)
 
 
 def counts_in_words(counts: Mapping[str, int], drawn: Splits) -> str:

@@ -237,7 +237,7 @@ def _adopt_weights(job: Adoption, config: LoadedConfig, commit: str | None) -> d
         "consistency": weights_consistency(_probe(job, config), adopted),
         "answers": asdict(adopted.answers) if adopted.answers.words() else {},  # where something has to be said
         "fingerprints": {"0": adopted.fingerprint},
-        "source": source.told,
+        "source": source.as_json(),
     }
 
 

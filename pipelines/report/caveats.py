@@ -12,7 +12,7 @@ from pipelines.attack.results import result_of
 from pipelines.config.sections.sources import NOISE
 from pipelines.data.draw.splits import Splits
 from pipelines.data.read.samples import IMAGES
-from pipelines.data.run import faults_of
+from pipelines.data.run import drawing_faults
 from pipelines.encoders.stored import describe
 from pipelines.plan.rules import population_roles
 from pipelines.report.finished import FinishedRun
@@ -44,7 +44,7 @@ def caveats(run: FinishedRun) -> list[str]:
             if (metrics := result.metrics) is not None
             and (judged := metrics.n_member + metrics.n_nonmember) < result.scored
         ],
-        faults_of_drawing=faults_of(splits),
+        drawing_faults=drawing_faults(splits),
         fitted_on_target=any(run.threat.roles_fitted_on_target(attack) for attack in config.attacks),
         fitted_on_noise=any(
             noisy & {*run.threat.reference_roles(attack), *population_roles(attack)} for attack in config.attacks

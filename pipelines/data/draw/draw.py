@@ -157,8 +157,9 @@ def decide(
     with _kept(config, repeated, shards, ranks) as (connection, numbers, copies, lists):
         of_shard = {one.number: one for one in shards}
         check_distinct(connection, of_shard)
-        near, ((among,),) = None, connection.execute("SELECT count(*) FROM kept").fetchall()
+        near, among = None, 0
         if config.near_duplicates is not None and pairs is not None:
+            ((among,),) = connection.execute("SELECT count(*) FROM kept").fetchall()
             table = drop_near_copies(connection, of_shard, config.near_duplicates, pairs)
             storage.write_table(f"{folder}/splits/{NEAR}", table)
             near = len(table)

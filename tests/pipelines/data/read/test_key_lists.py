@@ -20,7 +20,7 @@ from pipelines.data.draw.splits import Splits
 from pipelines.data.look import Look
 from pipelines.data.read import key_lists
 from pipelines.data.read.key_lists import keys_in, size_of, texts_at
-from pipelines.data.run import faults_of
+from pipelines.data.run import drawing_faults
 from pipelines.data.scan.scan import scan
 from pipelines.errors import UserError
 from tests.pipelines.data.draw.test_draw import drawn_as_slowly, made_config, made_rows
@@ -101,7 +101,7 @@ def test_keys_that_are_not_found_or_stand_twice_are_counted_and_told(tmp_path: P
     (tmp_path / "mine.txt").write_text("\n".join(keys))
     splits = draw(config := config_of(images(tmp_path), {"target-member": str(tmp_path / "mine.txt")}), scan(config), 0)
     assert splits.count(["target-member"]) == 2
-    (line,) = faults_of(splits)
+    (line,) = drawing_faults(splits)
     assert line == (
         f"the list of target-member, {tmp_path}/mine.txt: 4 of 6 keys belong to no usable sample, such as 'gone-1', "
         "'gone-2', 'gone-3'; 2 keys stand there more than once"
