@@ -136,9 +136,8 @@ def main() -> None:
         for surrogate, levels, kind in product(("simclr", "resnet-20"), (10, 3), KINDS)
         for share, way in ((100, "plain"), (10, "plain"), (100, "jpeg"), (100, "half"))
     ]
-    for surrogate, levels, kind, share, way in cases:
-        if not any(fnmatchcase(f"{surrogate} {levels} {kind} {share} {way}", pattern) for pattern in patterns):
-            continue
+    chosen = [case for pattern in patterns for case in cases if fnmatchcase(" ".join(map(str, case)), pattern)]
+    for surrogate, levels, kind, share, way in chosen:
         if surrogate not in surrogates:
             own = SURROGATE[0], SURROGATE[-1] + 1
             surrogates[surrogate] = (
