@@ -59,7 +59,7 @@ def render_claim(page: ClaimPage) -> str:
         template(f"{PAGES}/claim.html.j2").render(
             page=page,
             used=page.result.verdict == USED,
-            headline=headline(page.result, page.grade),
+            headline=headline(page.result.verdict, page.grade),
             lines=lines(page.result, page.lost),
             graded=grade_in_words(page.grade, page.alone, page.question.given),
             figures=[(one, inline_svg(one, number)) for number, one in enumerate(figures)],

@@ -20,9 +20,9 @@ CHOSEN = {"encoder": "code of the owner's own", "decoder": "image size or decodi
 """Parts of a plan in words."""
 
 
-def headline(result: ClaimResult, grade: str) -> str:
+def headline(verdict: str, grade: str) -> str:
     """The answer in one sentence, with its grade."""
-    if result.verdict == USED:
+    if verdict == USED:
         return f"USED ({grade}): what this encoder answers depends on which of these images were published."
     return f"NOT SHOWN ({grade}): what this encoder answers does not show that it used the published images."
 
@@ -76,8 +76,8 @@ def lines(result: ClaimResult, lost: int) -> list[str]:
     told += _albums(result)
     if result.questions_asked > 1:
         told.append(
-            f"This is question {result.questions_asked} about this lot. The chance that any of them wrongly ends with "
-            "USED is 1 % in all, so each later one needs a smaller p."
+            f"This is question {result.questions_asked} about these images. The chance that any of them wrongly ends "
+            "with USED is 1 % in all, so each later one needs a smaller p."
         )
     if lost:
         told.append(f"Missing, or altered since: {count(lost)} images. They count against the claim; put them back.")

@@ -236,7 +236,7 @@ def ask(
 
     model, settings = named.claim_arguments()
     found = claim(lot, model, beacon=beacon.strip(), missing_ok=missing_ok, address=address, **settings)
-    output.print(f"{headline(found.result, found.grade)}\n", soft_wrap=True, highlight=False)
+    output.print(f"{headline(found.result.verdict, found.grade)}\n", soft_wrap=True, highlight=False)
     for line in (grade_in_words(found.grade, found.alone, found.question.given), *lines(found.result, found.lost)):
         output.print(f"  {line}", soft_wrap=True, highlight=False)
     output.print(
@@ -247,3 +247,38 @@ def ask(
         soft_wrap=True,
         highlight=False,
     )
+
+
+@claim_app.command("join", epilog=example("claim join union claims/*"))
+def join(
+    union: Annotated[str, typer.Argument(help="Folder with header-NUMBER.json of each lot.", metavar="UNION")],
+    statements: Annotated[
+        list[str] | None, typer.Argument(help="Statements, or their folders; none: name the list.", metavar="STATEMENT")
+    ] = None,
+) -> None:
+    """Judge the claims of many owners of small lots on one encoder together, from their statements alone."""
+    from mi_core.lots.words import grade_in_words, headline
+    from mi_core.report.words.numbers import small
+    from pipelines.lots.join import Union, join_claims
+
+    if not statements:
+        listed = Union.read(union)
+        output.print(
+            f"list of {len(listed.headers)} lots: {listed.digest}\nPost, time-stamp or mail these 64 characters before "
+            f"{listed.beacon} is known. A lot that is added or taken out later makes another list.",
+            soft_wrap=True,
+        )
+        return
+    found = join_claims(union, statements)
+    told = [
+        f"p = {small(found.p_value)}, and {small(found.level)} or less was needed.",
+        f"Statements of {len(found.union.headers) - len(found.absent)} of {len(found.union.headers)} lots"
+        + ("; each that is missing counts against the claim." if found.absent else "."),
+        grade_in_words(found.grade, False, found.given),
+        f"Look up that {found.union.beacon} was {found.value}, in exactly these characters, and that somebody else "
+        f"knew the list {found.union.digest} before, and no other list of these lots. Whether the answers are the "
+        "encoder's, verify tells of each statement.",
+    ]
+    output.print(f"{found.encoder}: {headline(found.verdict, found.grade)}\n", soft_wrap=True, highlight=False)
+    for line in told:
+        output.print(f"  {line}", soft_wrap=True, highlight=False)

@@ -113,7 +113,8 @@ def commit(
         counted,
         before[-1].commitment if before else "",
     )
-    storage.write_json(f"{release.path}/header.json", header.as_json())
+    for path in (f"{lot.path}/header-{release.number:03d}.json", f"{release.path}/header.json"):
+        storage.write_json(path, header.as_json())
     lot.write_down(f"release {release.number}", header.commitment, beacon)
     return release
 

@@ -3,6 +3,7 @@
     LOT/
       published/            what may be shown: names, bytes and metadata as they were
       commitments.txt       a line for every release and question; to be posted, time-stamped or mailed
+      header-001.json       what its commitment is the digest of, for those who claim together
       claims/ID/            statements of claims, to be handed over
       vault/                secret until a claim
         release-001/

@@ -124,7 +124,7 @@ def test_what_was_published_and_used_is_found(tmp_path: Path) -> None:
     assert found.result.verdict == "used" and found.result.p_value < 1e-4
     assert found.result.designs[0].auc.value > 0.9 and found.result.share > 0.5
     assert found.lost == 0 and found.result.asked == 200
-    assert headline(found.result, found.grade).startswith("USED (the owner's word)")
+    assert headline(found.result.verdict, found.grade).startswith("USED (the owner's word)")
     graded = grade_in_words(found.grade, found.alone, found.question.given)
     assert "drew alone" in graded and "code of the owner's own" in graded and "image size" in graded
     assert storage.read_json(f"{found.statement}/statement.json")["result"]["verdict"] == "used"
@@ -142,7 +142,7 @@ def test_an_encoder_that_knows_all_or_none_shows_nothing(tmp_path: Path) -> None
     for known in (range(200), ()):
         found = ask(lot, Remembering(known))
         assert found.result.verdict == "not shown" and found.result.p_value > 0.01
-        assert "does not show" in headline(found.result, found.grade)
+        assert "does not show" in headline(found.result.verdict, found.grade)
         assert "neither that it used them nor that it did not" in Path(found.statement, "claim.html").read_text()
 
 
