@@ -131,6 +131,49 @@ def on_hub(load: str, weights: str | None) -> str | None:
     return load if folder_kind(load) else None
 
 
+def named_by_files(load: str, weights: str | None, read: Read) -> str:
+    """The name of a model of the Hub with the kind that its files tell; other names as they are.
+
+    Args:
+        load: ``hub:org/name``, ``hub:org/name@revision``, or ``hub`` for a folder.
+        weights: the folder; None: the Hub has the files.
+        read: a file by its path.
+
+    Returns:
+        ``open_clip:hf-hub:org/name`` where open_clip's config is there, else ``timm:hf_hub:org/name`` or
+        ``transformers:org/name`` by the fields of config.json.
+
+    Raises:
+        ConfigError: the files define none of these, or the Hub does not give them.
+    """
+    kind, _, place = load.partition(":")
+    if kind != "hub":
+        return load
+    if weights is None:
+        where = repository(f"transformers:{place}")
+
+    def there(name: str) -> bytes | None:
+        if weights is not None:
+            return read(f"{weights}/{name}")
+        return (_file(load, where, name) or WeightSource(None)).content
+
+    config, found = there("config.json"), None
+    fields = {} if config is None else json_of({"config.json": config}, "config.json")
+    if there(CONTENTS["open_clip"].config) is not None:
+        found = "open_clip:hf-hub"
+    elif "architecture" in fields:
+        found = "timm:hf_hub"
+    elif "model_type" in fields:
+        found = "transformers"
+    if found is None:
+        told = _adapter_of(weights or place, lambda _: there(_ADAPTER)) or (
+            "no model of transformers, open_clip or timm; name its architecture, such as checkpoint:resnet50-imagenet, "
+            "and its file as weights, such as hf://org/name/FILE"
+        )
+        raise ConfigError(f"{load} is {told}")
+    return f"{found}:{place}" if place else found
+
+
 def read_local(path: str) -> bytes | None:
     """The content of a file on this machine."""
     place = Path(path)

@@ -194,6 +194,8 @@ def audit(
     flags: options.Flags, start: options.Start, asked: options.Conditions, config: options.ConfigOrFlags = None
 ) -> None:
     """Run all stages of a config, or audit the encoder that flags name; the same command continues a run."""
+    if config is not None and config.startswith("hub:"):
+        config, flags = None, changed(flags, encoder=config)
     flags.check_files()
     loaded, place = loaded_run(config, start.overrides, start.out, flags)
     wanted = None

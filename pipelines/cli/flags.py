@@ -22,6 +22,7 @@ from typer.completion import completion_init, get_completion_script  # type: ign
 import mi_core
 from mi_core import plugins
 from mi_core.auditing.config_text import FAMILY, audit_settings, reference_settings
+from pipelines.console import say
 from pipelines.errors import UserError
 
 PROGRAM = "encoder-audit"
@@ -168,7 +169,7 @@ class EncoderFlags:
         str | None,
         typer.Option(
             "--encoder",
-            help="The encoder: kind:architecture, such as open_clip:ViT-B-32, or transformers:org/name of the Hub.",
+            help="The encoder: kind:architecture, such as open_clip:ViT-B-32, or hub:org/name of the Hub.",
         ),
     ] = None
     url: Annotated[str | None, typer.Option("--encoder-url", help="The encoder's API, in place of --encoder.")] = None
@@ -190,6 +191,20 @@ class EncoderFlags:
     size: Annotated[
         int | None, typer.Option("--size", help="Side of the images in pixels; default: its own, or 224.")
     ] = None
+
+    def __post_init__(self) -> None:
+        """Say of a repository of the Hub which kind its files are. Raises UserError: they are none."""
+        if self.encoder is not None and self.encoder.partition(":")[0] == "hub":
+            from mi_core.adoption.weight_sources import named_by_files
+            from mi_core.checks import ConfigError
+            from pipelines.files.storage import file_or_none
+
+            try:
+                named = named_by_files(self.encoder, self.weights, file_or_none)
+            except ConfigError as error:
+                raise UserError(f"--encoder {self.encoder}: {error}") from error
+            say("encoder", f"by its files {self.encoder} is {named}")
+            object.__setattr__(self, "encoder", named)
 
     @property
     def names_encoder(self) -> bool:

@@ -48,6 +48,14 @@ def bench_decode(json: Json = None) -> None:
     _show(decoding.run(), json)
 
 
+@bench_app.command("steps")
+def bench_steps(shard: Annotated[str, typer.Argument(help="A tar of JPEG files.")], json: Json = None) -> None:
+    """Measure where the CPU time of a query goes."""
+    from docs.studies.bench import steps
+
+    _show(steps.run(shard), json)
+
+
 @bench_app.command("scale")
 def bench_scale(
     json: Json = None,

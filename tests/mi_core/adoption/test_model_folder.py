@@ -21,10 +21,11 @@ from mi_core.adoption.model_folder import (
     with_definition,
     without_weights,
 )
-from mi_core.adoption.weight_sources import on_hub, read_local, read_weights_of
+from mi_core.adoption.weight_sources import named_by_files, on_hub, read_local, read_weights_of
 from mi_core.checks import ConfigError
 from mi_core.encoders.checkpoint import weights_bytes
-from tests.mi_core.adoption.folders import save_open_clip, save_timm
+from tests.mi_core.adoption.folders import save_open_clip, save_timm, save_transformers
+from tests.pipelines.hub import ask_there, hub_at
 from tests.raising import refused
 
 STATE = {"a.weight": torch.arange(6.0).reshape(2, 3), "b.bias": torch.ones(4)}
@@ -108,6 +109,43 @@ def test_what_names_no_repository(load: str) -> None:
 def test_names_of_architectures_are_no_folders() -> None:
     assert [folder_kind(load) for load in ("open_clip:ViT-B-32", "timm:resnet18", "python:m:f")] == [None] * 3
     assert on_hub("timm:resnet18", "hf://org/name/file") == "hf://org/name/file"
+
+
+@pytest.mark.parametrize(
+    ("save", "kind"),
+    [
+        (save_open_clip, "open_clip:hf-hub"),
+        (save_timm, "timm:hf_hub"),
+        (lambda folder: save_transformers("CLIPModel", folder), "transformers"),
+    ],
+)
+def test_files_tell_the_kind_of_a_repository(tmp_path: Path, save: Callable[[Path], object], kind: str) -> None:
+    save(tmp_path)
+    assert named_by_files("hub:org/name@v1", str(tmp_path), read_local) == f"{kind}:org/name@v1"
+    assert named_by_files("hub", str(tmp_path), read_local) == kind
+    with hub_at({"org/name": tmp_path}) as endpoint, pytest.MonkeyPatch.context() as patch:
+        ask_there(endpoint, patch)
+        patch.setattr("huggingface_hub.constants.HF_HUB_CACHE", f"{tmp_path}/cache")
+        assert named_by_files("hub:org/name", None, read_local) == f"{kind}:org/name"
+    if kind == "open_clip:hf-hub":  # as many repositories have both, and open_clip trained the model
+        (tmp_path / "config.json").write_text('{"model_type": "clip"}')
+        assert named_by_files("hub", str(tmp_path), read_local) == kind
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        (
+            "adapter_config.json",
+            '{"base_model_name_or_path": "org/base"}',
+            "hub:a/b is an adapter .* the model org/base",
+        ),
+        ("config.json", "{}", "hub:a/b is no model of transformers, .* name its architecture"),
+    ],
+)
+def test_a_repository_of_no_kind_is_told(tmp_path: Path, name: str, content: str, message: str) -> None:
+    (tmp_path / name).write_text(content)
+    refused(ConfigError, message, named_by_files, "hub:a/b", str(tmp_path), read_local)
 
 
 def test_open_clip_is_that_of_the_package(tmp_path: Path) -> None:
