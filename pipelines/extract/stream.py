@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -23,7 +23,7 @@ from pipelines.extract.division.jobs import ShardJob, orders_of
 from pipelines.extract.division.readers import Kept, chunks_of, read_chunks
 from pipelines.files import many
 from pipelines.run.points import Run
-from pipelines.run.ray_session import TASK_MEMORY, borne, decoding_threads, encoder_actors, mapped
+from pipelines.run.ray_session import TASK_MEMORY, borne, decoding_threads, encoder_actors
 
 
 @dataclass
@@ -193,10 +193,6 @@ class InRay:
     access: Access | None
     checked: bool = False
 
-    def map(self, function: Callable[..., None], arguments: Iterable[tuple[Any, ...]]) -> None:
-        """Call a function as Ray tasks."""
-        mapped(function, arguments, "rules", "stopping rules")
-
     def answer(self, jobs: list[ShardJob]) -> None:
         """Stream the shards through readers and encoder actors; once before, check nodes and encoders."""
         config, folder = self.runs[0]
@@ -223,11 +219,6 @@ class InProcess:
 
     encode: EncodeChunks
     kept: Kept
-
-    def map(self, function: Callable[..., None], arguments: Iterable[tuple[Any, ...]]) -> None:
-        """Call a function here."""
-        for given in arguments:
-            function(*given)
 
     def answer(self, jobs: list[ShardJob]) -> None:
         """Query shard after shard."""

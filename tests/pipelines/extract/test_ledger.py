@@ -187,7 +187,7 @@ def test_a_run_that_lost_a_node_says_what_budget_it_needs(monkeypatch: pytest.Mo
     def lose(*_: Any) -> None:
         raise Unpaid("a worker was lost, and budget.queries bears no further attempt")
 
-    query = SimpleNamespace(stopping=None, remote=False, measures=())
+    query = SimpleNamespace(remote=False, measures=())
     for place, name, value in (
         (extraction, "plan_passes", lambda *_: [SimpleNamespace(query=query, record=lambda: None)]),
         (extraction, "_answer", lose),
