@@ -33,10 +33,6 @@ class Oracle(Protocol):
         """The images."""
 
     @property
-    def views(self) -> ViewMaker:
-        """How views are drawn."""
-
-    @property
     def outputs(self) -> tuple[str, ...]:
         """Outputs that are read."""
 

@@ -15,7 +15,7 @@ import torch
 from mi_core.augmentations.views import clean
 from mi_core.checks import AnswerError, ConfigError, NumericError, ShapeError
 from mi_core.encoders.checkpoint import Encoder
-from mi_core.features.measure import Batch, ViewMaker
+from mi_core.features.measure import Batch
 from mi_core.querying.plan import QueryPlan
 from mi_core.runtime import tf32
 
@@ -122,7 +122,6 @@ class EncoderOracle:
     encoder: Encoder
     batch: Batch  # the images
     plan: QueryPlan  # of the encoder
-    views: ViewMaker  # how views are drawn
     beside: Encoder | None  # the classifier that adversarial images are crafted on; None: there is none
     banked: BankAnswers  # what encoders answer for the bank, and how they are asked
 

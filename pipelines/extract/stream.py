@@ -191,14 +191,11 @@ class InRay:
 
     runs: list[Run]
     access: Access | None
-    checked: bool = False
 
     def answer(self, jobs: list[ShardJob]) -> None:
-        """Stream the shards through readers and encoder actors; once before, check nodes and encoders."""
+        """Stream the shards through readers and encoder actors; before, check nodes and encoders."""
         config, folder = self.runs[0]
-        if not self.checked:
-            preflight.run(self.runs)
-            self.checked = True
+        preflight.run(self.runs)
         throughput = stream(jobs, config.resources, self.access, name=config.name, compile=config.queries.compile)
         precision = sorted({job.query.protocol.precision for job in jobs})
         folder.append_manifest("extraction", asdict(throughput) | {"precision": precision})

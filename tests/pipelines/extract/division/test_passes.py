@@ -55,7 +55,10 @@ def other_shadow(**changes: Any) -> dict[str, Any]:
 
 
 CROPS = {"augmentation": {"crop_scale": [0.2, 0.5], "flip": 0, "jitter_probability": 0, "grayscale": 0}}
-PARTS = {"bank": ["target-member"], "test": ["known-member", "target-nonmember"]}
+PARTS = {
+    "attacks": [{"attack": "feature-mi", "reference": "known", "outputs": ["backbone"]}],
+    "utility": {"bank": ["target-member"], "test": ["known-member", "target-nonmember"]},
+}
 HALVES = {"like": "target", "train_on": list(AUDITED), "halves": 4}
 CONFIGS: dict[str, dict[str, Any]] = {
     "plain": small_config(),
@@ -70,7 +73,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     ),
     "recipes": small_config(attacks=[MI_T, {**MI_T, "reference": "other"}, LPLA], encoders=other_shadow(**CROPS)),
     "count": small_config(attacks=[{"attack": "patch-similarity"}, {**MI_T, "count": 7}]),
-    "parts": small_config(utility=PARTS),
+    "parts": small_config(**PARTS),
     "halves": small_config(
         attacks=[{"attack": "lira", "reference": "shadows"}], encoders={**small_config()["encoders"], "shadows": HALVES}
     ),
@@ -359,8 +362,8 @@ def test_a_point_lists_what_was_rejected_at_a_checkpoint_that_it_does_not_attack
 
 
 def test_what_was_asked_and_is_read_no_more_still_counts_each_image_once(tmp_path: Path) -> None:
-    """A pass over roles and parts of them, which the utility is measured on, loses its measure."""
-    run = run_with_roles(config_with(utility=PARTS), tmp_path / "run")
+    """A pass over roles and a part of one, on which the utility is measured, loses its attack."""
+    run = run_with_roles(config_with(**PARTS), tmp_path / "run")
     passes = recorded_now([run])
     finished(passes)
     assert any({"known-member", "target-member"} <= set(planned.query.roles) for planned in passes)
