@@ -34,11 +34,6 @@ class Range:
         """The range, cut at an upper bound."""
         return Range(min(self.value, most), min(self.low, most), min(self.high, most))
 
-    def less(self, other: Range) -> Range:
-        """The rest without a part of it, at least nothing."""
-        parts = self.value - other.value, self.low - other.high, self.high - other.low
-        return Range(*(max(0.0, part) for part in parts))
-
 
 NOTHING = Range.exact(0.0)
 

@@ -173,7 +173,7 @@ def _it_says_what_it_is(method: type[Attack]) -> None:
     made = method()
     assert all(type(need) is MEASURES[need.kind] for need in made.needs)
     asked = made.queries_per_sample(VIEWS)
-    most = "at most " if method.sequential or any(need.consumes == "search" for need in made.needs) else ""
+    most = "at most " if any(need.consumes == "search" for need in made.needs) else ""
     views = f" at {VIEWS} views" if asked != made.queries_per_sample(VIEWS - 1) else ""
     assert method.queries == f"{most}{asked:,}{views}{', and one per anchor image once' if method.anchored else ''}"
 

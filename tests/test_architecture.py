@@ -77,11 +77,11 @@ LIGHT = (
 )
 # The size of the house. A figure may only be lowered: what comes in is paid for by what goes.
 BUDGET = {  # allowed, and how far below it a count may lie before the budget is lowered
-    "product lines": (61_900, 300),
-    "lines of code": (39_400, 300),
-    "files": (369, 5),
-    "test lines": (46_548, 500),
-    "words": (36_400, 500),
+    "product lines": (61_390, 300),
+    "lines of code": (39_049, 300),
+    "files": (367, 5),
+    "test lines": (45_995, 500),
+    "words": (36_368, 500),
 }
 PAGES = ("docs", "configs", "cluster", "pipelines")
 

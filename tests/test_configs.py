@@ -301,17 +301,6 @@ def test_encodermis_figures_as_sweeps() -> None:
         assert ThreatModel(one).recipe_of(one.attacks[0]).settings == trained(config, "shadow").augmentation
 
 
-def test_the_sequential_attack_stands_beside_fixed_numbers_of_views() -> None:
-    for point in points_of(CONFIGS / "sequential.yaml"):
-        fixed, sequential = point.config.attacks
-        if point.sweep == "views":
-            assert sequential.parameters().tolerance == 0
-            assert sequential.views == fixed.views
-        else:
-            assert sequential.parameters().queries == fixed.views == point.value
-            assert sequential.parameters().fpr == (None if point.sweep == "queries" else 0.01)
-
-
 def test_encodermi_and_contrastiveleaks() -> None:
     config = loaded(CONFIGS / "papers/encodermi-cifar10-moco-v1.yaml")
     target = trained(config)

@@ -33,7 +33,6 @@ from mi_core.augmentations.views import make_views
 from mi_core.encoders.batch_norm import for_queries
 from mi_core.encoders.checkpoint import Encoder
 from mi_core.features.pairwise_similarity import pairwise_similarity
-from mi_core.features.sequential import log_similarity
 from mi_core.metrics.delong import auc, auc_difference, placements
 from mi_core.objectives import OBJECTIVES
 from mi_core.streams import pixel_streams
@@ -74,11 +73,11 @@ def scores_of(encoder: Encoder, images: torch.Tensor, bank: torch.Tensor) -> Sco
             views = make_views(part, pixel_streams("dilution", 0, "query", part), MILD, views=VIEWS)
             answers = {name: each.unflatten(0, (-1, VIEWS)) for name, each in encoder(views.flatten(0, 1)).items()}
             for name, each in answers.items():
-                cosines = pairwise_similarity(each)
-                found.setdefault(f"{name}, cosine", []).append(cosines.double().mean(dim=1))
-                found.setdefault(f"{name}, log", []).append(log_similarity(cosines).mean(dim=1))
-            pairs = zip(answers[query], answers["projection"], strict=True)
-            losses = [-info_nce(one, key, negatives) for one, key in pairs]
+                for word, metric in (("cosine", "cosine"), ("log", "log-distance")):
+                    pairs = pairwise_similarity(each, metric)
+                    found.setdefault(f"{name}, {word}", []).append(pairs.double().mean(dim=1))
+            both = zip(answers[query], answers["projection"], strict=True)
+            losses = [-info_nce(one, key, negatives) for one, key in both]
             found.setdefault("loss", []).append(torch.stack(losses).double())
     return {name: torch.cat(parts).numpy() for name, parts in found.items()}
 

@@ -20,7 +20,6 @@ from mi_core.attacks.patch_similarity import PatchSimilarity
 from mi_core.attacks.posterior_nn import PosteriorMLP, PosteriorNN
 from mi_core.attacks.rmia import RMIA
 from mi_core.attacks.sd_mi import SDMI
-from mi_core.attacks.sequential import EncoderMISequential
 from mi_core.attacks.update import Update
 from mi_core.plugins import plugged_in
 
@@ -28,7 +27,6 @@ ATTACKS: dict[str, type[Attack]] = {
     "encodermi-t": EncoderMIThreshold,
     "encodermi-v": EncoderMIVector,
     "encodermi-s": EncoderMISet,
-    "encodermi-sequential": EncoderMISequential,
     "patch-similarity": PatchSimilarity,
     "lpla": LpLA,
     "feature-mi": FeatureMI,

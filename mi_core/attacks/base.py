@@ -11,7 +11,6 @@ import numpy.typing as npt
 from mi_core.checks import ConfigError, NumericError, ShapeError, check_finite
 from mi_core.features import Measure, queries_per_image
 from mi_core.features.embedding import Embedding
-from mi_core.features.sequential import StoppingRule
 from mi_core.records import Features, LabelledFeatures
 
 _BELOW_ONE = 1 - 1e-7  # cosines of identical views round to 1, whose atanh is infinite
@@ -60,8 +59,6 @@ class Attack(ABC):
     """Whether it knows the true classes of the samples: `Features.labels`."""
     updated: ClassVar[bool] = False
     """Whether it compares an encoder with an earlier version of it: `Features.before`."""
-    sequential: ClassVar[bool] = False
-    """Whether its fit says when to stop asking for views (`stopping_rule`): it then also scores ``sequential``."""
     Parameters: ClassVar[type[Any]]
     """Frozen dataclass of settings."""
 
@@ -128,13 +125,6 @@ class Attack(ABC):
     def condensed(self, features: Features) -> Features:
         """As much of the features as a fit needs, for attacks that are fitted on those of many encoders at once."""
         return features
-
-    def stopping_rule(self) -> StoppingRule:
-        """When to stop asking for the views of an image; known after the fit.
-
-        Raises ConfigError: the attack asks for all views, or is not fitted.
-        """
-        raise ConfigError(f"{self.name} asks for all views")
 
     def state(self) -> State:
         """The result of the fit, as arrays by name.

@@ -47,7 +47,8 @@ class PairwiseParameters:
     """Settings of an attack on the similarities of views.
 
     Args:
-        metric: how alike two embeddings are: ``cosine``, ``correlation`` or ``euclidean`` (EncoderMI, table 3).
+        metric: how alike two embeddings are: ``cosine``, ``correlation`` or ``euclidean`` (EncoderMI, table 3); or
+            ``log-distance``, minus the logarithm of the cosine distance, whose mean ranks images better.
     """
 
     metric: str = "cosine"

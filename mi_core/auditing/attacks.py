@@ -130,7 +130,6 @@ def _lack(method: Attack, output: str) -> str:
         "needs the classes of the images": method.labelled,
         "needs further images": method.populated or method.anchored or method.bank_size,
         "needs an earlier version of the encoder": method.updated,
-        "decides while it asks": method.sequential,
     }
     return next((words for words, taken in takes.items() if taken), "")
 

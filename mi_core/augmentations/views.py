@@ -30,7 +30,6 @@ def make_views(
     augmentation: Augmentation,
     *,
     views: int,
-    first: int = 0,
     size: int | None = None,
 ) -> torch.Tensor:
     """V views of each of B images, in one batched call of the recipe; attacks query in epoch 0.
@@ -40,7 +39,6 @@ def make_views(
         streams: (B,) int64, from `streams.stream_keys`.
         augmentation: the recipe.
         views: V.
-        first: number of the first view; V views from 0 on are those from 0 and those from any other number on.
         size: height and width S of the views; default: those of the images.
 
     Returns:
@@ -53,7 +51,7 @@ def make_views(
     check_range("views", views, 1)
     (count, *_) = check_shape("images", images, "B C H W")
     check_shape("streams", streams, "B", B=count)
-    index = torch.arange(first, first + views, device=streams.device).repeat(count)
+    index = torch.arange(views, device=streams.device).repeat(count)
     repeated, keys = images.repeat_interleave(views, dim=0), streams.repeat_interleave(views)
     drawn = augmentation(repeated, keys, epoch=0, view=index, size=size)
     return drawn.reshape(count, views, *drawn.shape[1:])

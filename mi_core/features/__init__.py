@@ -13,7 +13,6 @@ from mi_core.features.embedding import Embedding, LpNorm, NeighbourDensity, View
 from mi_core.features.measure import Measure, as_json, queries_per_image
 from mi_core.features.pairwise_similarity import PairwiseSimilarity
 from mi_core.features.patch_similarity import CenterSimilarity
-from mi_core.features.sequential import SequentialSimilarity
 from mi_core.plugins import plugged_in
 
 __all__ = ["MEASURES", "Measure", "as_json", "queries_per_image"]
@@ -21,7 +20,7 @@ __all__ = ["MEASURES", "Measure", "as_json", "queries_per_image"]
 MEASURES: dict[str, type[Measure]] = {
     measure.kind: measure
     for measure in (
-        *(PairwiseSimilarity, ViewEmbeddings, SequentialSimilarity, LpNorm, Embedding, CenterSimilarity),
+        *(PairwiseSimilarity, ViewEmbeddings, LpNorm, Embedding, CenterSimilarity),
         *(CaptionSimilarity, CaptionEmbedding, BoundaryDistance, AdversarialLogits, NeighbourDensity),
     )
 }

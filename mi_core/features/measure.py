@@ -33,10 +33,6 @@ class Oracle(Protocol):
         """The images."""
 
     @property
-    def views(self) -> ViewMaker:
-        """How views are drawn."""
-
-    @property
     def outputs(self) -> tuple[str, ...]:
         """Outputs that are read."""
 
@@ -44,15 +40,12 @@ class Oracle(Protocol):
     def at_once(self) -> int:
         """Queries that go to the encoder in one call, at most."""
 
-    def embed(
-        self, images: torch.Tensor, outputs: tuple[str, ...] | None = None, ids: list[str] | None = None
-    ) -> dict[str, torch.Tensor]:
+    def embed(self, images: torch.Tensor, outputs: tuple[str, ...] | None = None) -> dict[str, torch.Tensor]:
         """Embeddings by output, (M, D) of images (M, C, S, S), or (M, V, D) of several each (M, V, C, S, S).
 
         Args:
             images: float32 in [0, 1].
             outputs: default: those that are read.
-            ids: of the images, which errors name; default: those of the batch.
         """
 
     def bank(self, count: int) -> Mapping[str, torch.Tensor]:
@@ -60,12 +53,6 @@ class Oracle(Protocol):
 
     def crafter(self) -> Callable[[torch.Tensor], torch.Tensor]:
         """Images to the logits of the classifier that adversarial images are crafted on. Raises ConfigError: none."""
-
-    def bounds(self) -> tuple[Sequence[float], Sequence[float]]:
-        """Between which statistics an image is asked for another view, after 2, 3, ..., V - 1 of them.
-
-        Raises ConfigError: there is no such rule, or several outputs are read.
-        """
 
     def check(self, what: str, rows: torch.Tensor) -> None:
         """Raise NumericError, now or when the batch is fetched, for rows (N, ...) that are not finite."""
@@ -212,9 +199,6 @@ class ViewMaker:
     number: int  # V, those of a measure that shares them
     size: int | None  # side of the views; None: that of the images
 
-    def draw(
-        self, images: torch.Tensor, streams: torch.Tensor, number: int | None = None, first: int = 0
-    ) -> torch.Tensor:
-        """Views (N, V, C, S, S) of images from their streams (N,); as many as ``number``, by default V."""
-        views = self.number if number is None else number
-        return make_views(images, streams, self.recipe, views=views, first=first, size=self.size)
+    def draw(self, images: torch.Tensor, streams: torch.Tensor) -> torch.Tensor:
+        """V views (N, V, C, S, S) of images from their streams (N,)."""
+        return make_views(images, streams, self.recipe, views=self.number, size=self.size)

@@ -2,6 +2,9 @@
 
 An encoder that was trained on an image maps its augmented views closer together than those of an unseen image.
 The feature is the similarity of every pair of V views: V (V - 1) / 2 numbers, 45 for the paper's 10 views.
+
+``log-distance``, minus the logarithm of the cosine distance, is not the paper's: it spreads out the similarities near
+1, where those of members lie, and one view that looks like no other weighs less in their mean.
 """
 
 from __future__ import annotations
@@ -15,7 +18,8 @@ import torch.nn.functional as F
 from mi_core.checks import ConfigError, check_choice, check_shape
 from mi_core.features.measure import Measure
 
-METRICS = ("cosine", "correlation", "euclidean")
+METRICS = ("cosine", "correlation", "euclidean", "log-distance")
+_LEAST_DISTANCE = 1e-4  # below it rounding of float32 embeddings shows in the logarithm
 
 
 @dataclass(frozen=True)
@@ -54,10 +58,11 @@ def pairwise_similarity(views: torch.Tensor, metric: str = "cosine") -> torch.Te
 
     Args:
         views: (N, V, D) embeddings, V >= 2.
-        metric: ``cosine``; ``correlation``, Pearson's over the D coordinates; ``euclidean``, minus the distance.
+        metric: ``cosine``; ``correlation``, Pearson's over the D coordinates; ``euclidean``, minus the distance;
+            ``log-distance``, -log(1 - cosine), where distances below 1e-4 count as 1e-4.
 
-    Returns (N, V (V - 1) / 2): pairs (0, 1), (0, 2), ..., (V - 2, V - 1). Cosine and correlation lie in [-1, 1]; with
-    an embedding of length 0 (or no spread) they are 0.
+    Returns (N, V (V - 1) / 2): pairs (0, 1), (0, 2), ..., (V - 2, V - 1). Cosine and correlation lie in [-1, 1], the
+    last in [-0.69, 9.21]; with an embedding of length 0 (or no spread) they are 0.
     Raises ShapeError: views is not (N, V, D); ConfigError: one view only, or an unknown metric.
 
     Example:
@@ -75,7 +80,8 @@ def pairwise_similarity(views: torch.Tensor, metric: str = "cosine") -> torch.Te
     if metric == "correlation":
         views = views - views.mean(dim=2, keepdim=True)
     unit = F.normalize(views, dim=2)
-    return (unit @ unit.transpose(1, 2))[:, first, second].clamp(-1, 1)
+    cosines = (unit @ unit.transpose(1, 2))[:, first, second].clamp(-1, 1)
+    return -(1 - cosines).clamp(min=_LEAST_DISTANCE).log() if metric == "log-distance" else cosines
 
 
 def pairs_within(views: int, first: int) -> np.ndarray:

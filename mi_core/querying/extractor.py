@@ -191,7 +191,7 @@ class Extractor:
         work.clock.mark("augment")
         for name, encoder in self.encoders.items():
             plan = self.own.get(name, self.plan)
-            oracle = EncoderOracle(name, encoder, batch, plan, views, self.crafter, self._bank)
+            oracle = EncoderOracle(name, encoder, batch, plan, self.crafter, self._bank)
             answers = {query: measure.answers(oracle, sent[query]) for query, measure in queries.items()}
             texts = oracle.texts
             work.clock.mark("forward")

@@ -15,7 +15,7 @@ import torch
 from mi_core.augmentations.views import clean
 from mi_core.checks import AnswerError, ConfigError, NumericError, ShapeError
 from mi_core.encoders.checkpoint import Encoder
-from mi_core.features.measure import Batch, ViewMaker
+from mi_core.features.measure import Batch
 from mi_core.querying.plan import QueryPlan
 from mi_core.runtime import tf32
 
@@ -122,7 +122,6 @@ class EncoderOracle:
     encoder: Encoder
     batch: Batch  # the images
     plan: QueryPlan  # of the encoder
-    views: ViewMaker  # how views are drawn
     beside: Encoder | None  # the classifier that adversarial images are crafted on; None: there is none
     banked: BankAnswers  # what encoders answer for the bank, and how they are asked
 
@@ -143,12 +142,9 @@ class EncoderOracle:
             return None
         return self.banked.forward.texts(self.name, self.encoder, self.batch.ids, self.batch.captions)
 
-    def embed(
-        self, images: torch.Tensor, outputs: tuple[str, ...] | None = None, ids: list[str] | None = None
-    ) -> dict[str, torch.Tensor]:
+    def embed(self, images: torch.Tensor, outputs: tuple[str, ...] | None = None) -> dict[str, torch.Tensor]:
         """Embeddings of images by output. Raises as `Forward.embed`."""
-        of_images = self.batch.ids if ids is None else ids
-        return self.banked.forward.embed(self.name, self.encoder, images, of_images, outputs or self.outputs)
+        return self.banked.forward.embed(self.name, self.encoder, images, self.batch.ids, outputs or self.outputs)
 
     def bank(self, count: int) -> Mapping[str, torch.Tensor]:
         """Embeddings (A, D) by output of the first images of the bank. Raises as `BankAnswers.images`."""
@@ -163,19 +159,6 @@ class EncoderOracle:
         if beside is None or "logits" not in beside.heads:
             raise ConfigError("adversarial images are crafted on a classifier; give a shadow with the output logits")
         return lambda images: beside(images)["logits"]
-
-    def bounds(self) -> tuple[Sequence[float], Sequence[float]]:
-        """Between which statistics an image is asked for another view, after 2, 3, ..., V - 1 of them.
-
-        Raises ConfigError: there is no such rule, or several outputs are read.
-        """
-        rule, views = self.plan.rule, self.views.number
-        if rule is None or rule.views != views or len(self.outputs) != 1:
-            raise ConfigError(
-                f"sequential queries take one output and a rule of as many views, not {len(self.outputs)} and "
-                f"{'no rule' if rule is None else rule.views} for {views} views"
-            )
-        return rule.low, rule.high
 
     def check(self, what: str, rows: torch.Tensor) -> None:
         """Raise NumericError, now or when the batch is fetched, for rows (N, ...) that are not finite."""

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from mi_core.checks import ConfigError, check_choice, check_fields
 from mi_core.features import Measure, queries_per_image
 from mi_core.features.measure import by_query
-from mi_core.features.sequential import StoppingRule
 from mi_core.querying.precision import PRECISIONS
 
 
@@ -21,7 +20,6 @@ class QueryPlan:
         views: augmented views V per image, spent only where a measure shares them.
         batch_views: queries sent to the encoder in one call, at most (memory); see `Extractor.fit_batch` for CUDA.
         precision: of the encoder's forward pass, one of `precision.PRECISIONS`.
-        rule: when to stop asking for the views of an image; for `SequentialSimilarity`.
     """
 
     needs: tuple[Measure, ...]
@@ -29,7 +27,6 @@ class QueryPlan:
     views: int = 10
     batch_views: int = 640
     precision: str = "float32"
-    rule: StoppingRule | None = None
 
     def __post_init__(self) -> None:
         check_fields(self, "views", "batch_views", low=1)
@@ -62,7 +59,7 @@ class QueryPlan:
 
     @property
     def queries_per_image(self) -> int:
-        """Queries spent on one image, at most: the search for a boundary, or a rule, may end with fewer."""
+        """Queries spent on one image, at most: the search for a boundary may end with fewer."""
         return queries_per_image(self.needs, self.views)
 
     @property

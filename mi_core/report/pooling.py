@@ -82,12 +82,10 @@ def _pooled_queries(results: Sequence[AttackResult]) -> AttackQueries | None:
     queries = of_all([result.queries for result in results])
     if not queries:
         return None
-    spent, judged = sum(own.evaluation for own in queries), sum(own.n_member + own.n_nonmember for own in results)
     return AttackQueries(
         attack_training=sum(own.attack_training for own in queries),
-        evaluation=spent,
+        evaluation=sum(own.evaluation for own in queries),
         per_sample=queries[0].per_sample,
-        mean_per_sample=None if queries[0].mean_per_sample is None else spent / judged,
     )
 
 

@@ -13,7 +13,6 @@ import pyarrow as pa
 
 from mi_core.attacks.base import Attack, NotApplicable
 from mi_core.attacks.shadows import join_shadows
-from mi_core.features.sequential import SequentialSimilarity, StoppingRule
 from mi_core.records import BoolArray, Features, LabelledFeatures, among
 from mi_core.report.model.attacks import AttackQueries
 from mi_core.validity.unseen import Calibration, Scale, mean_of_unseen
@@ -38,18 +37,6 @@ def names_of(reading: Reading) -> list[str]:
 
 def _unfitted(fit: Fit) -> Attack:
     return fit.attack.method()(fit.attack.parameters(), seed=fit.seed)
-
-
-def stopping_rule(fit: Fit, folder: SeedFolder) -> StoppingRule:
-    """Fit a sequential attack on its reference and return its stopping rule.
-
-    Raises:
-        UserError: the features of the reference are missing.
-        NumericError: the attack cannot be fitted; NotApplicable: the features carry no information.
-    """
-    method = _unfitted(fit)
-    method.fit(_reference(fit, folder, Splits.load(folder.path)))
-    return method.stopping_rule()
 
 
 def _reference(fit: Fit, folder: SeedFolder, splits: Splits) -> LabelledFeatures:
@@ -188,14 +175,12 @@ class Scored:
 
     Args:
         samples: that were scored.
-        spent: views that a stopping rule asked for; None: there is no rule.
         anchors: further images that the samples are compared with: anchors or a population.
         control_fault: why no reference encoder is scored; else empty.
         fault: why the attack does not apply; else empty.
     """
 
     samples: int = 0
-    spent: int | None = None
     anchors: int = 0
     control_fault: str = ""
     fault: str = ""
@@ -228,9 +213,7 @@ def score(task: Task, splits: Splits, fitted: Fitted) -> tuple[pa.Table, Scored]
     groups = splits.groups_of(rows)
     columns |= {} if groups is None else {"group": groups}
     columns |= {"class": rows["label"], "item": rows["item"].cast(pa.string())}
-    decided = evaluated.values.get(SequentialSimilarity().name)
-    spent = None if decided is None else int(decided[:, 0].sum())
-    return pa.table(columns), Scored(len(evaluated), spent, _anchors(evaluated), fault)
+    return pa.table(columns), Scored(len(evaluated), _anchors(evaluated), fault)
 
 
 def _beside(
@@ -266,15 +249,13 @@ def describe(task: Task, fitted: Fitted | None, scored: Scored) -> Result:
     judge, attack, item, reading = task.judge, task.judge.attack, task.judge.score.fit, task.judge.score.reading
     method = _unfitted(item)
     queries = method.queries_per_sample(reading.used) * judge.repeats
-    of_samples = queries * scored.samples if scored.spent is None else scored.spent * judge.repeats
     each = queries if method.populated else judge.repeats
     beside = (scored.anchors + method.bank_size) * each
     has_shadow = item.readings[0].encoder != judge.target
-    evaluation = of_samples + (beside if has_shadow or item.audited else 0)
+    evaluation = queries * scored.samples + (beside if has_shadow or item.audited else 0)
     training = 0
     if fitted is not None and not item.audited:  # audited samples are queried once
         training = queries * fitted.samples + (fitted.anchors + method.bank_size) * each
-    stopped = reading.queries[0].stopping is not None and scored.samples
     return Result(
         attack=attack.attack,
         target=attack.target,
@@ -284,12 +265,7 @@ def describe(task: Task, fitted: Fitted | None, scored: Scored) -> Result:
         seed=judge.seed,
         position=judge.position,
         parameters=asdict(attack.parameters()),
-        queries=AttackQueries(
-            per_sample=queries,
-            attack_training=training,
-            evaluation=evaluation,
-            mean_per_sample=evaluation / scored.samples if stopped else None,
-        ),
+        queries=AttackQueries(per_sample=queries, attack_training=training, evaluation=evaluation),
     )
 
 

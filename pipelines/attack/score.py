@@ -96,7 +96,7 @@ def _score(task: Task, fitted: Fitted, number: int, shards: Sequence[tuple[str, 
     if storage.exists(path):
         table = storage.read_table(path, ["member"])
         said = {name.decode(): text.decode() for name, text in (table.schema.metadata or {}).items()}
-        return Scored(len(table), int(said["spent"]) if said["spent"] else None, int(said["anchors"]), said["fault"])
+        return Scored(len(table), int(said["anchors"]), said["fault"])
     try:
         table, scored = score(task, splits if shards is None else splits.at(shards), fitted)
     except NotApplicable as error:
@@ -105,8 +105,7 @@ def _score(task: Task, fitted: Fitted, number: int, shards: Sequence[tuple[str, 
         if shards is None:
             raise
         return Scored()
-    spent = "" if scored.spent is None else str(scored.spent)
-    said = {"spent": spent, "anchors": str(scored.anchors), "fault": scored.control_fault}
+    said = {"anchors": str(scored.anchors), "fault": scored.control_fault}
     storage.write_table(path, table.replace_schema_metadata(said))
     return scored
 
@@ -123,8 +122,7 @@ def _finish(task: Task, fitted: Fitted, parts: Sequence[Scored], begun: float) -
     counted = [part for part in parts if part.samples]
     if not counted:
         raise UserError(f"attacks.{task.judge.position}: no sample that {task.judge.attack.attack} counts was queried")
-    spent = None if counted[0].spent is None else sum(part.spent or 0 for part in counted)
-    whole = Scored(sum(part.samples for part in counted), spent, counted[0].anchors)
+    whole = Scored(sum(part.samples for part in counted), counted[0].anchors)
     result = describe(task, fitted, whole)
     if fault := next((part.control_fault for part in counted if part.control_fault), ""):
         result = replace(result, control_not_applicable=fault)

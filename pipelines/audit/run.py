@@ -11,7 +11,6 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict
-from functools import partial
 from typing import Any
 
 import torch
@@ -25,7 +24,6 @@ from mi_core.querying.precision_trial import has_bfloat16, tried_precision
 from mi_core.registration import GIVEN, LOOK, PLAN, ROLES, SEED, START, SYSTEM, new_nonce, planned_nonce
 from mi_core.report.words.numbers import plain
 from pipelines.attack import run as attack
-from pipelines.attack.fit import stopping_rule
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.encoders import EndpointConfig
 from pipelines.config.sections.limits import BudgetConfig
@@ -59,7 +57,7 @@ from pipelines.tune import run as tune
 
 STAGE_RUNS: dict[str, Callable[[Sequence[Run], Sequence[Planned]], None]] = {
     "pretrain": pretrain.run,
-    "extract": partial(extract.run, rule_of=stopping_rule),
+    "extract": extract.run,
     "attack": lambda _, planned: attack.run(planned),
     "tune": lambda runs, _: tune.run(runs),
 }

@@ -202,7 +202,6 @@ def _timed(query: Pass, plan: Plan, counts: RoleSizes) -> list[TimedPass]:
         left = [counts[role] for role in whole]
         if query.count is not None:
             left = [size.at_most(query.count) for size in left]
-        apart = [counts[role] for role in query.without if data.roles[role].source_name in whole]
         digests = [role.digest for role in plan.roles if role.name in whole]
         job = ShardJob(
             folder,
@@ -210,12 +209,12 @@ def _timed(query: Pass, plan: Plan, counts: RoleSizes) -> list[TimedPass]:
             source,
             model,
             Source(model).items()[0],
-            Selection("", "", tuple(roles), query.without, 1, digest(digests, query.without, query.count)),
+            Selection("", "", tuple(roles), 1, digest(digests, query.count)),
             query.chunk,
             data.decoder(),
             data if captioned else None,
         )
-        timed.append(TimedPass(job, total(left).less(total(apart)), stated, _kind(query, stated)))
+        timed.append(TimedPass(job, total(left), stated, _kind(query, stated)))
     return timed
 
 

@@ -85,14 +85,14 @@ class Sizing:
         room = min(float(BYTES), STORED * (object_store_bytes() or math.inf) / (IN_FLIGHT * actors))
         blocks: dict[object, list[int]] = {}
         for number, query in enumerate(passes):
-            rows = splits.sums.rows(query.roles, query.without)
+            rows = splits.sums.rows(query.roles)
             own = None if query.shares_images else number
             blocks.setdefault((splits.sums.digest(rows), own), []).append(number)
         sizes = [CHUNK] * len(passes)
         for numbers in blocks.values():
             block = [passes[number] for number in numbers]
             first = block[0]
-            images = splits.count(first.roles, first.without)
+            images = splits.count(first.roles)
             if first.count is not None:
                 images = min(images, first.count * len(first.roles))
             # requests to an API are filled from one chunk, and are paid
@@ -105,7 +105,7 @@ class Sizing:
     def _cost(self, block: Sequence[Pass], data: DataConfig, folder: SeedFolder) -> Cost | None:
         if any(query.plan().searches or query.remote for query in block):
             return None
-        of_run: dict[str, Any] = {"keys": (), "encoder_key": "", "store": "", "images": {}, "stopping": None}
+        of_run: dict[str, Any] = {"keys": (), "encoder_key": "", "store": "", "images": {}}
         known = repr([replace(query, **of_run) for query in block])
         if known not in self.costs:
             resources = self.resources

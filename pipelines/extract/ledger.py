@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from mi_core.features.sequential import SequentialSimilarity
 from pipelines.config.roles import ANCHOR_ROLE
 from pipelines.data.draw.splits import Splits
 from pipelines.data.plans import Planned
@@ -18,8 +17,7 @@ from pipelines.errors import UserError
 from pipelines.extract.actor.attempts import lost_queries
 from pipelines.extract.division.jobs import ATTEMPTS
 from pipelines.extract.division.passes import Pass, Recorded, pass_of, recorded_passes, resumed, with_banks
-from pipelines.extract.features import read
-from pipelines.plan.items import Encoder, Query, Reading, items_in
+from pipelines.plan.items import Encoder, Query, items_in
 from pipelines.run.folder import SeedFolder
 
 PROBE, LOST = "(probe)", "(lost and asked again)"
@@ -41,9 +39,6 @@ def count_queries(planned: Planned) -> Iterator[Entry]:
     passes = resumed(queries, folder.store, recorded)
     every = [*passes, *_read_of_others(recorded, queries, folder)]
     for one in every:
-        if one.stopping is not None:
-            yield from _decided([queries[key] for key in one.keys], folder)
-            continue
         for role, images in _by_role(one, splits, folder.seed):
             yield one.encoder, role, images, images * one.queries_per_image
     for one in with_banks(every):
@@ -81,15 +76,6 @@ def _by_role(query: Pass, splits: Splits, seed: int) -> Iterator[tuple[str, int]
             new = set(splits.first([role], query.count, seed)) - asked
             asked |= new
             yield role, len(new)
-
-
-def _decided(queries: Sequence[Query], folder: SeedFolder) -> Iterator[Entry]:
-    """Queries that a stopping rule let through, from the committed features."""
-    column = SequentialSimilarity().name
-    for query in queries:
-        features = read(folder, Reading((query,), query.samples))
-        (role,) = query.samples.roles
-        yield query.encoder.name, role.name, len(features), int(features.values[column][:, 0].sum())
 
 
 def _outdated(recorded: Sequence[Recorded], passes: Sequence[Pass], encoders: set[str]) -> list[Recorded]:

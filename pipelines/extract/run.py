@@ -11,12 +11,10 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
-from mi_core.features.sequential import StoppingRule
 from pipelines.config.sections.data import DataConfig
 from pipelines.console import say
 from pipelines.data.draw.splits import Splits
@@ -32,23 +30,19 @@ from pipelines.extract.division.passes import FeatureFile, Pass, grouped, record
 from pipelines.extract.division.readers import Kept
 from pipelines.extract.features import rejected_samples
 from pipelines.extract.stream import InProcess, InRay
-from pipelines.files import storage
-from pipelines.plan.items import Fit, Query, items_in
+from pipelines.plan.items import Query, items_in
 from pipelines.run.folder import SeedFolder
 from pipelines.run.points import Run
 
-RuleOf = Callable[[Fit, SeedFolder], StoppingRule]
-"""Fits a sequential attack and returns its stopping rule."""
 _Asked = tuple[SeedFolder, str]  # an encoder of a folder
 
 
-def run(runs: Sequence[Run], planned: Sequence[Planned], rule_of: RuleOf) -> None:
+def run(runs: Sequence[Run], planned: Sequence[Planned]) -> None:
     """Compute every query of some plans that is not committed yet, each once however many plans have it.
 
     Args:
         runs: a run and the points of its sweeps.
         planned: their plans.
-        rule_of: fits the rule that stops the queries of an image, as `pipelines.attack.fit.stopping_rule`.
 
     Raises:
         UserError: an encoder returned NaN or another width (the sample is named), a shard became unreadable, more
@@ -67,7 +61,7 @@ def run(runs: Sequence[Run], planned: Sequence[Planned], rule_of: RuleOf) -> Non
     try:
         with access_to(runs) if left else nullcontext() as access:
             preflight.check_unchanged(planned, checked, access)
-            _answer(passes, planned, rule_of, InRay(list(runs), access), allowed)
+            _answer(passes, planned, InRay(list(runs), access), allowed)
     except Unpaid as error:
         ledger.attempts_left(budget, planned, *_looked_through(passes, budget))  # says what budget it needs
         raise UserError(f"{error} in this start; run the same command again, its rest covers the run") from error
@@ -75,11 +69,11 @@ def run(runs: Sequence[Run], planned: Sequence[Planned], rule_of: RuleOf) -> Non
         _account(plan)
 
 
-def here(planned: Sequence[Planned], rule_of: RuleOf, encode: EncodeChunks, kept: Kept, chunk: int | str) -> None:
+def here(planned: Sequence[Planned], encode: EncodeChunks, kept: Kept, chunk: int | str) -> None:
     """Do the same in this process, shard after shard: a trial of a search is itself a Ray task.
 
     Args:
-        planned, rule_of: as for `run`.
+        planned: as for `run`.
         encode: the encoder actor, which may remember backbone outputs.
         kept: samples that were read before in this process.
         chunk: images per chunk, as the config says.
@@ -90,7 +84,7 @@ def here(planned: Sequence[Planned], rule_of: RuleOf, encode: EncodeChunks, kept
     passes = plan_passes(planned, None, chunk)
     for one in passes:
         one.record()
-    _answer(passes, planned, rule_of, InProcess(encode, kept))
+    _answer(passes, planned, InProcess(encode, kept))
     for plan in planned:
         _account(plan)
 
@@ -154,30 +148,20 @@ def plan_passes(planned: Sequence[Planned], sizing: Sizing | None, chunk: int | 
 
 
 def _answer(
-    passes: Sequence[PlannedPass],
-    planned: Sequence[Planned],
-    rule_of: RuleOf,
-    executor: InRay | InProcess,
-    allowed: int = ATTEMPTS,
+    passes: Sequence[PlannedPass], planned: Sequence[Planned], executor: InRay | InProcess, allowed: int = ATTEMPTS
 ) -> None:
-    """Compute the remaining features of some passes, by so many attempts per chunk at most.
-
-    Stopping rules are fitted on features of the first wave.
-    """
-    session = uuid.uuid4().hex
-    waves = [[one for one in passes if (one.query.stopping is not None) == stopped] for stopped in (False, True)]
-    for wave in filter(None, waves):
-        jobs = [job for one in wave for job in one.jobs()]
-        todo = _with_attempts(jobs, allowed, session)
-        if len(todo) < len(jobs):
-            say("extract", f"{len(jobs) - len(todo)} of {len(jobs)} shards already done")
-        if todo:
-            executor.answer(bank.with_banks(with_rules(todo, rule_of, executor.map), planned))
-        files: dict[str, list[FeatureFile]] = {}
-        for job in jobs:
-            files.setdefault(job.query.tag, []).append(job.file)
-        for one in wave:
-            one.query.finish(files.get(one.query.tag, []))
+    """Compute the remaining features of some passes, by so many attempts per chunk at most."""
+    jobs = [job for one in passes for job in one.jobs()]
+    todo = _with_attempts(jobs, allowed)
+    if len(todo) < len(jobs):
+        say("extract", f"{len(jobs) - len(todo)} of {len(jobs)} shards already done")
+    if todo:
+        executor.answer(bank.with_banks(todo, planned))
+    files: dict[str, list[FeatureFile]] = {}
+    for job in jobs:
+        files.setdefault(job.query.tag, []).append(job.file)
+    for one in passes:
+        one.query.finish(files.get(one.query.tag, []))
 
 
 def _looked_through(passes: Sequence[PlannedPass], budget: int | None) -> tuple[Counter[_Asked], Counter[_Asked]]:
@@ -196,9 +180,9 @@ def _looked_through(passes: Sequence[PlannedPass], budget: int | None) -> tuple[
     return asked, left
 
 
-def _with_attempts(jobs: Sequence[ShardJob], allowed: int, session: str) -> list[ShardJob]:
+def _with_attempts(jobs: Sequence[ShardJob], allowed: int) -> list[ShardJob]:
     """The jobs that are left, with their earlier attempts and the attempts per chunk allowed from now on."""
-    known = looked_up(jobs)
+    known, session = looked_up(jobs), uuid.uuid4().hex
     settle(known)
     left = [job for job in known if job.is_left]
     before = {place: begun(*place) for place in {(job.query.store, job.query.encoder_key) for job in left}}
@@ -222,26 +206,3 @@ def _account(planned: Planned) -> None:
             f"{len(rejected)} of {asked} samples could not be queried, more than data.max_rejected = "
             f"{plan.data.max_rejected:.2%} allows; first {first['source']}/{first['key']}: {first['reason']}"
         )
-
-
-def with_rules(
-    jobs: list[ShardJob], rule_of: RuleOf, map_over: Callable[[Callable[..., None], Iterable[Any]], None]
-) -> list[ShardJob]:
-    """Give jobs their stopping rules; missing rules are fitted, by ``map_over``.
-
-    Raises:
-        UserError, ConfigError, NumericError, ShapeError: an attack cannot be fitted on its reference.
-    """
-    stopped = {job.rule_path: job for job in jobs if job.query.stopping is not None}
-    if not stopped:
-        return jobs
-    first = {path: (job, rule_of) for path, job in stopped.items() if not storage.exists(path)}
-    map_over(_fit, first.values())
-    rules = {path: StoppingRule(**storage.read_json(path)) for path in stopped}
-    return [job if job.query.stopping is None else replace(job, rule=rules[job.rule_path]) for job in jobs]
-
-
-def _fit(job: ShardJob, rule_of: RuleOf) -> None:
-    """Fit and write a rule."""
-    assert job.query.stopping is not None
-    storage.write_json(job.rule_path, asdict(rule_of(job.query.stopping, job.folder)))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -23,7 +23,7 @@ from pipelines.extract.division.jobs import ShardJob, orders_of
 from pipelines.extract.division.readers import Kept, chunks_of, read_chunks
 from pipelines.files import many
 from pipelines.run.points import Run
-from pipelines.run.ray_session import TASK_MEMORY, borne, decoding_threads, encoder_actors, mapped
+from pipelines.run.ray_session import TASK_MEMORY, borne, decoding_threads, encoder_actors
 
 
 @dataclass
@@ -191,18 +191,11 @@ class InRay:
 
     runs: list[Run]
     access: Access | None
-    checked: bool = False
-
-    def map(self, function: Callable[..., None], arguments: Iterable[tuple[Any, ...]]) -> None:
-        """Call a function as Ray tasks."""
-        mapped(function, arguments, "rules", "stopping rules")
 
     def answer(self, jobs: list[ShardJob]) -> None:
-        """Stream the shards through readers and encoder actors; once before, check nodes and encoders."""
+        """Stream the shards through readers and encoder actors; before, check nodes and encoders."""
         config, folder = self.runs[0]
-        if not self.checked:
-            preflight.run(self.runs)
-            self.checked = True
+        preflight.run(self.runs)
         throughput = stream(jobs, config.resources, self.access, name=config.name, compile=config.queries.compile)
         precision = sorted({job.query.protocol.precision for job in jobs})
         folder.append_manifest("extraction", asdict(throughput) | {"precision": precision})
@@ -223,11 +216,6 @@ class InProcess:
 
     encode: EncodeChunks
     kept: Kept
-
-    def map(self, function: Callable[..., None], arguments: Iterable[tuple[Any, ...]]) -> None:
-        """Call a function here."""
-        for given in arguments:
-            function(*given)
 
     def answer(self, jobs: list[ShardJob]) -> None:
         """Query shard after shard."""

@@ -40,11 +40,6 @@ def check_attack(threat: ThreatModel, place: str, attack: AttackConfig) -> None:
         )
     if attack.views is not None and attack.views > queries.views:
         raise ValueError(f"{place}.views = {attack.views} exceeds queries.views = {queries.views}; raise it")
-    if attack.method().sequential and queries.feature_precision != "float32":
-        raise ValueError(
-            f"queries.feature_precision = {queries.feature_precision!r}, but {attack.attack} holds exact "
-            "cosines of the target against stored ones; leave feature_precision out"
-        )
 
 
 def _check_before(threat: ThreatModel, place: str, attack: AttackConfig, before: str) -> None:

@@ -231,7 +231,7 @@ def _check_guesser(threat: ThreatModel, attack: AttackConfig) -> None:
             f"{given} queries count = {attack.count} of each role; every canary is scored, so leave it out"
         )
     together = bool(threat.shadows_of(attack)) and attack.reference not in threat.encoders
-    if attack.method().sequential or together or attack.reference == AUDITED:
+    if together or attack.reference == AUDITED:
         raise ValueError(f"{given} does not score canaries by themselves; choose another attack")
     known = {role for name in threat.shadows_of(attack) for role in threat.members_of(name)}
     known |= set(threat.reference_roles(attack))

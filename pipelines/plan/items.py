@@ -170,7 +170,6 @@ class Query(Item):
     measure: Measure
     protocol: Protocol
     bank: Samples | None = None  # images that every sample is compared with
-    stopping: Fit | None = None  # whose rule ends the queries of an image early
     meaning: str = ""  # digest of captions and classes, where the measure takes them
 
 

@@ -13,7 +13,6 @@ from itertools import product
 
 from mi_core.features import Measure
 from mi_core.features.embedding import Embedding
-from mi_core.features.sequential import SequentialSimilarity
 from mi_core.objectives import OBJECTIVES
 from mi_core.querying.precision import precision_on
 from mi_core.validity.verdict import CHOICE, CLASSIFIED
@@ -119,17 +118,17 @@ class _Resolver:
         )
 
     def _query(
-        self, name: str, epoch: int, output: str, measure: Measure, samples: items.Samples, how: _How
+        self, name: str, epoch: int, output: str, measure: Measure, samples: items.Samples, attack: AttackConfig | None
     ) -> items.Query:
         """A query, each once."""
-        attacker = None if how.attack is None else self.attackers[id(how.attack)]
+        attacker = None if attack is None else self.attackers[id(attack)]
         views: items.Views | None = None
         if attacker is not None and measure.consumes == "views":
-            views = attacker.views(how.views if measure.shares_views or how.stopping is not None else 0)
+            views = attacker.views(self.config.queries.views if measure.shares_views else 0)
         elif attacker is not None and attacker.crafter is not None and measure.consumes == "adversarial":
             views = items.Views(crafter=self.encoder(attacker.crafter))
-        (role,), without = samples.roles, tuple(other.name for other in samples.without)
-        known = (name, epoch, output, measure, role.name, samples.count, without, views, id(how.stopping))
+        (role,) = samples.roles
+        known = (name, epoch, output, measure, role.name, samples.count, views)
         if known not in self.queries:
             bank = items.Samples(self._roles([ANCHOR_ROLE]), self.seed, measure.bank) if measure.bank else None
             self.queries[known] = items.Query(
@@ -141,7 +140,6 @@ class _Resolver:
                 measure,
                 self.protocol,
                 bank,
-                how.stopping,
                 self.meaning if measure.captions or measure.labels else "",
             )
         return self.queries[known]
@@ -153,21 +151,20 @@ class _Resolver:
         output: str,
         measures: Sequence[Measure],
         samples: items.Samples,
-        how: _How | None = None,
+        attack: AttackConfig | None = None,
         *,
         within: Sequence[str] = (),
     ) -> items.Reading:
         """The reading of one checkpoint; a role that is a part of one ``within`` is read of the whole."""
-        how = how or _How(None, 0)
         asked = dict.fromkeys(self.roles[role.part_of] if role.part_of in within else role for role in samples.roles)
-        without = samples.without if how.stopping is not None else ()
         queries = tuple(
-            self._query(name, epoch, output, measure, items.Samples((role,), self.seed, samples.count, without), how)
+            self._query(name, epoch, output, measure, items.Samples((role,), self.seed, samples.count), attack)
             for measure, role in product(measures, asked)
         )
-        drawn = how.views if how.attack is not None else 0
-        used = (how.attack.views or drawn) if how.attack is not None else 0
-        return items.Reading(queries, samples, drawn, used)
+        if attack is None:
+            return items.Reading(queries, samples)
+        drawn = self.config.queries.views
+        return items.Reading(queries, samples, drawn, attack.views or drawn)
 
     def _of_attack(
         self,
@@ -183,30 +180,28 @@ class _Resolver:
 
         ``checkpoint``: epoch and output of the target; that of another encoder beside it.
         """
-        config, (epoch, output) = self.config, checkpoint
+        epoch, output = checkpoint
         on = self.threat.epoch_beside(name, epoch)
         attacker = self.attackers[id(attack)]
         read = self.threat.outputs_on(name, (output,))[0] if name in attacker.references else output
-        how, needs = _How(attack, config.queries.views), attacker.needs
+        needs = attacker.needs
         samples = items.Samples(self._roles(roles), self.seed, attack.count, self._roles(without), fold)
-        known_apart = attack.method().sequential and name == attack.target  # its images are queried otherwise
-        within = () if known_apart else self.audited
         beside, population, anchors = population_roles(attack), None, tuple[items.Query, ...]()
         if beside:
             others = items.Samples(self._roles(beside), self.seed, attack.count)
-            population = self._reading(name, on, read, needs, others, how)
+            population = self._reading(name, on, read, needs, others, attack)
         if attack.method().anchored:
             anchors = self._reading(
                 name, on, read, EMBEDDING, items.Samples(self._roles([ANCHOR_ROLE]), self.seed)
             ).queries
-        plain = self._reading(name, on, read, needs, samples, how, within=within)
+        plain = self._reading(name, on, read, needs, samples, attack, within=self.audited)
         earlier = None
         if attack.before is not None:
             on, (read, *_) = (
                 self.threat.epoch_beside(attack.before, epoch),
                 self.threat.outputs_on(attack.before, (output,)),
             )
-            earlier = self._reading(attack.before, on, read, needs, samples, how, within=within)
+            earlier = self._reading(attack.before, on, read, needs, samples, attack, within=self.audited)
         return replace(plain, anchors=anchors, population=population, labelled=attack.method().labelled, before=earlier)
 
     def _fit(self, attack: AttackConfig, checkpoint: tuple[int, str], name: str) -> items.Fit:
@@ -232,7 +227,7 @@ class _Resolver:
         config, (epoch, output) = self.config, checkpoint
         fit = self._fit(attack, checkpoint, attack.target)
         inside, outside = self._roles(self.audited)
-        own_images = config.fold == "all" and not attack.method().sequential and not fit.audited
+        own_images = config.fold == "all" and not fit.audited
         known = None
         if last and own_images and not fit.by_halves and CALIBRATION_ROLE in config.data.roles:
             known = self._of_attack(attack, attack.target, checkpoint, [CALIBRATION_ROLE])
@@ -254,14 +249,9 @@ class _Resolver:
     def _score(
         self, position: int, attack: AttackConfig, checkpoint: tuple[int, str], fit: items.Fit, *, last: bool
     ) -> items.Score:
-        config, (epoch, output) = self.config, checkpoint
+        config, (_, output) = self.config, checkpoint
         known = self.threat.roles_fitted_on_target(attack)
-        if attack.method().sequential:
-            samples = items.Samples(self._roles(self.audited), self.seed, attack.count, self._roles(known), config.fold)
-            how = _How(attack, attack.views or config.queries.views, fit)
-            target = self._reading(attack.target, epoch, output, (SequentialSimilarity(),), samples, how)
-        else:
-            target = self._of_attack(attack, attack.target, checkpoint, self.audited, without=known, fold=config.fold)
+        target = self._of_attack(attack, attack.target, checkpoint, self.audited, without=known, fold=config.fold)
         own = bool(self.threat.shadows_of(attack))
         beside = tuple(
             items.Beside(
@@ -340,10 +330,3 @@ class _Attacker:
         self.views = cache(partial(items.Views, threat.recipe_of(attack)))
         self.crafter = threat.crafter_of(attack)
         self.references = threat.references_of(attack)
-
-
-class _How:
-    """How an attack queries: the views that it draws, and the fit that ends them early."""
-
-    def __init__(self, attack: AttackConfig | None, views: int, stopping: items.Fit | None = None) -> None:
-        self.attack, self.views, self.stopping = attack, views, stopping

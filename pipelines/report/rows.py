@@ -101,7 +101,7 @@ def summary(report: Report) -> dict[str, Any]:
 
 def _short(row: PooledRow) -> dict[str, Any]:
     flat = _row(row, "", "")
-    spent = [f"queries_{name}" for name in ("per_sample", "mean_per_sample", "attack_training")]
+    spent = [f"queries_{name}" for name in ("per_sample", "attack_training")]
     kept = (*_WORDS, "seeds", "n_member", "n_nonmember", *spent)
     short = {name: flat[name] for name in kept if flat.get(name) is not None}
     if row.knowledge is not None:

@@ -21,7 +21,6 @@ from mi_core.metrics.pooled import pool
 from mi_core.records import Estimate
 from mi_core.report.contents import method_in_words
 from pipelines.attack import run as attack
-from pipelines.attack.fit import stopping_rule
 from pipelines.attack.inference import inferred
 from pipelines.attack.results import result_of, tasks
 from pipelines.attack.utility import utility_path
@@ -205,7 +204,7 @@ def _do(trial: Trial, own: Run, threads: int) -> None:
         pretrain.here(planned, threads)
     memory, kept = _memory()
     encode = EncodeChunks(gpus=own.config.resources.gpus_per_actor, memory=memory)
-    extract.here(planned, stopping_rule, encode, kept, own.config.queries.chunk)
+    extract.here(planned, encode, kept, own.config.queries.chunk)
     attack.here(planned[-1])
 
 

@@ -36,7 +36,6 @@ from mi_core.features.caption_similarity import CaptionEmbedding, CaptionSimilar
 from mi_core.features.embedding import Embedding, LpNorm, NeighbourDensity, ViewEmbeddings
 from mi_core.features.pairwise_similarity import METRICS, PairwiseSimilarity
 from mi_core.features.patch_similarity import CenterSimilarity
-from mi_core.features.sequential import SequentialSimilarity, StoppingRule
 from mi_core.objectives import OBJECTIVES
 from mi_core.objectives.clip import CaptionEncoder, TextTransformer, byte_tokens
 from mi_core.querying.extractor import Extractor
@@ -55,7 +54,6 @@ TWO_DEVICES = "cuda:0 and cpu|cpu and cuda:0|two different devices cuda:0, cpu|t
 NEEDS: dict[str, tuple[Measure, ...]] = {  # per kind of measure, its settings
     "pairwise": tuple(map(PairwiseSimilarity, METRICS)),
     "view-embeddings": (ViewEmbeddings(),),
-    "sequential": (SequentialSimilarity(),),
     "norm": (LpNorm(),),
     "embedding": (Embedding(),),
     "patches": (CenterSimilarity(),),
@@ -65,7 +63,7 @@ NEEDS: dict[str, tuple[Measure, ...]] = {  # per kind of measure, its settings
     "adversarial": (AdversarialLogits(0.03, 2, CLASSES),),
     "neighbours": (NeighbourDensity(2, 4),),
 }
-READING = ("sequential", "boundary")
+READING = ("boundary",)
 """Needs for which the host waits for numbers: whether to go on."""
 RECIPES: dict[str, dict[str, Any]] = {name: {} for name in AUGMENTATIONS} | {
     "all of SimCLR": {"rotation": 10.0, "blur": 0.5, "solarize": 0.2}
@@ -104,12 +102,9 @@ def encoder(name: str, device: torch.device = CUDA) -> Encoder:
 
 
 def query_plan(needs: tuple[Measure, ...], precision: str, outputs: tuple[str, ...] = OUTPUTS) -> QueryPlan:
-    """The plan of some needs: the outputs that they name, else those given; a rule where one of them takes it."""
+    """The plan of some needs: the outputs that they name, else those given."""
     only = tuple(dict.fromkeys(measure.output for measure in needs if measure.output is not None))
-    rule = None
-    if SequentialSimilarity() in needs:
-        only, rule = ("backbone",), StoppingRule((0.0,) * (VIEWS - 2), (1.0,) * (VIEWS - 2))
-    return QueryPlan(needs, only or outputs, views=VIEWS, precision=precision, rule=rule)
+    return QueryPlan(needs, only or outputs, views=VIEWS, precision=precision)
 
 
 def ask(
@@ -140,7 +135,7 @@ def check(columns: Mapping[str, torch.Tensor], needs: tuple[Measure, ...]) -> No
     assert {column.partition(".")[2] for column in columns} == {measure.name for measure in needs}
     for column, values in columns.items():
         assert len(values) == IMAGES, column
-        assert values.dtype == (torch.float64 if column.endswith("sequential") else torch.float32), column
+        assert values.dtype == torch.float32, column
         assert values.device.type == "cpu", column
 
 

@@ -31,14 +31,12 @@ def feature_files(folder: Path, encoder: str) -> list[str]:
 def queries(
     config: RunConfig, place: SeedFolder, encoder: str, epoch: int, output: str, measures: Sequence[Measure | str]
 ) -> list[Query]:
-    """The queries of a run with a checkpoint, an output and some measures, of all roles; none that a rule stops."""
+    """The queries of a run with a checkpoint, an output and some measures, of all roles."""
     names = set(map(str, measures))
     return [
         query
         for query in items_in(plan_of(config, place).plan, Query)
-        if (query.encoder.name, query.epoch, query.output) == (encoder, epoch, output)
-        and query.measure.name in names
-        and query.stopping is None
+        if (query.encoder.name, query.epoch, query.output) == (encoder, epoch, output) and query.measure.name in names
     ]
 
 

@@ -12,7 +12,6 @@ from typing import Any
 from mi_core.encoders.remembering import Memory
 from mi_core.registration import LOOK, START
 from pipelines.attack import run as attack
-from pipelines.attack.fit import stopping_rule
 from pipelines.audit.run import register
 from pipelines.config.run_config import RunConfig
 from pipelines.config.sections.encoders import ForeignConfig
@@ -61,7 +60,7 @@ def query(config: RunConfig, folder: Path) -> RunFolder:
         adopt.run(runs, planned)
     pretrain.here(planned, 1)
     write_down(place, START, {"command": ""})
-    extract.here(planned, stopping_rule, EncodeChunks(memory=Memory()), Kept(), config.queries.chunk)
+    extract.here(planned, EncodeChunks(memory=Memory()), Kept(), config.queries.chunk)
     return place
 
 

@@ -15,7 +15,6 @@ from PIL import Image
 
 from docs.studies.bench.extraction import VIEWS, ExtractionCase
 from docs.studies.bench.setting import MEAN, RECIPE, STD, spread
-from pipelines.attack.fit import stopping_rule
 from pipelines.audit import run as audit
 from pipelines.config.run_config import RunConfig
 from pipelines.console import silence
@@ -56,7 +55,7 @@ class Pipeline:
         with silence(), ray_cluster(None, object_store_mb=OBJECT_STORE_MB):
             audit.run(self.config, self.folder.path, last="pretrain")
             runs = [Run(self.config, self.folder)]
-            extract.run(runs, plans_of(runs), stopping_rule)
+            extract.run(runs, plans_of(runs))
         taken: dict[str, Any] = self.folder.manifest["extraction"][-1]
         if not taken["steady"]:
             raise UserError(f"{taken['images']} images are too few for a steady rate; give more shards")

@@ -119,7 +119,6 @@ class AttackQueries:
     per_sample: int | None = None
     attack_training: int
     evaluation: int
-    mean_per_sample: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -219,9 +219,9 @@ class Splits:
         """Number of samples of one shard in some roles or parts, less those in others; no sample is read."""
         return self.sums.count(self.sums.rows(roles, without, (source, item)))
 
-    def digest(self, source: str, item: str, roles: Iterable[str], without: Iterable[str] = ()) -> str:
-        """A digest of the samples that `size` counts, by ids and pixels: 64 hex digits; no sample is read."""
-        return self.sums.digest(self.sums.rows(roles, without, (source, item)))
+    def digest(self, source: str, item: str, roles: Iterable[str]) -> str:
+        """A digest of the samples of one shard in some roles, by ids and pixels: 64 hex digits; no sample is read."""
+        return self.sums.digest(self.sums.rows(roles, shard=(source, item)))
 
     def count(self, roles: Iterable[str], without: Iterable[str] = ()) -> int:
         """Number of samples in some roles or parts, less those in others."""

@@ -26,7 +26,6 @@ from mi_core.image_files import ImageError
 from mi_core.images import Decoder, Pixels, decode
 from mi_core.querying.extractor import Extractor
 from mi_core.querying.forward import Answers, Seconds
-from mi_core.querying.plan import QueryPlan
 from mi_core.streams import pixel_streams
 from pipelines.errors import UserError
 from pipelines.extract.actor.attempts import Attempt
@@ -80,7 +79,7 @@ class Group:
         bank: torch.Tensor | None = None,
     ) -> None:
         self.names = [{epoch: f"{job.encoder} at epoch {epoch}" for epoch in job.query.epochs} for job in jobs]
-        first, plans = jobs[0], [job.plan for job in jobs]
+        first, plans = jobs[0], [job.query.plan() for job in jobs]
         self.extractor = Extractor(
             {
                 names[epoch]: averaged(encoder, job.query.protocol.repeats)
@@ -156,11 +155,7 @@ class Asking:
                 }
                 for epoch, name in names.items()
             }
-            queries = job.queries_of(good)
-            if job.rule is not None:  # the first number of every row of features
-                asked = sum(int(counts[:, 0].sum()) for by_need in columns.values() for counts in by_need.values())
-                queries = asked * job.query.protocol.repeats
-            yield Asked(job, columns, queries, {**each, **shared})
+            yield Asked(job, columns, job.queries_of(good), {**each, **shared})
 
 
 def ask(
@@ -200,7 +195,7 @@ def ask(
 
 def together(job: ShardJob, size: int | None) -> tuple[object, ...]:
     """Equal for jobs whose encoders can be asked with the same views; ``size``: the side of what the encoder takes."""
-    plan: QueryPlan = job.plan
+    plan = job.query.plan()
     own = (job.folder.path, job.encoder, job.query.tag) if job.query.is_alone else ()
     views = job.query.protocol.nonce, job.query.recipe, plan.views
     return (*views, plan.batch_views, plan.precision, frozenset(plan.sets), size, job.bank, *own)

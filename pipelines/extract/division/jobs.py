@@ -13,9 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
-from mi_core.features.sequential import StoppingRule
 from mi_core.images import Decoder
-from mi_core.querying.plan import QueryPlan
 from pipelines.config.sections.data import DataConfig
 from pipelines.config.sections.sources import SourceConfig
 from pipelines.data.draw.parts import Firsts
@@ -52,7 +50,6 @@ class ShardJob:
         attempts: at a chunk in this session, at most.
         begun: earlier attempts by chunk.
         session: name of the start of the run.
-        rule: when to stop asking for the views of an image.
         bank: file of the images that samples are compared with; empty: none.
     """
 
@@ -69,7 +66,6 @@ class ShardJob:
     attempts: int = ATTEMPTS
     begun: Mapping[int, Begun] = field(default_factory=dict)
     session: str = ""
-    rule: StoppingRule | None = None
     bank: str = ""
 
     @property
@@ -79,7 +75,7 @@ class ShardJob:
 
     @property
     def queries(self) -> int:
-        """Queries for the chunks not skipped, over all checkpoints; an upper bound if a rule stops early."""
+        """Queries for the chunks not skipped, over all checkpoints."""
         return self.queries_of(self.images)
 
     @property
@@ -93,18 +89,8 @@ class ShardJob:
         return self.selection.count - sum(map(self.size, self.skip))
 
     def queries_of(self, images: int) -> int:
-        """Queries for a number of images, over all checkpoints; an upper bound if a rule stops early."""
+        """Queries for a number of images, over all checkpoints."""
         return images * self.query.queries_per_image
-
-    @property
-    def plan(self) -> QueryPlan:
-        """The queries per image, and the rule that stops them."""
-        return replace(self.query.plan(), rule=self.rule)
-
-    @property
-    def rule_path(self) -> str:
-        """File of the stopping rule, which is fitted once before the first query."""
-        return f"{self.query.folder}/rule.json"
 
     def size(self, chunk: int) -> int:
         """Images of a chunk."""
@@ -148,10 +134,7 @@ class ShardJob:
 
     def packed(self) -> bytes:
         """The job without its samples, as it travels with its chunks; see `unpacked`."""
-        query = replace(self.query, stopping=None)
-        return zlib.compress(
-            pickle.dumps(replace(self, query=query, selection=self.selection.bare(), skip=frozenset(), data=None))
-        )
+        return zlib.compress(pickle.dumps(replace(self, selection=self.selection.bare(), skip=frozenset(), data=None)))
 
 
 def unpacked(data: bytes) -> ShardJob:
@@ -171,11 +154,11 @@ def jobs_of(query: Pass, data: DataConfig, folder: SeedFolder, places: Iterable[
     first = None if query.count is None else Firsts.from_splits(splits, query.roles, query.count, folder.seed)
     told = data if plan.captioned or plan.labelled else None
     for source, model, item in places:
-        count = splits.size(source, item.name, query.roles, query.without)
+        count = splits.size(source, item.name, query.roles)
         if not count:
             continue
-        known = splits.digest(source, item.name, query.roles, query.without)
-        selection = Selection(splits.folder, drawn, query.roles, query.without, count, known)
+        known = splits.digest(source, item.name, query.roles)
+        selection = Selection(splits.folder, drawn, query.roles, count, known)
         if first is not None:
             classes, rows = selection.classes(source, item.name), splits.shard(source, item.name)
             asked = set(rows["key"].filter(pa.array(first.among(rows))).to_pylist())

@@ -21,7 +21,7 @@ from pipelines.config.sections.queries import Recipe
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.files.digest import digest
-from pipelines.plan.items import Fit, Protocol, Query, Role
+from pipelines.plan.items import Protocol, Query
 
 CHUNK = 256  # images per chunk where nothing else is known
 _RECEIPT = ".files.json"
@@ -56,14 +56,13 @@ class Pass:
         encoder: its name; of several seeds each has its own pass.
         encoder_key: of the item.
         keys: of its queries.
-        roles: whose images are shown, by name; without those of ``without``; of each the first ``count``.
+        roles: whose images are shown, by name; of each the first ``count``.
         outputs, measures: that are computed.
         columns: that are kept.
         recipe, views: of the views of an image.
         crafter, crafter_epoch: encoder that adversarial images are crafted on, and its checkpoint.
         bank_role: of the images that samples are compared with.
         protocol: how answers are taken.
-        stopping: fit whose rule ends the queries of an image.
         images: by role, each image once; for the count of queries.
         remote: whether the encoder is behind an API.
         trial: of a search, that alone reads it; empty: whoever has its queries does.
@@ -75,7 +74,6 @@ class Pass:
     keys: tuple[str, ...]
     epochs: tuple[int, ...]
     roles: tuple[str, ...]
-    without: tuple[str, ...]
     count: int | None
     outputs: tuple[str, ...]
     measures: tuple[Measure, ...]
@@ -88,7 +86,6 @@ class Pass:
     protocol: Protocol
     images: Mapping[str, int] = field(compare=False)
     remote: bool = False
-    stopping: Fit | None = None
     chunk: int = CHUNK
     trial: str = ""
 
@@ -104,7 +101,7 @@ class Pass:
 
     @property
     def queries_per_image(self) -> int:
-        """Queries per image, over all checkpoints; an upper bound if a rule stops early."""
+        """Queries per image, over all checkpoints; of a search the most that it may spend."""
         return self.plan().queries_per_image * len(self.epochs) * self.protocol.repeats
 
     @property
@@ -261,15 +258,14 @@ def grouped(queries: Sequence[Query], store: str) -> list[Pass]:
         epochs.setdefault(_together(query), set()).add(query.epoch)
 
     def family(query: Query) -> tuple[object, ...]:
-        same, without = _together(query), tuple(role.key for role in query.samples.without)
-        asked = tuple(sorted(outputs[same])), tuple(sorted(epochs[same]))
-        return (query.encoder.key, query.samples.count, without, *asked)
+        same = _together(query)
+        return (query.encoder.key, query.samples.count, tuple(sorted(outputs[same])), tuple(sorted(epochs[same])))
 
     def joined(query: Query) -> tuple[object, ...]:
         return (*family(query), _way(query) or first.get(family(query), ()))
 
     for query in queries:
-        if _way(query) and query.stopping is None:
+        if _way(query):
             first.setdefault(family(query), _way(query))
     by_role: dict[object, dict[str, set[str]]] = {}
     for query in queries:
@@ -289,7 +285,7 @@ def _together(query: Query) -> tuple[object, ...]:
 
 def _way(query: Query) -> tuple[object, ...]:
     """How a query asks, beyond the image itself; empty: it asks for the image alone."""
-    parts = (query.views, query.stopping, query.bank)
+    parts = (query.views, query.bank)
     return tuple(None if part is None else part.key for part in parts) if any(parts) else ()
 
 
@@ -329,7 +325,7 @@ def pass_of(queries: Sequence[Query], store: str) -> Pass:
     views = next((query.views for query in queries if query.views is not None), None)
     bank = next((query.bank for query in queries if query.bank is not None), None)
     roles = list(dict.fromkeys(role for query in queries for role in query.samples.roles))
-    outputs = {query.output for query in queries}
+    outputs, shown = {query.output for query in queries}, [role.name for role in roles]
     recipe, crafter = (None, None) if views is None else (views.recipe, views.crafter)
     return Pass(
         store,
@@ -337,8 +333,7 @@ def pass_of(queries: Sequence[Query], store: str) -> Pass:
         encoder.key,
         tuple(query.key for query in queries),
         tuple(sorted({query.epoch for query in queries})),
-        tuple(role.name for role in roles),
-        tuple(role.name for role in first.samples.without),
+        tuple(shown),
         first.samples.count,
         tuple(output for output in OUTPUTS if output in outputs),
         tuple(sorted({query.measure for query in queries}, key=str)),
@@ -349,17 +344,9 @@ def pass_of(queries: Sequence[Query], store: str) -> Pass:
         0 if crafter is None else crafter.settings.kept_epochs[-1],
         None if bank is None else bank.roles[0].name,
         first.protocol,
-        {role.name: _shown(role, roles, first.samples.without) for role in roles},
+        {role.name: 0 if role.part_of in shown else role.count for role in roles},
         isinstance(encoder.settings, EndpointConfig),
-        first.stopping,
     )
-
-
-def _shown(role: Role, roles: Sequence[Role], without: Sequence[Role]) -> int:
-    """Images of a role that count for it: those of a part count for the whole, where that is shown too."""
-    if role.part_of in [other.name for other in roles]:
-        return 0
-    return role.count - sum(other.count for other in without if other.part_of == role.name)
 
 
 def column_of(query: Query) -> str:

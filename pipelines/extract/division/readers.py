@@ -33,7 +33,7 @@ class Selection:
     Args:
         folder: of the seed that the roles are drawn in; empty where none are.
         drawn: when they were drawn, as `storage.stamp` tells it.
-        roles, without: roles or parts whose samples are asked for, less the samples of others.
+        roles: roles or parts whose samples are asked for.
         count: number of samples.
         digest: which samples these are; equal selections of a shard have equal digests.
         given: class by key, None where there is no class; None: the roles tell the samples.
@@ -42,7 +42,6 @@ class Selection:
     folder: str
     drawn: str
     roles: tuple[str, ...]
-    without: tuple[str, ...]
     count: int
     digest: str
     given: Mapping[str, int | None] | None = None
@@ -55,11 +54,7 @@ class Selection:
         """
         if self.given is not None:
             return self.given
-        splits = _splits(self.folder, self.drawn)
-        classes = splits.classes(source, item, self.roles)
-        for key in splits.keys(source, item, self.without) if self.without else ():
-            classes.pop(key, None)
-        return classes
+        return _splits(self.folder, self.drawn).classes(source, item, self.roles)
 
     def blend(self, source: str, item: str, decoder: Decoder) -> Blend:
         """The change of the samples' images before they are decoded: none where no roles were drawn."""
@@ -70,7 +65,7 @@ class Selection:
     @classmethod
     def given_as(cls, classes: Mapping[str, int | None], folder: str = "", drawn: str = "") -> Selection:
         """The selection of given samples; ``folder`` and ``drawn`` where they have roles."""
-        return cls(folder, drawn, (), (), len(classes), digest(sorted(classes)), classes)
+        return cls(folder, drawn, (), len(classes), digest(sorted(classes)), classes)
 
     def bare(self) -> Selection:
         """The selection without the samples that were given: all that a chunk of it needs to know."""

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 
+from mi_core.attacks.base import Attack
 from mi_core.attacks.encodermi import (
     DeepSets,
     EncoderMISet,
@@ -15,6 +19,7 @@ from mi_core.attacks.encodermi import (
     PairwiseParameters,
     clouds,
 )
+from mi_core.attacks.mean_cosine import MeanCosine
 from mi_core.checks import ConfigError
 from mi_core.features.pairwise_similarity import PairwiseSimilarity
 from mi_core.metrics.delong import auc
@@ -36,12 +41,25 @@ def similarities(count: int, shift: float, seed: int) -> tuple[Features, np.ndar
     return features(count, 0.5 + level + generator.normal(0, 0.02, (count, 45))), member
 
 
-def test_t_scores_the_mean_of_the_similarities() -> None:
-    given_features, member = similarities(40, 3, 0)
-    attack = EncoderMIThreshold()
-    attack.fit(LabelledFeatures(given_features, member))
-    expected = [float(np.mean([float(x) for x in row])) for row in given_features.values["pairwise:cosine"]]
-    np.testing.assert_allclose(attack.score(given_features), expected, rtol=1e-6)
+@pytest.mark.parametrize("method", [EncoderMIThreshold, MeanCosine])
+@pytest.mark.parametrize(
+    ("given", "alike"),
+    [({}, float), ({"metric": "log-distance"}, lambda cosine: -np.log(max(1 - cosine, 1e-4)))],
+    ids=["as published", "log-distance"],
+)
+def test_the_score_is_a_mean_over_pairs_of_views(method: type[Attack], given: dict[str, str], alike: Any) -> None:
+    views = torch.randn(40, 5, 8, generator=torch.Generator().manual_seed(0)) + 1
+    views[0, 1] = views[0, 0]  # as near as no rounding may tell
+    attack = method(method.Parameters(**given))
+    (need,) = attack.needs
+    features = Features(np.array([f"pool/{row}" for row in range(40)]), {need.name: need.values(views).numpy()})
+    attack.fit(LabelledFeatures(features, np.arange(40) % 2 == 0))
+    cosine = torch.nn.functional.cosine_similarity
+    expected = [
+        np.mean([alike(float(cosine(one, other, dim=0))) for one, other in combinations(image.double(), 2)])
+        for image in views
+    ]
+    np.testing.assert_allclose(attack.score(features), expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize("attack", [EncoderMIVector, EncoderMISet])

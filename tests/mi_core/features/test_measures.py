@@ -26,7 +26,6 @@ from mi_core.features.caption_similarity import CaptionEmbedding, CaptionSimilar
 from mi_core.features.embedding import Embedding, LpNorm, NeighbourDensity, ViewEmbeddings, lp_norm
 from mi_core.features.pairwise_similarity import METRICS, PairwiseSimilarity, pairwise_similarity
 from mi_core.features.patch_similarity import CenterSimilarity, center_similarity
-from mi_core.features.sequential import SequentialSimilarity, StoppingRule
 from mi_core.objectives.clip import CLIP, CLIPParameters
 from mi_core.querying.extractor import Extractor
 from mi_core.querying.plan import QueryPlan
@@ -69,10 +68,9 @@ def extracted(measure: Measure, views: int = VIEWS) -> dict[str, np.ndarray]:
     classes = getattr(measure, "classes", 10)
     images = torch.randint(0, 256, (132, 3, 12, 12), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
     streams, texts = torch.arange(132), tuple(f"text {row}" for row in range(132))
-    rule = StoppingRule((0.0,) * (views - 2), (1.0,) * (views - 2))
     extractor = Extractor(
         {"e": encoder(classes)},
-        QueryPlan((measure,), (measure.output or "backbone",), views, rule=rule),
+        QueryPlan((measure,), (measure.output or "backbone",), views),
         SimCLRAugmentation(crop_scale=(0.3, 1.0)),
         torch.device("cpu"),
         crafter=encoder(classes),
@@ -127,7 +125,7 @@ def test_the_extractor_returns_rows_of_the_declared_shape(measure: Measure) -> N
 
 def test_columns_are_named_as_configs_and_papers_write_them() -> None:
     assert [kind().name for kind in MEASURES.values()] == [
-        *("pairwise:cosine", "view-embeddings", "sequential", "norm:2", "embedding", "patches:3x3"),
+        *("pairwise:cosine", "view-embeddings", "norm:2", "embedding", "patches:3x3"),
         *("caption:cosine", "caption:embedding", "boundary:7/2000", "adversarial:0.03137254901960784/10/10"),
         "neighbours:20/128",
     ]
@@ -157,7 +155,7 @@ def test_each_set_of_queries_is_asked_once() -> None:
     assert queries_per_image([*crops, LpNorm()], 10) == 9 + 3 + 1
     assert queries_per_image([PairwiseSimilarity(), ViewEmbeddings()], 10) == 10
     assert queries_per_image([BoundaryDistance(7, 1500), AdversarialLogits(0.03, 10, 100)], 10) == 1500 + 100
-    assert queries_per_image([SequentialSimilarity(), NeighbourDensity()], 10) == 10 + 1
+    assert queries_per_image([PairwiseSimilarity(), NeighbourDensity()], 10) == 10 + 1
 
 
 @pytest.mark.parametrize(

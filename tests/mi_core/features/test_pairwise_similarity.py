@@ -18,6 +18,7 @@ from tests.raising import refused
         ("cosine", lambda a, b: float(np.dot(a, b) / np.sqrt(np.dot(a, a) * np.dot(b, b)))),
         ("correlation", lambda a, b: 1 - distance.correlation(a, b)),
         ("euclidean", lambda a, b: -distance.euclidean(a, b)),
+        ("log-distance", lambda a, b: -np.log(distance.cosine(a, b))),
     ],
 )
 def test_equals_a_loop_over_pairs(metric: str, oracle: object) -> None:
@@ -41,6 +42,7 @@ def test_identical_and_zero_views() -> None:
     assert pairwise_similarity(same).tolist() == [[1, 1, 1]]
     assert pairwise_similarity(same, "correlation").tolist() == [[0, 0, 0]]
     assert pairwise_similarity(same, "euclidean").tolist() == [[0, 0, 0]]
+    assert pairwise_similarity(same, "log-distance").tolist() == [[pytest.approx(-np.log(1e-4))] * 3]
     assert pairwise_similarity(torch.zeros(1, 2, 4)).tolist() == [[0]]
 
 

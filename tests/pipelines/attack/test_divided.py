@@ -103,7 +103,7 @@ def test_a_part_without_a_counted_sample_has_no_scores(
         if set(splits.sums.shards) <= set(bare):
             features.read(task.folder, task.judge.score.reading, splits)
         table = pa.table({"id": ["a"], "member": [True], "score": [0.5], "item": ["x"]})
-        return table, Scored(1, None, 3)
+        return table, Scored(1, 3)
 
     fitted: Any = None
     monkeypatch.setattr(score, "score", scored_of)

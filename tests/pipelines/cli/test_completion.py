@@ -81,10 +81,7 @@ def completed(line: str, script: Path, environment: dict[str, str], place: Path)
         ("encoder-audit audit clip-a", ["clip-audit"]),
         ("encoder-audit check my", ["mymine.yaml", "myruns"]),
         ("encoder-audit check myruns/", ["myruns/first"]),
-        (
-            "encoder-audit list attacks encodermi-",
-            ["encodermi-s", "encodermi-sequential", "encodermi-t", "encodermi-v"],
-        ),
+        ("encoder-audit list attacks encodermi-", ["encodermi-s", "encodermi-t", "encodermi-v"]),
         ("encoder-audit list defenses output-", ["output-noise"]),
         ("encoder-audit shards i", ["import", "inspect"]),
         ("encoder-audit nothing-of-this-name-", []),

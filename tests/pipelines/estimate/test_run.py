@@ -90,10 +90,9 @@ def asked_by_outline(runs: list[Run], folder: Path) -> dict[str, float]:
         {"attacks": [{"attack": "patch-similarity"}, {"attack": "encodermi-t", "count": 7}]},
         {"defenses": [{"defense": "early-stopping", "epoch": 1}, {"defense": "output-noise"}]},
         {"queries": {"views": 4, "chunk": 32, "repeats": 3}},
-        {"attacks": [{"attack": "encodermi-t"}, {"attack": "encodermi-sequential", "reference": "known"}]},
         with_anchors({"attack": "encodermi-t"}, {"attack": "combined", "neighbours": "5/10"}),
     ],
-    ids=["plain", "seeds", "views", "sizes", "known", "halves", "count", "defenses", "repeats", "sequential", "bank"],
+    ids=["plain", "seeds", "views", "sizes", "known", "halves", "count", "defenses", "repeats", "bank"],
 )
 def test_the_outline_counts_what_planning_on_all_images_counts(sections: dict[str, Any], tmp_path: Path) -> None:
     config = config_with(**sections)

@@ -133,7 +133,6 @@ def lost_once(folder: Path, *, attempts: int) -> ShardJob:
         keys=("a query",),
         epochs=(0,),
         roles=("candidate",),
-        without=(),
         count=None,
         outputs=("backbone",),
         measures=(LpNorm(),),
@@ -187,7 +186,7 @@ def test_a_run_that_lost_a_node_says_what_budget_it_needs(monkeypatch: pytest.Mo
     def lose(*_: Any) -> None:
         raise Unpaid("a worker was lost, and budget.queries bears no further attempt")
 
-    query = SimpleNamespace(stopping=None, remote=False, measures=())
+    query = SimpleNamespace(remote=False, measures=())
     for place, name, value in (
         (extraction, "plan_passes", lambda *_: [SimpleNamespace(query=query, record=lambda: None)]),
         (extraction, "_answer", lose),
@@ -199,7 +198,7 @@ def test_a_run_that_lost_a_node_says_what_budget_it_needs(monkeypatch: pytest.Mo
     config = config_with()
     monkeypatch.setattr(extraction, "_looked_through", lambda *_: (Counter(), Counter()))
     told = "in this start; run the same command again, its rest covers" if covered else "raise the budget to 12"
-    refused(UserError, told, extraction.run, [Run(config, RunFolder("nowhere"))], [], lambda *_: None)
+    refused(UserError, told, extraction.run, [Run(config, RunFolder("nowhere"))], [])
 
 
 def test_markers_of_one_session_prove_deaths(folder: Path) -> None:

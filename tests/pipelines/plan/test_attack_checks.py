@@ -20,11 +20,6 @@ from tests.pipelines.mistakes import message
         ({"attacks.0.target": "stranger"}, "attacks.0.target = 'stranger', allowed: shadow, target"),
         ({"queries.views": 1}, "queries.views = 1, but encodermi-t compares pairs of views and needs at least 2"),
         (
-            {"attacks.0": {"attack": "encodermi-sequential"}, "queries.feature_precision": "float16"},
-            "queries.feature_precision = 'float16', but encodermi-sequential holds exact cosines of the target against "
-            "stored ones; leave feature_precision out",
-        ),
-        (
             {"attacks.0": {"attack": "mean-cosine", "reference": "nonmembers", "fpr": 0.001}},
             "attacks.0: mean-cosine needs 999 known non-members with its fpr, not 88",
         ),

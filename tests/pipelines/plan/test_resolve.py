@@ -11,7 +11,6 @@ import pytest
 
 from mi_core.features.embedding import Embedding, LpNorm
 from mi_core.features.pairwise_similarity import PairwiseSimilarity
-from mi_core.features.sequential import SequentialSimilarity
 from mi_core.validity.verdict import CLASSIFIED
 from pipelines.attack.inference import inference_path, map_path
 from pipelines.config.run_config import RunConfig
@@ -268,37 +267,6 @@ def test_a_fit_on_one_shadow_of_halves_is_one_by_halves(shadows: int) -> None:
         assert fit.by_halves
 
 
-def test_the_stopping_rule_of_a_sequential_attack_is_its_fit() -> None:
-    plan = plan_of("sequential")
-    fixed, sequential = plan.judges
-    assert fixed.name == "encodermi-t-0-projection-0400"
-    fit, reading = sequential.score.fit, sequential.score.reading
-    assert [short(one) for one in fit.readings] == [short(one) for one in fixed.score.fit.readings]
-    assert fit.readings[0].queries == fixed.score.fit.readings[0].queries  # the shadow is asked once for both
-    assert {query.stopping for query in reading.queries} == {fit}
-    assert {query.measure for query in reading.queries} == {SequentialSimilarity()}
-    assert recipes_of(reading) == {("simclr", 10)}
-    assert names(reading.samples.roles) == AUDITED
-    assert [names(query.samples.roles) for query in reading.queries] == [(role,) for role in AUDITED]
-    ((control, own, _),) = beside_of(sequential)
-    assert (control, own) == (Read("shadow", 400, "projection", PAIRS, AUDITED), None)
-    assert {query.stopping for query in sequential.score.beside[0].reading.queries} == {None}
-    stopped = [query for query in items_in(plan, Query) if query.stopping is not None]
-    assert set(stopped) == set(reading.queries)
-    few = next(point.config for point in points(shipped("sequential"), RunFolder("x")) if point.sweep == "views")
-    of_four = plan_in(few).judges[1].score.reading
-    assert recipes_of(of_four) == {("simclr", 4)}  # she never asks for more than attacks.1.views
-
-
-def test_a_sequential_attack_on_known_samples_does_not_ask_for_these_by_its_rule() -> None:
-    config = parse(small_config(attacks=[{"attack": "encodermi-sequential", "reference": "known"}]), "x")
-    judge = plan_in(config).judges[0]
-    assert {names(query.samples.roles) for query in judge.score.fit.readings[0].queries} == {
-        ("known-member",), ("known-nonmember",),
-    }  # fmt: skip
-    assert {names(query.samples.without) for query in judge.score.reading.queries} == {KNOWN}
-
-
 def test_coins_of_canaries_are_guessed_on_every_encoder_that_saw_them() -> None:
     plan = plan_of("dp-audit")
     targets = ["target", "target+honest", "target+noise-forgotten"]
@@ -384,7 +352,6 @@ def test_members_that_no_attack_is_fitted_on_tell_the_true_positive_rate_at_the_
         {"attack": "lpla", "reference": "known"},
         {"attack": "lira", "reference": "half"},
         {"attack": "combined", "reference": "audited", "grid": "3x1"},
-        {"attack": "encodermi-sequential"},
     )
     for judge in plan.judges:
         told = judge.attack.attack in ("encodermi-t", "lpla") and judge.epoch == 3

@@ -58,7 +58,7 @@ def test_a_shipped_config_names_the_schema_and_fits_it(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["quickstart", "tune-digits", "sequential", "clip-audit", "endpoint", "papers/lpla-cifar10"]
+    "name", ["quickstart", "tune-digits", "shadows-digits", "clip-audit", "endpoint", "papers/lpla-cifar10"]
 )
 def test_a_resolved_config_fits(name: str) -> None:
     """The one in a run folder, whose shorthands and sweeps are spelled out."""

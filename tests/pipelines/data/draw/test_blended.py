@@ -92,7 +92,7 @@ def test_what_is_queried(data: tuple[DataConfig, Splits], given: bool) -> None:
     drawn = storage.stamp(f"{splits.folder}/splits/{ROLES}")
     found, source = {}, config.sources["pool"]
     for item in Source(source).items():
-        selection = Selection(splits.folder, drawn, roles, (), splits.size("pool", item.name, roles), "")
+        selection = Selection(splits.folder, drawn, roles, splits.size("pool", item.name, roles), "")
         if given:
             selection = Selection.given_as(selection.classes("pool", item.name), splits.folder, drawn)
         order = ReadOrder("pool", source, item, (Share((b"",), (frozenset(),), selection, 100, config.decoder()),))

@@ -38,7 +38,6 @@ AUDITED = ("target-member", "target-nonmember")
 TESTED = ("shadow-member", "shadow-nonmember")
 MI_T = {"attack": "encodermi-t"}
 LPLA = {"attack": "lpla", "reference": "known"}
-SEQUENTIAL = {"attack": "encodermi-sequential", "reference": "known", "tolerance": 0.2, "outputs": ["projection"]}
 
 
 def plan_before_drawing(config: RunConfig) -> Plan:
@@ -56,6 +55,10 @@ def other_shadow(**changes: Any) -> dict[str, Any]:
 
 
 CROPS = {"augmentation": {"crop_scale": [0.2, 0.5], "flip": 0, "jitter_probability": 0, "grayscale": 0}}
+PARTS = {
+    "attacks": [{"attack": "feature-mi", "reference": "known", "outputs": ["backbone"]}],
+    "utility": {"bank": ["target-member"], "test": ["known-member", "target-nonmember"]},
+}
 HALVES = {"like": "target", "train_on": list(AUDITED), "halves": 4}
 CONFIGS: dict[str, dict[str, Any]] = {
     "plain": small_config(),
@@ -70,7 +73,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     ),
     "recipes": small_config(attacks=[MI_T, {**MI_T, "reference": "other"}, LPLA], encoders=other_shadow(**CROPS)),
     "count": small_config(attacks=[{"attack": "patch-similarity"}, {**MI_T, "count": 7}]),
-    "sequential": small_config(attacks=[{**MI_T, "outputs": ["projection"]}, SEQUENTIAL]),
+    "parts": small_config(**PARTS),
     "halves": small_config(
         attacks=[{"attack": "lira", "reference": "shadows"}], encoders={**small_config()["encoders"], "shadows": HALVES}
     ),
@@ -84,7 +87,6 @@ def way_of(query: Query) -> tuple[object, ...]:
     views = query.views
     return (
         None if views is None else (views.recipe, views.number, views.crafter and views.crafter.key),
-        query.stopping and query.stopping.key,
         query.bank and query.bank.key,
     )
 
@@ -124,8 +126,7 @@ def test_every_query_is_in_one_pass_that_asks_for_it(name: str) -> None:
             assert (query.epoch in one.epochs, role.name in one.roles, query.output in one.outputs) == (True,) * 3
             assert query.measure in one.measures
             assert f"{query.output}.{query.measure.name}" in one.columns
-            assert (one.count, one.without) == (query.samples.count, tuple(r.name for r in query.samples.without))
-            assert one.stopping == query.stopping
+            assert one.count == query.samples.count
             if query.views is not None:
                 assert query.views.recipe is None or one.recipe == query.views.recipe
                 assert query.views.number in (0, one.views)
@@ -361,13 +362,11 @@ def test_a_point_lists_what_was_rejected_at_a_checkpoint_that_it_does_not_attack
 
 
 def test_what_was_asked_and_is_read_no_more_still_counts_each_image_once(tmp_path: Path) -> None:
-    """A pass over roles and parts of them, which the sequential attack made, loses one of its attacks."""
-    with_both = {"attacks": [{**MI_T, "outputs": ["projection"]}, SEQUENTIAL]}
-    run = run_with_roles(config_with(**with_both), tmp_path / "run")
+    """A pass over roles and a part of one, on which the utility is measured, loses its attack."""
+    run = run_with_roles(config_with(**PARTS), tmp_path / "run")
     passes = recorded_now([run])
-    plain = [planned for planned in passes if planned.query.stopping is None]
-    finished(plain)
-    assert any({"known-member", "target-member"} <= set(planned.query.roles) for planned in plain)
+    finished(passes)
+    assert any({"known-member", "target-member"} <= set(planned.query.roles) for planned in passes)
     fewer = run._replace(config=config_with(attacks=[LPLA]))
     then = recorded_now([fewer])
     finished(then)
