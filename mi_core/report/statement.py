@@ -22,6 +22,7 @@ from mi_core.report.model.as_json import given_values, part_as_json, part_from_j
 from mi_core.report.model.judgement import VerdictPart
 from mi_core.report.model.report import Report
 from mi_core.report.words.sentences import say
+from mi_core.report.words.wording import answer
 from mi_core.validity.verdict import FACTOR, LEVEL, Validity
 
 TYPE = "https://in-toto.io/Statement/v1"
@@ -77,6 +78,24 @@ def statement(
             "results": list(results),
         },
     }
+
+
+def card(report: Report, digest: str) -> str:
+    """A section of Markdown for the card of the audited model: the answer, what it rests on, and how to check it.
+
+    Args:
+        report: with a primary attack.
+        digest: SHA-256 (hex) of the file of its statement.
+    """
+    said, target = answer(report), of_report(report)["primary"]["target"]
+    encoder = report.encoders[target]
+    version, day = report.versions["encoder-audit"], report.created[:10]
+    lines = [f"**{said.headline}**", said.warning, *said.lines, said.sentence]
+    lines.append(
+        f"Encoder: {encoder.load or encoder.objective or target}, fingerprint `{encoder.fingerprint or 'none'}`. "
+        f"Audited on {day} by encoder-audit {version}. Statement: SHA-256 `{digest}`; `encoder-audit verify` checks it."
+    )
+    return "\n\n".join(["## Membership audit", *filter(None, lines)]) + "\n"
 
 
 def of_report(report: Report) -> Part:

@@ -32,7 +32,7 @@ from pipelines.report.verdict import verdict
 from pipelines.run.folder import RunFolder
 from pipelines.run.registration import FILE, lines_of
 
-STATEMENT = "statement.json"
+STATEMENT, CARD = "statement.json", "statement.md"
 ORDER = ("weights", "roles", "registration", "config", "report", "results", "verdict", "coverage", "signature")
 """The subjects of the checks, in the order of the lines."""
 HOLDS, FAILS, OPEN, NOTE = "holds", "FAILS", "open", "note"
@@ -57,7 +57,7 @@ class Check:
 
 
 def write(run: str, out: str | None = None) -> str:
-    """Write the statement of a finished run; returns where it stands.
+    """Write the statement of a finished run, and beside it a section for the model's card; returns where it stands.
 
     Args:
         run: its folder.
@@ -70,6 +70,9 @@ def write(run: str, out: str | None = None) -> str:
     if not storage.is_uri(place) and storage.is_folder(place):
         raise UserError(f"{place} is a folder; give the name of a file")
     storage.write_json(place, state(run))
+    report = report_from_json(storage.read_json(f"{storage.absolute(run)}/{REPORT}"))
+    told = layout.card(report, bindings.file_digest(place))
+    storage.write_atomic(f"{place.removesuffix('.json')}.md", told.encode())
     return place
 
 
@@ -342,7 +345,7 @@ def _uncovered(predicate: Part, folder: RunFolder) -> Check:
     roles = [file for entry in predicate["roles"] for file in (*entry["files"], *entry["folders"])]
     files = [*roles, *predicate["results"], *(file for one in predicate["encoders"] for file in one["files"])]
     bound = {follow(folder.path, file["name"]) for file in files}
-    bound |= {f"{folder.path}/{name}" for name in (REPORT, CONFIG, FILE, PLAN_FILE, STATEMENT)}
+    bound |= {f"{folder.path}/{name}" for name in (REPORT, CONFIG, FILE, PLAN_FILE, STATEMENT, CARD)}
     free: dict[str, None] = {}
     for path in storage.list_files(folder.path):
         parts = path.removeprefix(f"{folder.path}/").split("/")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import shutil
@@ -52,6 +53,9 @@ def test_a_finished_run_is_stated_and_the_statement_holds(
     assert "not who stated it" in lines[-1]
     assert called(monkeypatch, "statement", stated_run, "--out", tmp_path / "s.json") == 0
     assert (tmp_path / "s.json").read_bytes() == (stated_run / "statement.json").read_bytes()
+    card, digest = (tmp_path / "s.md").read_text(), hashlib.sha256((tmp_path / "s.json").read_bytes()).hexdigest()
+    assert card.startswith("## Membership audit\n\n**No evidence") and f"SHA-256 `{digest}`" in card
+    assert content["subject"][0]["annotations"]["fingerprint"] in card and "What it does not say: " in card
 
 
 def test_digests_are_those_of_other_tools(made: Path) -> None:
