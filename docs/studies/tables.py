@@ -168,7 +168,7 @@ def one_run_bounds() -> Rows:
 
 
 def lots_null() -> Rows:
-    for row in result("lots-null")["rows"]:
+    for row in [row for row in result("lots-null")["rows"] if "twins" not in row["case"]]:
         yield row["case"], *(bare(row[p]["at_most_.01"]) for p in ("p_value", "any_time_p_value"))
 
 
@@ -195,6 +195,14 @@ def lots_queries() -> Rows:
         yield share, bare(row["auc"], 1), row["all"], decided, large["mean"], large["all at this power"]
 
 
+def lots_union() -> Rows:
+    rows = result("lots-union")["rows"]
+    kinds = ((1, 0, "joined"), (1000, 0, "joined"), (200, 0, "joined"), (200, 0, "pooled"))
+    for auc in (0.51, 0.52, 0.55):
+        shares = [*kinds, (200, 10, "joined"), (200, 10, "pooled")]
+        yield bare(auc, 2), *(interval(having(rows, auc=auc, owners=n, absent=m)[0][way]) for n, m, way in shares)
+
+
 def dilution() -> Rows:
     run = result("dilution")
     for law in [law for law in run["laws"] if law["score"] != "loss" and len(law["sizes"]) > 2]:
@@ -217,7 +225,8 @@ def false_leaks() -> Rows:
 
 def by_choice() -> Rows:
     for row in result("by-choice")["rows"]:
-        if row["case"] == "exchangeable" or row["tau"] == 0.1:
+        milder = row["case"] == "unused" and row["by"] == "taste" and row["tau"] < 2
+        if row["case"] == "exchangeable" or row["tau"] == 0.1 or milder:
             continue
         aucs = (bare(row[f"{one}_auc"]) for one in ("attack", "blind", "semantic", "control"))
         shares = (f"{row[verdict]['n']}/{row[verdict]['of']}" for verdict in ("leak", "confounded"))
