@@ -20,7 +20,7 @@ from mi_core.querying.extractor import Extractor
 from mi_core.querying.plan import QueryPlan
 from mi_core.streams import pixel_streams
 
-IMAGES, TURNS = 64, 5
+IMAGES, TURNS = 64, 3
 
 
 def milliseconds(step: Callable[[], Any]) -> dict[str, float]:
