@@ -1,7 +1,7 @@
 """Does it help an owner to ask several encoders of one family about one lot, and to add up what they say?
 
-``python -m docs.studies.lots_family RESULT.json``: two lots of 300 images of CIFAR-10, 240 of them published, and on
-each three SimCLR trainings (resnet8, 60 epochs, mild views) with other seeds. Scores become normal scores within the
+``python -m docs.studies.lots_family RESULT.json``: three lots of 150 images of CIFAR-10, 100 of them published, and on
+each three SimCLR trainings (resnet8, 200 epochs, mild views) with other seeds. Scores become normal scores within the
 lot and encoder, and are added: over three checkpoints of one training, and over three trainings. All are tested on
 one draw, so only a larger effect d helps: (d of one / d of the sum) squared is the share of the images that a claim
 then needs. The interval is from 2,000 draws of images within each lot and group. A share of .8 is told from 1 if the
@@ -20,14 +20,14 @@ from mi_core.objectives import OBJECTIVES
 from mi_core.training.loop import PretrainingParameters
 from mi_core.training.optimizers import OptimizerParameters
 
-LOTS, IMAGES, PUBLISHED, SEEDS, EPOCHS, DRAWS = 2, 300, 240, 3, (40, 50, 60), 2_000
+LOTS, IMAGES, PUBLISHED, SEEDS, EPOCHS, DRAWS = 3, 150, 100, 3, (160, 180, 200), 2_000
 HOW = PretrainingParameters(
     "resnet8",
     "simclr",
     OBJECTIVES["simclr"].Parameters(),
     OptimizerParameters(learning_rate=2e-3, schedule="cosine", warmup=0.05),
     epochs=EPOCHS[-1],
-    batch_size=80,
+    batch_size=50,
 )
 
 
