@@ -140,7 +140,7 @@ def join_claims(folder: str, statements: Sequence[str]) -> JointClaim:
         max((grade_of(stated.headers, stated.question) for _, stated in told.values()), key=GRADES.index),
         tuple(sorted({part for _, stated in told.values() for part in stated.question.given})),
         one.question.encoder,
-        *values.values(),
+        next(iter(values.values())),
         tuple(lot for lot in union.headers if lot not in told),
     )
 
