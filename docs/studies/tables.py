@@ -103,6 +103,15 @@ def combined_cifar10() -> Rows:
         yield name, KNOWN.get(reference, reference), last, f"{needed:,}", under
 
 
+def bavaria() -> Rows:
+    """What it adds to `lira` or `rmia`: the one of which less is sure."""
+    rows = having(result("bavaria")["rows"], attack="bavaria, t")
+    for data, mode in dict.fromkeys((row["data"], row["mode"]) for row in rows):
+        found = having(rows, data=data, mode=mode)
+        less = [min(row["less_rmia"], row["less_lira"], key=lambda ends: ends[1]) for row in found]
+        yield f"{data}, {mode}", *map(interval, less)
+
+
 def pair_losses() -> Rows:
     places = [("digits", 8), ("digits", 20), ("cifar10", 5), ("cifar10", 10), ("cifar10", 20)]
     names = ("cosine", "loss, bank", "gradient, bank", "loss, bank, less cosine")
