@@ -196,6 +196,17 @@ def lots_power() -> Rows:
 CHOICE = "by choice, checks that see nothing"
 
 
+def private_captions() -> Rows:
+    """By share of the training and epoch, from the lowest to the highest of the lots."""
+    rows = result("private-captions")["rows"]
+    for share, epoch in dict.fromkeys((row["share_of_training"], row["epoch"]) for row in rows):
+        found = having(rows, share_of_training=share, epoch=epoch)
+        columns = [[row["n"][k] for row in found] for k in ("1", "5")] + [[row["share"][0] for row in found]]
+        ends = [(min(column), max(column)) for column in columns]
+        shown = [[bare(end, 2) if isinstance(end, float) else str(end) for end in both] for both in ends]
+        yield f"{100 * share:.0f} %, {epoch}", *(" to ".join(dict.fromkeys(both)) for both in shown)
+
+
 def lots_queries() -> Rows:
     for row in [row for row in result("lots-queries")["rows"] if row["auc"] in (0.6, 0.8)]:
         large = row["large lot"]
