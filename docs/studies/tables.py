@@ -104,6 +104,15 @@ def combined_cifar10() -> Rows:
         yield name, KNOWN.get(reference, reference), last, f"{needed:,}", under
 
 
+def bavaria() -> Rows:
+    """What it adds to `lira` or `rmia`: the one of which less is sure."""
+    rows = having(result("bavaria")["rows"], attack="bavaria, t")
+    for data, mode in dict.fromkeys((row["data"], row["mode"]) for row in rows):
+        found = having(rows, data=data, mode=mode)
+        less = [min(row["less_rmia"], row["less_lira"], key=lambda ends: ends[1]) for row in found]
+        yield f"{data}, {mode}", *map(interval, less)
+
+
 def pair_losses() -> Rows:
     places = [("digits", 8), ("digits", 20), ("cifar10", 5), ("cifar10", 10), ("cifar10", 20)]
     names = ("cosine", "loss, bank", "gradient, bank", "loss, bank, less cosine")
@@ -186,6 +195,17 @@ def lots_power() -> Rows:
 
 
 CHOICE = "by choice, checks that see nothing"
+
+
+def private_captions() -> Rows:
+    """By share of the training and epoch, from the lowest to the highest of the lots."""
+    rows = result("private-captions")["rows"]
+    for share, epoch in dict.fromkeys((row["share_of_training"], row["epoch"]) for row in rows):
+        found = having(rows, share_of_training=share, epoch=epoch)
+        columns = [[row["n"][k] for row in found] for k in ("1", "5")] + [[row["share"][0] for row in found]]
+        ends = [(min(column), max(column)) for column in columns]
+        shown = [[bare(end, 2) if isinstance(end, float) else str(end) for end in both] for both in ends]
+        yield f"{100 * share:.0f} %, {epoch}", *(" to ".join(dict.fromkeys(both)) for both in shown)
 
 
 def lots_queries() -> Rows:
