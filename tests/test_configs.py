@@ -28,7 +28,7 @@ from tests.raising import refused
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 WHOLE = sorted(path for path in CONFIGS.rglob("*.yaml") if "cpu" not in path.parent.parts)
-PUBLISHED = ("clip-mia-bench", "dov4mm")  # large models of others: these configs have no version for two cores
+PUBLISHED = ("clip-mia-bench", "dov4mm", "salmubench")  # large models of others: no version for two cores
 RECIPES = [
     path
     for path in WHOLE

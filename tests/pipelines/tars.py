@@ -7,12 +7,17 @@ import tarfile
 from collections.abc import Iterable
 
 import numpy as np
+import numpy.typing as npt
 from PIL import Image
 
 
 def image_bytes(seed: int, kind: str = "PNG", size: int = 8) -> bytes:
     """A small random image; another seed gives other pixels."""
-    pixels = np.random.default_rng(seed).integers(0, 256, (size, size, 3), dtype=np.uint8)
+    return file_of(np.random.default_rng(seed).integers(0, 256, (size, size, 3), dtype=np.uint8), kind)
+
+
+def file_of(pixels: npt.NDArray[np.uint8], kind: str = "PNG") -> bytes:
+    """(height, width, 3) pixels as an image file."""
     buffer = io.BytesIO()
     Image.fromarray(pixels).save(buffer, kind)
     return buffer.getvalue()
