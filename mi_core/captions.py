@@ -1,4 +1,4 @@
-"""Captions made from class names, for images that have none, and two credit lines, of which a coin publishes one.
+"""Captions made from class names, for images that have none, and credit lines, of which chance publishes one.
 
 Captions have several attributes per class, in varied sentences. They are a stand-in: an encoder trained on them learns
 no more about an image than its class and a few words, and reports say that captions were templated.
@@ -72,22 +72,23 @@ _PLACES = (
 FIRST, SECOND = _ADJECTIVES.split(), _PLACES.split()
 
 
-def credit_lines(key: int) -> tuple[str, str]:
-    """Two different lines of one image, in the order of the coin.
+CREDITS = 6
+"""Credit lines of an image: one is published, five stay private."""
+
+
+def credit_lines(key: int) -> tuple[str, ...]:
+    """`CREDITS` different lines of one image, in the order of the die.
 
     Args:
-        key: of the image, 0 to 2^64 - 1; whoever does not know it cannot guess the line that was not published.
+        key: of the image, 0 to 2^64 - 1; whoever does not know it cannot guess the lines that were not published.
 
     Example:
-        >>> first, second = credit_lines(7)
-        >>> first != second, first.startswith("Photo: ")
-        (True, True)
+        >>> lines = credit_lines(7)
+        >>> len(set(lines)), lines[0].startswith("Photo: ")
+        (6, True)
     """
-    count = len(FIRST) * len(SECOND)
-    one = digest64("credit", key, 0) % count
-    other = (one + 1 + digest64("credit", key, 1) % (count - 1)) % count
-    first, second = (f"Photo: {FIRST[place // len(SECOND)]} {SECOND[place % len(SECOND)]}" for place in (one, other))
-    return first, second
+    drawn = dict.fromkeys(digest64("credit", key, number) % (len(FIRST) * len(SECOND)) for number in range(4 * CREDITS))
+    return tuple(f"Photo: {FIRST[at // len(SECOND)]} {SECOND[at % len(SECOND)]}" for at in list(drawn)[:CREDITS])
 
 
 def captioned(caption: str, line: str) -> str:

@@ -18,6 +18,7 @@ import torch
 from PIL import Image, ImageFilter
 
 from docs.studies.shared import Result, Scores, cifar10, consistency, counted, published
+from mi_core.captions import CREDITS
 from mi_core.lots.commitment import UNTIL_DECIDED
 from mi_core.lots.draw import Design, asking_order, counted_against, draw, joined_draws, waves_of
 from mi_core.lots.verdict import judge_claim
@@ -30,7 +31,7 @@ class Case:
     """One kind of lot, and what its owner does.
 
     Args:
-        scores: (N,) of the images; captions: (N, 2) of both captions of each, or None.
+        scores: (N,) of the images; captions: (N, K) of the captions of each, or None.
         albums: (N,) numbers, ascending.
         share: of each release that is held back.
         loses: share of the published images, those with the lowest scores, that the owner loses before the claim.
@@ -82,7 +83,7 @@ def _claim(case: Case, name: str) -> tuple[float, float]:
     if case.loses:
         shown = np.flatnonzero(~drawn.held_back)
         scores[shown[np.argsort(scores[shown])[: int(case.loses * len(shown))]]] = np.nan
-    texts = np.full((len(scores), 2), np.nan) if case.captions is None else case.captions
+    texts = np.full((len(scores), CREDITS), np.nan) if case.captions is None else case.captions
     own, captions = counted_against(np.column_stack([scores, texts])[order], drawn, order)
     result = judge_claim(
         drawn,
@@ -120,7 +121,7 @@ def cases() -> dict[str, Case]:
     frames = (frames + torch.from_numpy(np.random.default_rng(1).integers(-3, 4, frames.shape)).short()).clamp(0, 255)
     bursts = scored(frames.to(torch.uint8))
     one = np.zeros(600, dtype=np.int64)
-    texts = np.random.default_rng(2).standard_cauchy((600, 2))
+    texts = np.random.default_rng(2).standard_cauchy((600, CREDITS))
     texts[:, 1] += np.where(np.arange(600) % 2, 0.5, -0.5)
     usual = Case(plain[:600], one)
     small = np.sort(np.random.default_rng(3).choice(len(numbers), 600, replace=False))

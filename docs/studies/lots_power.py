@@ -2,7 +2,7 @@
 
 ``python -m docs.studies.lots_power RESULT.json`` trains small encoders on CIFAR-10 of ``shared``, under mild views, as
 full ones take more epochs than two cores have to learn an image by heart. Published are 100 images, each with one of
-two credit lines by a coin; 100 are held back. An encoder is read early and late. Claims are
+six credit lines by a die; 100 are held back. An encoder is read early and late. Claims are
 drawn from these images with replacement; a power is the share of 400 claims with p <= .01, so that its interval is .1
 wide at most, beside that of the AUC, which tells how far these 200 images may be from others. n is the least number of
 images of a lot, published and held back, with a power of .8 and more.
@@ -26,15 +26,15 @@ from PIL import Image, ImageDraw
 from docs.studies.shared import CLASSES, MILD, SMALL_TEXT, Result, Scores, cifar10, rounded_ends, trained
 from mi_core.auditing.models import Preparation
 from mi_core.auditing.questions import Question, Scorer
-from mi_core.captions import captioned, credit_lines
+from mi_core.captions import CREDITS, captioned, credit_lines
 from mi_core.encoders.checkpoint import Encoder
 from mi_core.images import Decoder, decode, encode_jpeg
 from mi_core.lots.designs import (
     any_time_p_value,
+    chosen_p_value,
     held_back_bets,
     held_back_p_value,
     joined_p_value,
-    paired_p_value,
     wealth,
 )
 from mi_core.lots.draw import waves_of
@@ -76,16 +76,15 @@ class Release:
         images, classes = cifar10("train", 3)
         rng = np.random.default_rng(seed)
         rows = rng.permutation(len(images))[: 2 * PUBLISHED]
-        self.caption = rng.integers(0, 2, len(rows))
+        self.caption = rng.integers(0, CREDITS, len(rows))
         self.files: list[bytes] = []
-        self.texts: list[tuple[str, str]] = []
+        self.texts: list[tuple[str, ...]] = []
         for row in rows.tolist():
             data = encode_jpeg(images[row].numpy(), _JPEG)
             key = int.from_bytes(hashlib.sha256(data).digest()[:8], "little")
             self.files.append(data)
-            first, second = credit_lines(key)
             plain = f"a photo of a {CLASSES[int(classes[row])]}"
-            self.texts.append((captioned(plain, first), captioned(plain, second)))
+            self.texts.append(tuple(captioned(plain, line) for line in credit_lines(key)))
         self.published = np.arange(len(rows)) < PUBLISHED
 
     def pixels(self) -> torch.Tensor:
@@ -109,7 +108,7 @@ def train(objective: str, images: torch.Tensor, captions: Sequence[str], seed: i
 
 
 def scores_of(encoder: Encoder, objective: str, release: Release) -> tuple[Scores, Scores | None]:
-    """Scores (N,) of the images, and (N, 2) of both captions where the encoder reads them."""
+    """Scores (N,) of the images, and (N, 6) of all captions where the encoder reads them."""
     output = "projection" if objective == "clip" else "backbone"
     question = Question(objective, MILD, output, {}, Decoder(32), Preparation(32))
     device, names = torch.device("cpu"), [str(row) for row in range(2 * PUBLISHED)]
@@ -117,7 +116,7 @@ def scores_of(encoder: Encoder, objective: str, release: Release) -> tuple[Score
     views = ask.similarity(release.pixels(), names)
     if encoder.text is None:
         return views, None
-    texts = [[both[line] for both in release.texts] for line in (0, 1)]
+    texts = [[both[line] for both in release.texts] for line in range(CREDITS)]
     return views, np.stack([ask.caption_fit(release.pixels(), one, names) for one in texts], axis=1)
 
 
@@ -158,11 +157,10 @@ def designs_of(release: Release, views: Scores, captions: Scores | None) -> dict
         bets = held_back_bets(views[rows][order], held[order], zero, waves_of([n]), [n], [int(held.sum())])
         return any_time_p_value(wealth(bets))
 
-    def pairs(scores: Scores, coins: npt.NDArray[np.int64]) -> Callable[[np.random.Generator, int], float]:
-        gaps = (scores[:, 1] - scores[:, 0]) * (2 * coins - 1)
-
+    def chosen(scores: Scores, dice: npt.NDArray[np.int64]) -> Callable[[np.random.Generator, int], float]:
         def claim(rng: np.random.Generator, n: int) -> float:
-            return paired_p_value(gaps[rng.choice(inside, n)], seed=n, draws=DRAWS)
+            rows = rng.choice(inside, n)
+            return chosen_p_value(scores[rows], dice[rows], seed=n, draws=DRAWS)
 
         return claim
 
@@ -171,8 +169,7 @@ def designs_of(release: Release, views: Scores, captions: Scores | None) -> dict
         rows, held = np.concatenate(both), np.arange(n) >= len(both[0])
         found = [held_back_p_value(views[rows], held, np.zeros(n, dtype=np.int64), seed=n, draws=DRAWS)]
         if captions is not None:
-            gaps = (captions[:, 1] - captions[:, 0]) * (2 * release.caption - 1)
-            found.append(paired_p_value(gaps[both[0]], seed=n + 1, draws=DRAWS))
+            found.append(chosen_p_value(captions[both[0]], release.caption[both[0]], seed=n + 1, draws=DRAWS))
         return joined_p_value(found)
 
     def by_choice(rng: np.random.Generator, n: int) -> float:
@@ -183,7 +180,7 @@ def designs_of(release: Release, views: Scores, captions: Scores | None) -> dict
         return 0.0 if judge(views[rows], *checks, member, trained=True).verdict == "leak" else 1.0
 
     made = {"held back, 20 %": held_back(0.2), "held back, 50 %": held_back(0.5), "until decided, 20 %": until_decided}
-    made |= {} if captions is None else {"captions": pairs(captions, release.caption)}
+    made |= {} if captions is None else {"captions": chosen(captions, release.caption)}
     return made | {"all together, 20 %": together, "by choice, checks that see nothing": by_choice}
 
 

@@ -35,7 +35,7 @@ from mi_core.auditing.questions import Question, Scorer
 from mi_core.captions import FIRST, SECOND, captioned
 from mi_core.encoders.checkpoint import Encoder
 from mi_core.images import Decoder
-from mi_core.lots.designs import normal_scores, paired_p_value
+from mi_core.lots.designs import chosen_p_value
 from mi_core.objectives.clip import CLIPParameters
 from mi_core.training.loop import PretrainingParameters
 from mi_core.training.optimizers import OptimizerParameters
@@ -87,20 +87,13 @@ def scores_of(encoder: Encoder, lot: Lot) -> Scores:
     return np.stack(columns, axis=1).astype(np.float64)
 
 
-def less_others(scores: Scores) -> Scores:
-    """Each caption's score less the mean of an image's others (N, 6)."""
-    return np.asarray(scores - (scores.sum(axis=1, keepdims=True) - scores) / (LINES - 1))
-
-
 def p_values(scores: Scores, published: Ints, seed: int) -> dict[str, float]:
     """Those with one private caption, drawn here, and with all five."""
     rng, rows = np.random.default_rng([seed, len(scores)]), np.arange(len(scores))
     other = (published + rng.integers(1, LINES, len(rows))) % LINES
-    one = paired_p_value(scores[rows, published] - scores[rows, other], seed=seed, draws=DRAWS)
-    values = normal_scores(less_others(scores).flatten()).reshape(scores.shape)
-    drawn = values[rows, rng.integers(0, LINES, (DRAWS, len(rows)))].sum(axis=1)
-    above = int((drawn >= values[rows, published].sum() - 1e-9).sum())
-    return {"1": one, "5": (1 + above) / (1 + DRAWS)}
+    pairs = np.stack([scores[rows, published], scores[rows, other]], axis=1)
+    one = chosen_p_value(pairs, np.zeros_like(rows), seed=seed, draws=DRAWS)
+    return {"1": one, "5": chosen_p_value(scores, published, seed=seed, draws=DRAWS)}
 
 
 def effect(scores: Scores, published: Ints) -> dict[str, float]:

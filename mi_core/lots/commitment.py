@@ -32,6 +32,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar, Self
 
+from mi_core.captions import CREDITS
 from mi_core.checks import ConfigError
 from mi_core.lots.draw import Design, spelled
 from mi_core.lots.merkle import leaf_digest
@@ -54,7 +55,7 @@ class Unit:
 
     Args:
         sha256: of the pixels at full size (hex).
-        captions: SHA-256 (hex) of the captions, of none or of two in the order of the coin.
+        captions: SHA-256 (hex) of the captions, of none or of all in the order of the die.
     """
 
     sha256: str
@@ -68,7 +69,7 @@ class Unit:
             design: of its release.
         """
         whole = all(re.fullmatch("[0-9a-f]{64}", text) for text in (self.sha256, *self.captions))
-        fits = len(self.captions) in (0, 2 * design.captions)
+        fits = len(self.captions) in (0, CREDITS * design.captions)
         return "" if whole and fits and len(blind) == _BLIND else "has another shape than the design says"
 
     def content(self, blind: bytes) -> bytes:

@@ -10,12 +10,13 @@ were used; its distribution is that over all draws with the same numbers in each
 means out, shrunken to the common mean as far as these vary by chance (Hodges and Lehmann, Annals of Mathematical
 Statistics, 1962).
 
-*Captions.* The difference of the published caption's score and the other's has a fair coin as its sign. The
-statistic is the sum of the signs times half-normal scores of the ranks of the sizes (van Eeden, 1958).
+*Captions.* One of K captions of an image is published by a fair die, the others stay private (as Rastogi, Maini and
+Pruthi, ICML 2025, with rephrased texts). Each caption's score less the mean of the image's others becomes a normal
+score; the statistic is the sum over the published captions, against all throws of the dice.
 
 Both p-values count random draws, (1 + as extreme) / (1 + drawn), so that they are valid at any number of these (Phipson
 and Smyth, 2010). The score of an image for *held back* does not depend on the
-coins of captions. So the p-values of both designs are independent under the null, and Fisher's method joins them
+dice of captions. So the p-values of both designs are independent under the null, and Fisher's method joins them
 exactly.
 
 *E-values.* A gambler bets on coin after coin, against the chances that are left in each stratum, at the odds of a
@@ -24,18 +25,19 @@ martingale from 1 under the null, so that it ever reaches 100 with probability a
 "Game-theoretic statistics and safe anytime-valid inference", Statistical Science, 2023). Scores are ranked among those
 that were seen up to the same *wave*: the bets of a wave know the scores of the wave, but none of its coins.
 
-Letters: N units, S strata, J alternatives.
+Letters: N units, S strata, K captions, J alternatives.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import expit, gammaincc, gammainccinv, logit, logsumexp, ndtri
+from scipy.special import expit, gammaincc, gammainccinv, logit, logsumexp, ndtri, softmax
 
 from mi_core.checks import ConfigError, check_finite, check_range, check_shape
 from mi_core.metrics.delong import mean_ranks
@@ -86,28 +88,30 @@ def held_back_p_value(
     return _share_below(sums, float(normal[held].sum()))
 
 
-def paired_p_value(differences: FloatArray, *, seed: int, draws: int = DRAWS) -> float:
-    """The chance of so high a sum of signed ranks, over fair coins.
+def chosen_p_value(scores: FloatArray, chosen: _Int64, *, seed: int, draws: int = DRAWS) -> float:
+    """The chance of so high a sum over the published captions, over fair dice.
 
     Args:
-        differences: (N,) score of the published caption minus that of the other.
+        scores: (N, K) of each image with each of its captions, K at least 2.
+        chosen: (N,) 0 to K - 1, which was published.
         seed, draws: as in `held_back_p_value`.
 
     Returns:
-        1 where all differences are 0.
+        1 where the captions of each image score alike.
 
     Raises:
         ShapeError, ConfigError, NumericError: as `held_back_p_value`.
     """
-    check_shape("differences", differences, "N")
+    count, _ = check_shape("scores", scores, "N K")
+    check_shape("chosen", chosen, "N", N=count)
     check_range("draws", draws, 1)
-    check_finite("differences", differences)
-    signed = signed_scores(np.asarray(differences, dtype=np.float64))
-    if not signed.any():
+    check_finite("scores", scores)
+    normal = contrasts(np.asarray(scores, dtype=np.float64))
+    if not np.ptp(normal, axis=1).any():
         return 1.0
-    sums = np.empty(_number_of_draws(draws, len(signed)))
-    _sums_of_signs(np.abs(signed), np.random.default_rng(seed % 2**64), sums)
-    return _share_below(-sums, -float(signed.sum()))
+    sums = np.empty(_number_of_draws(draws, count))
+    _sums_of_choices(normal, np.random.default_rng(seed % 2**64), sums)
+    return _share_below(-sums, -float(normal[np.arange(count), chosen].sum()))
 
 
 def joined_p_value(p_values: Sequence[float], weights: Sequence[float] | None = None) -> float:
@@ -186,28 +190,25 @@ def held_back_bets(
     return _log_gains(normal, ~held, chance, 1 - back.sum() / left.sum())
 
 
-def paired_bets(differences: FloatArray, waves: _Int64) -> _Float64:
-    """The same for the coins of captions: gains (N, J) as logarithms.
+def chosen_bets(scores: FloatArray, chosen: _Int64, waves: _Int64) -> _Float64:
+    """The same for the dice of captions: gains (N, J) as logarithms.
 
     Args:
-        differences: (N,) published minus other, in an order that does not depend on the coins.
-        waves: (N,) as in `held_back_bets`; sizes are ranked among those up to the wave.
+        scores: (N, K) as in `chosen_p_value`, in an order that does not depend on the dice.
+        chosen: (N,) which was published.
+        waves: (N,) as in `held_back_bets`; scores are ranked among those up to the wave.
 
     Raises:
-        ShapeError, NumericError: arrays do not fit, or a difference is not finite.
+        ShapeError, NumericError: arrays do not fit, or a score is not finite.
     """
-    (count,) = check_shape("differences", differences, "N")
+    count, kinds = check_shape("scores", scores, "N K")
     check_shape("waves", waves, "N", N=count)
-    check_finite("differences", differences)
-    values = np.asarray(differences, dtype=np.float64)
-    sizes = _by_wave(waves, lambda rows: np.abs(signed_scores(values[rows])))
-    # with a shift of delta in the difference, a size of x has the odds exp(2 delta x) to be positive
-    gains = np.zeros((count, len(ALTERNATIVES)))
-    for number, (share, shift) in enumerate(ALTERNATIVES):
-        chance = share * expit(shift * sizes) + (1 - share) / 2
-        gains[:, number] = np.log(2 * np.where(values > 0, chance, 1 - chance))
-    gains[values == 0] = 0
-    return gains
+    check_finite("scores", scores)
+    values = np.asarray(scores, dtype=np.float64)
+    normal = _by_wave(waves, lambda rows: contrasts(values[rows]))
+    # with a shift of delta for what was used, a normal score of x has odds of exp(delta x) to be that of the published
+    said = [share * softmax(shift * normal, axis=1) + (1 - share) / kinds for share, shift in ALTERNATIVES]
+    return np.log(kinds * np.stack([chance[np.arange(count), chosen] for chance in said], axis=1))
 
 
 def wealth(gains: _Float64) -> _Float64:
@@ -243,20 +244,18 @@ def aligned(values: _Float64, strata: _Int64) -> _Float64:
     return np.asarray(values - values.mean() - (shrink * (means - values.mean()))[numbers])
 
 
-def signed_scores(differences: _Float64) -> _Float64:
-    """Half-normal scores of the sizes of differences (N,), with their signs: (N,)."""
-    ranks = mean_ranks(np.abs(differences))
-    return np.asarray(np.sign(differences) * ndtri(0.5 + ranks / (2 * len(differences) + 2)))
+def contrasts(scores: _Float64) -> _Float64:
+    """Normal scores (N, K) of each caption's score less the mean of the image's other captions."""
+    count, kinds = scores.shape
+    apart = (scores - scores.mean(axis=1, keepdims=True)) * kinds / (kinds - 1)
+    return normal_scores(apart.ravel()).reshape(count, kinds)
 
 
 def _by_wave(waves: _Int64, score: Any) -> _Float64:
-    """Scores (N,) of each wave among all up to it."""
-    found = np.empty(len(waves))
-    for wave in np.unique(waves):
-        upto = int(np.searchsorted(waves, wave, "right"))
-        start = int(np.searchsorted(waves, wave, "left"))
-        found[start:upto] = score(slice(0, upto))[start:]
-    return found
+    """Scores (N,) or (N, K) of each wave among all up to it."""
+    ends = np.searchsorted(waves, np.unique(waves), "right").tolist()
+    parts = [score(slice(0, end))[start:] for start, end in itertools.pairwise([0, *ends])]
+    return np.concatenate(parts) if parts else np.empty(0)
 
 
 def _before(part: npt.NDArray[Any], numbers: _Int64) -> _Int64:
@@ -331,10 +330,10 @@ def _sums_of_subsets(values: Any, starts: Any, sizes: Any, counts: Any, generato
 
 
 @compiled
-def _sums_of_signs(values: Any, generator: Any, sums: Any) -> None:
-    """Fill ``sums`` (R,) with the sums of values that fair coins turn around."""
+def _sums_of_choices(values: Any, generator: Any, sums: Any) -> None:
+    """Fill ``sums`` (R,) with the sums of one value, by a fair die, of every row of (N, K)."""
     for draw in range(len(sums)):
         total = 0.0
-        for value in values:
-            total += value if generator.random() < 0.5 else -value
+        for row in range(len(values)):
+            total += values[row, int(generator.random() * values.shape[1])]
         sums[draw] = total

@@ -1,4 +1,4 @@
-"""The draw of a lot: which images are held back, and which of two captions of an image is published.
+"""The draw of a lot: which images are held back, and which of six captions of an image is published.
 
 And of the releases of a lot together: their coins, the order in which images are asked about, what lost ones count.
 
@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from mi_core.captions import CREDITS
 from mi_core.checks import ConfigError, check_range
 from mi_core.hashing import digest64, digests64
 from mi_core.records import BoolArray
@@ -39,7 +40,7 @@ class Design:
     Args:
         sizes: (S,) units of each stratum. Units are numbered from 0, those of a stratum one after the other.
         share: of the units that is held back, in [0, 1); 0: none.
-        captions: whether a coin chooses between two captions of every image.
+        captions: whether a die chooses among `CREDITS` captions of every image.
 
     Raises:
         ConfigError: a stratum is empty, the share is out of range, or nothing is drawn at all.
@@ -76,7 +77,7 @@ class Draw:
 
     Args:
         held_back: (N,) which units are not published.
-        caption: (N,) 0 or 1, the caption of the image that is published, or would have been.
+        caption: (N,) 0 to `CREDITS` - 1, the caption of the image that is published, or would have been.
     """
 
     held_back: BoolArray
@@ -109,7 +110,7 @@ def draw(design: Design, salt: str, beacon: str = "") -> Draw:
     """Draw a lot: the same for the same design, salt and beacon, on every machine.
 
     Every unit of a stratum of n units has the chance ``share`` to be held back. Their number is ``share`` n, rounded up
-    or down by a coin, and given that number all subsets are equally likely. Coins of captions are fair and
+    or down by a coin, and given that number all subsets are equally likely. Dice of captions are fair and
     independent. A coin is a 64-bit BLAKE2b digest of salt, beacon, purpose and the unit's number.
 
     Args:
@@ -139,8 +140,8 @@ def draw(design: Design, salt: str, beacon: str = "") -> Draw:
             held = int(design.share * size + digest64(salt, beacon, "rounding", stratum) / 2**64)
             held_back[start + np.argsort(ticket[start : start + size], kind="stable")[:held]] = True
             start += size
-    coins = tickets(CAPTIONS) >> np.uint64(63) if design.captions else np.zeros(count)
-    return Draw(held_back, coins.astype(np.int8))
+    dice = tickets(CAPTIONS) % np.uint64(CREDITS) if design.captions else np.zeros(count)
+    return Draw(held_back, dice.astype(np.int8))
 
 
 def merged_strata(albums: Sequence[str], share: float) -> tuple[npt.NDArray[np.int64], tuple[str, ...]]:
@@ -174,7 +175,7 @@ class Drawn:
         strata: (N,) numbers from 0 to S - 1; those of two releases are different.
         albums: (S,) their names.
         held_back: (N,) which units are not published.
-        caption: (N,) 0 or 1, which was published; None: not drawn.
+        caption: (N,) 0 to `CREDITS` - 1, which was published; None: not drawn.
     """
 
     strata: npt.NDArray[np.int64]
@@ -192,7 +193,7 @@ def joined_draws(
         designs: of each release.
         albums: the names of its strata.
         draws: how its coins fell.
-        captions: whether the coins of captions count; not where an encoder reads no texts.
+        captions: whether the dice of captions count; not where an encoder reads no texts.
 
     Raises:
         ConfigError: a release has another number of albums than of names.
@@ -229,19 +230,19 @@ def asking_order(commitments: Sequence[str], sizes: Sequence[int]) -> npt.NDArra
 def counted_against(
     answers: npt.NDArray[np.float64], drawn: Drawn, units: npt.NDArray[np.int64]
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64] | None]:
-    """Cosines with missing ones counted against the claim: of images (M,), and of captions (M, 2) or None.
+    """Cosines with missing ones counted against the claim: of images (M,), and of captions (M, K) or None.
 
     What is published has -1 then, and what is not 1: no owner gains by losing images.
 
     Args:
-        answers: (M, 3) of the image, and of it with each caption; NaN: missing.
+        answers: (M, 1 + K) of the image, and of it with each caption; NaN: missing.
         drawn: the coins; units: (M,) numbers of the units.
     """
     scores, captions, held_back = answers[:, 0], answers[:, 1:], drawn.held_back[units]
     images = np.where(np.isnan(scores), np.where(held_back, 1.0, -1.0), scores)
     if drawn.caption is None:
         return images, None
-    is_shown = ~held_back[:, None] & (np.arange(2) == drawn.caption[units, None])
+    is_shown = ~held_back[:, None] & (np.arange(captions.shape[1]) == drawn.caption[units, None])
     return images, np.where(np.isnan(captions), np.where(is_shown, -1.0, 1.0), captions)
 
 

@@ -11,8 +11,8 @@ another, or one in many ways. To look again at the same question costs nothing i
 *Albums*: the same test within each, with Holm's correction (Scandinavian Journal of Statistics, 1979).
 
 *Share*: a lower bound at 95 %. With images held back it is that of `mi_core.validity.sets.share.least_share`; from
-captions alone the sign shows it: of used images at most all have the published caption ahead, of others a half, so that
-the share is at least 2 P - 1, with the lower limit of Clopper and Pearson for P.
+captions alone the published one is held against the next one of the die: of used images at most all have it ahead, of
+others a half, so that the share is at least 2 P - 1, with the lower limit of Clopper and Pearson for P.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from mi_core.validity.verdict import holm
 LEVEL = 0.01
 """The chance that any of all questions about one lot ends with a wrong ``used``."""
 USED, NOT_SHOWN = "used", "not shown"
-_Pair = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]] | None
+_Fits = tuple[npt.NDArray[np.float64], npt.NDArray[np.int8]] | None
 
 
 @dataclass(frozen=True)
@@ -48,11 +48,11 @@ class DesignResult:
 
     Args:
         design: its name.
-        published: units that bear on it; other: units held back, or again the published ones, whose other
-            caption was asked about.
+        published: units that bear on it; other: units held back, or again the published ones, whose private
+            captions were asked about.
         p_value: exact.
         any_time_p_value: valid whenever the owner stops.
-        auc: of published against other, with its interval; of pairs each image is compared with all.
+        auc: of published against other, with its interval; a caption is compared with those of all images.
     """
 
     design: str
@@ -175,7 +175,7 @@ def judge_claim(
         units: (M,) numbers of those that were asked about, in an order that does not depend on the coins.
         waves: (M,) ascending numbers of the waves in which they were asked about, from `mi_core.lots.draw.waves_of`.
         scores: (M,) of the images, higher = more likely used.
-        caption_scores: (M, 2) of the image with each caption; None: captions were not drawn.
+        caption_scores: (M, K) of the image with each caption; None: captions were not drawn.
         counted: `ALL` or `UNTIL_DECIDED`, as it was fixed before the first query.
         questions_asked: about this lot so far, this one included.
         seed: names the random draws of the p-values; a claim has the nonce of its views.
@@ -195,9 +195,9 @@ def judge_claim(
     found: list[tuple[DesignResult, npt.NDArray[np.float64]]] = []
     if drawn.held_back.any():
         found.append(_judge_held_back(drawn, mine, images, waves, digest64(seed, HELD_BACK), draws))
-    pair = _pair_of(drawn, units, caption_scores)
-    if pair is not None:
-        found.append(_judge_captions(*pair, ~mine.held_back, waves, digest64(seed, CAPTIONS), draws))
+    fits = _fits_of(drawn, units, caption_scores)
+    if fits is not None:
+        found.append(_judge_captions(*fits, ~mine.held_back, waves, digest64(seed, CAPTIONS), draws))
     # together the bets are a martingale from wave to wave, as those on captions know what a wave holds back
     ends = np.append(np.flatnonzero(np.diff(waves)), count - 1)
     whole = np.sum([path for _, path in found], axis=0)[ends]
@@ -216,8 +216,8 @@ def judge_claim(
         asked=count,
         waves=by_wave,
         designs=tuple(result for result, _ in found),
-        share=_share(mine.held_back, images, pair),
-        albums=_albums(mine, images, pair, level, seed, draws),
+        share=_share(mine.held_back, images, fits),
+        albums=_albums(mine, images, fits, level, seed, draws),
     )
 
 
@@ -241,9 +241,8 @@ def support_of(
     if 0 < held.sum() < len(held):
         normal = designs.normal_scores(images)
         found += np.where(held, -normal / held.sum(), normal / (~held).sum()).clip(min=0)
-    if (pair := _pair_of(drawn, units, caption_scores)) is not None:
-        shown, other = pair
-        found += designs.signed_scores(shown - other).clip(min=0) / len(units)
+    if (fits := _fits_of(drawn, units, caption_scores)) is not None:
+        found += designs.contrasts(fits[0])[np.arange(len(units)), fits[1]].clip(min=0) / len(units)
     even = np.full(len(units), 1 / len(units))
     return (found / found.sum() + even) / 2 if found.any() else even
 
@@ -266,50 +265,51 @@ def _judge_held_back(
 _UNKNOWN = Estimate(0.5, 0.0, 1.0, 0, supported=False)
 
 
-def _pair_of(drawn: Drawn, units: npt.NDArray[np.int64], caption_scores: FloatArray | None) -> _Pair:
-    """The scores (M,) of the published captions, and of the others; None: captions were not drawn."""
+def _fits_of(drawn: Drawn, units: npt.NDArray[np.int64], caption_scores: FloatArray | None) -> _Fits:
+    """The scores (M, K) of all captions, and which is published (M,); None: captions were not drawn."""
     if drawn.caption is None or caption_scores is None:
         return None
-    values, rows, mine = np.asarray(caption_scores, dtype=np.float64), np.arange(len(units)), drawn.caption[units]
-    return values[rows, mine], values[rows, 1 - mine]
+    return np.asarray(caption_scores, dtype=np.float64), drawn.caption[units]
 
 
 def _judge_captions(
-    shown: npt.NDArray[np.float64],
-    other: npt.NDArray[np.float64],
+    scores: npt.NDArray[np.float64],
+    chosen: npt.NDArray[np.int8],
     published: BoolArray,
     waves: npt.NDArray[np.int64],
     seed: int,
     draws: int,
 ) -> tuple[DesignResult, npt.NDArray[np.float64]]:
     """The same of captions; units that are not published bet nothing."""
-    gains = np.zeros(len(shown))
+    gains = np.zeros(len(scores))
+    asked = scores[published], chosen[published]
     if published.any():
-        mine = designs.wealth(designs.paired_bets((shown - other)[published], waves[published]))
+        mine = designs.wealth(designs.chosen_bets(*asked, waves[published]))
         gains[published] = np.diff(mine, prepend=0.0)
-    count = int(published.sum())
-    pooled, member = np.concatenate([shown[published], other[published]]), np.repeat([True, False], count)
-    p_value = designs.paired_p_value((shown - other)[published], seed=seed, draws=draws)
-    path = np.cumsum(gains)
-    estimate = auc(pooled, member, np.tile(np.arange(count), 2)) if count > 1 else _UNKNOWN
+    (count, kinds), path = asked[0].shape, np.cumsum(gains)
+    is_own = np.arange(kinds) == asked[1][:, None]
+    p_value = designs.chosen_p_value(*asked, seed=seed, draws=draws)
+    images = np.repeat(np.arange(count), kinds)
+    estimate = auc(asked[0].ravel(), is_own.ravel(), images) if count > 1 else _UNKNOWN
     return DesignResult(CAPTIONS, count, count, p_value, designs.any_time_p_value(path), estimate), path
 
 
-def _share(held_back: BoolArray, scores: npt.NDArray[np.float64], pair: _Pair) -> float:
+def _share(held_back: BoolArray, scores: npt.NDArray[np.float64], fits: _Fits) -> float:
     published = ~held_back
     if not published.any():
         return 0.0
     if held_back.any():
         return least_share(scores, published).low
-    if pair is None:
+    if fits is None:
         return 0.0
-    gaps = (pair[0] - pair[1])[published]
+    rows, (values, chosen) = np.flatnonzero(published), fits
+    gaps = values[rows, chosen[rows]] - values[rows, (chosen[rows] + 1) % values.shape[1]]
     ahead, behind = int((gaps > 0).sum()), int((gaps < 0).sum())
     return max(0.0, 2 * clopper_pearson(ahead, max(1, ahead + behind))[0] - 1)
 
 
 def _albums(
-    mine: Drawn, scores: npt.NDArray[np.float64], pair: _Pair, level: float, seed: str, draws: int
+    mine: Drawn, scores: npt.NDArray[np.float64], fits: _Fits, level: float, seed: str, draws: int
 ) -> tuple[AlbumResult, ...]:
     """Every album that was asked about, by its p-value; none where the lot is one album."""
     if len(np.unique(mine.strata)) < 2:
@@ -324,9 +324,9 @@ def _albums(
         if held.any() and not held.all():
             alone, own = np.zeros(len(rows), dtype=np.int64), digest64(seed, "album", number)
             p_values.append(designs.held_back_p_value(scores[rows], held, alone, seed=own, draws=draws))
-        if pair is not None and not held.all():
-            gaps = (pair[0] - pair[1])[rows][~held]
-            p_values.append(designs.paired_p_value(gaps, seed=digest64(seed, CAPTIONS, number), draws=draws))
+        if fits is not None and not held.all():
+            asked = (part[rows][~held] for part in fits)
+            p_values.append(designs.chosen_p_value(*asked, seed=digest64(seed, CAPTIONS, number), draws=draws))
         joined = designs.joined_p_value(p_values) if p_values else 1.0
         found.append((joined, mine.albums[number], int((~held).sum()), int(held.sum())))
     results = [

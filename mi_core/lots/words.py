@@ -90,7 +90,7 @@ def lines(result: ClaimResult, lost: int) -> list[str]:
 
 
 def _design(each: DesignResult, *, exact: bool) -> str:
-    compared, guessing = f"caption against the other one ({count(each.published)} images)", ""
+    compared, guessing = f"caption against private ones ({count(each.published)} images)", ""
     if each.design == HELD_BACK:
         compared = f"against held back ({count(each.published)} and {count(each.other)} images)"
         guessing = " (.5 is guessing)"

@@ -59,7 +59,7 @@ class ReleaseFlags:
 
     share: Annotated[float, typer.Option("--share", help="Share of the images that is held back; 0: none.")] = SHARE
     captions: Annotated[
-        bool, typer.Option("--captions", help="Publish one of two credit lines behind every caption (text beside it).")
+        bool, typer.Option("--captions", help="Publish one of six credit lines behind every caption (text beside it).")
     ] = False
     albums: Annotated[
         str | None,

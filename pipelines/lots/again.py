@@ -89,7 +89,7 @@ def ask_again(file: str, place: str | None, model: Any, **settings: Any) -> Chec
 def _compare(
     now: npt.NDArray[np.float64], then: npt.NDArray[np.float64], held_back: BoolArray, *, is_noisy: bool
 ) -> Check:
-    """Compare answers (M, 3) with those of a statement, by the standard deviation of the scores."""
+    """Compare answers (M, 1 + K) with those of a statement, by the standard deviation of the scores."""
     gone, came = ((np.isnan(one) & ~np.isnan(other)).any(axis=1).sum() for one, other in ((now, then), (then, now)))
     if gone:
         return Check(ENCODER, OPEN, f"{gone} of {len(now)} images that chance picked are missing now; put them back")

@@ -44,7 +44,7 @@ class Wanted:
 
     Args:
         share: of the images that is held back, in [0, 1).
-        captions: whether one of two captions of every image is published.
+        captions: whether one of several captions of every image is published.
     """
 
     share: float
@@ -161,7 +161,7 @@ def _read_part(source: SourceConfig, item: Portion, folder: str, wanted: Wanted,
                 "file": bytes_digest(sample.image),
                 PHASH: marks[PHASH],
                 DESCRIPTOR: marks[DESCRIPTOR],
-                "captions": both_captions(caption, sha, key) if wanted.captions else [],
+                "captions": captions_of(caption, sha, key) if wanted.captions else [],
                 "reason": "",
             }
         )
@@ -290,8 +290,8 @@ def read_albums(path: str) -> dict[str, str]:
     return albums
 
 
-def both_captions(caption: str, sha256: str, key: str) -> list[str]:
-    """Both captions of an image, the same whenever they are made.
+def captions_of(caption: str, sha256: str, key: str) -> list[str]:
+    """All captions of an image, the same whenever they are made.
 
     Args:
         caption: its own.

@@ -19,7 +19,7 @@ from pipelines.data.read.samples import Portion
 from pipelines.data.read.sources import Source
 from pipelines.errors import UserError
 from pipelines.files import storage
-from pipelines.lots.commit import both_captions, bytes_digest, caption_path
+from pipelines.lots.commit import bytes_digest, caption_path, captions_of
 from pipelines.lots.vault import Release
 from pipelines.run.parts import TaskMap
 
@@ -70,7 +70,7 @@ class _Part:
         """
         if not self.release.header.design.captions:
             return None
-        if both_captions(own, fate.row["sha256"], self.release.secret["key"]) != fate.row["captions"]:
+        if captions_of(own, fate.row["sha256"], self.release.secret["key"]) != fate.row["captions"]:
             raise _changed(f"the caption of {self.item.path}/{fate.row['name']}")
         return str(fate.row["captions"][fate.caption])
 

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from mi_core.captions import CREDITS
 from mi_core.checks import ConfigError
 from mi_core.lots import commitment
 from mi_core.lots.draw import Drawn, counted_against, draw, joined_draws
@@ -30,13 +31,13 @@ from pipelines.report.bindings import file_digest
 
 KIND = "encoder-audit claim, version 1"
 STATEMENT, OPENED = "statement.json", "opened.parquet"
-ANSWERS = ("score", "caption-0", "caption-1")
+ANSWERS = ("score", *(f"caption-{number}" for number in range(CREDITS)))
 """The answers about an image: of the image alone, and of it with each caption."""
 Answers = npt.NDArray[np.float64]
 
 
 def answers_in(table: pa.Table) -> Answers:
-    """The answers (M, 3) of a table; NaN: there is none."""
+    """The answers (M, 1 + K) of a table; NaN: there is none."""
     return np.stack([np.asarray(table[name]) for name in ANSWERS], axis=1)
 
 
@@ -49,7 +50,7 @@ def judge_answers(
     question: commitment.Question,
     nonce: str,
 ) -> ClaimResult:
-    """Judge the answers (M, 3) to a question of a chain; ``drawn``, ``units`` and ``waves`` as in `judge_claim`."""
+    """Judge the answers (M, 1 + K) to a question of a chain; ``drawn``, ``units`` and ``waves`` as in `judge_claim`."""
     scores = counted_against(answers, drawn, units)
     number, counted = commitment.number_of(chain, question), question.plan["counted"]
     return judge_claim(drawn, units, waves, *scores, counted=counted, questions_asked=number, seed=nonce)
@@ -71,7 +72,7 @@ def write_statement(
         question: that was registered.
         value: of the later number that decided the nonce; empty: there is none.
         order: (M,) numbers of the units over all releases, in the order of asking.
-        answers: (M, 3); NaN: there is none.
+        answers: (M, 1 + K); NaN: there is none.
         result: of `judge_claim`.
 
     Returns:
@@ -205,5 +206,5 @@ class Stated:
 
     @property
     def answers(self) -> Answers:
-        """(M, 3) as opened.parquet has them."""
+        """(M, 1 + K) as opened.parquet has them."""
         return answers_in(self.opened)

@@ -64,7 +64,7 @@ IMAGES = pa.schema(
     }
 )
 """Of a part: names; SHA-256 of the pixels and digest of the bytes as they were given; marks by which near-copies are
-found; both captions or none; and why an image is not in the lot, or an
+found; all captions or none; and why an image is not in the lot, or an
 empty text."""
 UNITS = pa.schema({"sha256": _TEXT, "stratum": pa.int64(), "captions": _TEXTS})
 """Of the units by number; captions as texts."""

@@ -12,12 +12,12 @@ from mi_core.checks import ConfigError, NumericError, ShapeError
 from mi_core.lots.designs import (
     aligned,
     any_time_p_value,
+    chosen_bets,
+    chosen_p_value,
     held_back_bets,
     held_back_p_value,
     joined_p_value,
     normal_scores,
-    paired_bets,
-    paired_p_value,
     wealth,
 )
 from tests.raising import refused
@@ -67,11 +67,15 @@ def test_the_wealth_of_units_that_were_not_all_asked_is_worth_one_too() -> None:
     np.testing.assert_allclose(np.exp(paths).mean(axis=0), 1, rtol=1e-10)
 
 
-def test_the_bets_on_pairs_are_worth_one_on_average() -> None:
-    sizes = np.array([0.3, 0.3, 1.0, 0.0, 2.0, 0.1])
-    signs = np.array(list(product((-1, 1), repeat=6)))
-    paths = [np.cumsum(paired_bets(each * sizes, np.array([0, 0, 0, 1, 1, 1])), axis=0) for each in signs]
+CAPTIONS = np.array([[0.3, 0.1, 0.2], [0.5, 0.5, 0.1], [1.0, -2, 0], [0.2, 0.2, 0.2], [0.1, 0.9, 0.4]])
+THROWS = np.array(list(product(range(3), repeat=len(CAPTIONS))))
+
+
+def test_the_bets_on_captions_are_worth_one_on_average() -> None:
+    waves = np.array([0, 0, 0, 1, 1])
+    paths = [np.cumsum(chosen_bets(CAPTIONS, each, waves), axis=0) for each in THROWS]
     np.testing.assert_allclose(np.exp(paths).mean(axis=0), 1, rtol=1e-10)
+    assert np.std(np.exp(paths), axis=0).max() > 0.1
 
 
 def test_a_bet_does_not_know_the_scores_of_later_waves() -> None:
@@ -83,15 +87,19 @@ def test_a_bet_does_not_know_the_scores_of_later_waves() -> None:
     assert (first[:20] == second[:20]).all() and (first[20:] != second[20:]).any()
 
 
-def test_pairs_are_tested_like_signed_ranks() -> None:
-    differences = np.random.default_rng(6).standard_normal(60) + 0.3
-    found = paired_p_value(differences, seed=0)
-    assert found == pytest.approx(wilcoxon(differences, alternative="greater").pvalue, rel=0.5)
-    signs = np.array(list(product((-1, 1), repeat=8)))
-    few = np.array([0.1, 0.2, 0.5, 0.5, 0.7, 1.0, 2.0, 0.0])
-    p_values = np.array([paired_p_value(each * few, seed=0, draws=9999) for each in signs])
-    for level in np.unique(p_values):
-        assert (p_values <= level).mean() <= level + 0.01
+def test_captions_are_tested_against_all_throws_of_the_dice() -> None:
+    others = (CAPTIONS.sum(axis=1, keepdims=True) - CAPTIONS) / 2
+    normal = normal_scores((CAPTIONS - others).ravel()).reshape(CAPTIONS.shape)
+    sums = normal[np.arange(len(CAPTIONS)), THROWS].sum(axis=1)
+    for chosen, own in list(zip(THROWS, sums, strict=True))[::40]:
+        exact = (sums >= own - 1e-9).mean()
+        assert chosen_p_value(CAPTIONS, chosen, seed=0) == pytest.approx(exact, abs=0.006)
+
+
+def test_two_captions_are_tested_like_signed_ranks() -> None:
+    pairs = np.random.default_rng(6).normal([0.4, 0], size=(60, 2))
+    found = chosen_p_value(pairs, np.zeros(60, int), seed=0)
+    assert found == pytest.approx(wilcoxon(pairs[:, 0] - pairs[:, 1], alternative="greater").pvalue, rel=0.5)
 
 
 def test_what_was_used_is_found_and_the_opposite_is_not() -> None:
@@ -106,9 +114,9 @@ def test_what_was_used_is_found_and_the_opposite_is_not() -> None:
         for one in (scores, -scores)
     )
     assert up < 1e-6 and down > 0.3
-    differences = rng.standard_normal(300) + 0.5
-    assert paired_p_value(differences, seed=0) <= 2e-5 < 0.99 < paired_p_value(-differences, seed=0)
-    assert any_time_p_value(wealth(paired_bets(differences, np.zeros(300, int)))) < 1e-6
+    captions, first = rng.normal([0.5, 0, 0, 0, 0, 0], size=(300, 6)), np.zeros(300, int)
+    assert chosen_p_value(captions, first, seed=0) <= 2e-5 < 0.99 < chosen_p_value(-captions, first, seed=0)
+    assert any_time_p_value(wealth(chosen_bets(captions, first, first))) < 1e-6
 
 
 def test_alignment_leaves_strata_alone_that_differ_by_chance() -> None:
@@ -130,7 +138,7 @@ def test_nothing_drawn_shows_nothing() -> None:
     nothing = np.zeros(4, dtype=bool)
     assert held_back_p_value(np.arange(4.0), nothing, np.zeros(4, int), seed=0) == 1
     assert held_back_p_value(np.ones(8), np.arange(8) < 4, np.zeros(8, int), seed=0) == 1
-    assert paired_p_value(np.zeros(5), seed=0) == 1
+    assert chosen_p_value(np.arange(5.0)[:, None] * np.ones(6), np.zeros(5, int), seed=0) == 1
     assert any_time_p_value(np.array([])) == 1
 
 

@@ -38,7 +38,7 @@ def test_every_image_has_the_same_chance_whatever_its_album() -> None:
 
 def test_captions_are_fair_and_independent_of_what_is_held_back() -> None:
     drawn = draw(Design((20_000,), share=0.5, captions=True), SALT)
-    table = np.zeros((2, 2))
+    table = np.zeros((2, 6))
     np.add.at(table, (drawn.held_back.astype(int), drawn.caption), 1)
     assert chisquare(table.ravel()).pvalue > 1e-4
 

@@ -582,9 +582,9 @@ def test_other_spellings_of_a_beacon_draw_the_same(tmp_path: Path) -> None:
 def test_a_missing_answer_never_speaks_for_a_use() -> None:
     held = np.arange(100) < 20
     drawn = Drawn(np.zeros(100, dtype=np.int64), ("",), held, caption=np.zeros(100, dtype=np.int8))
-    images, captions = counted_against(np.full((100, 3), np.nan), drawn, np.arange(100))
+    images, captions = counted_against(np.full((100, 7), np.nan), drawn, np.arange(100))
     assert (images[held] == 1).all() and (images[~held] == -1).all()
-    assert captions is not None and (captions[~held] == [-1, 1]).all() and (captions[held] == 1).all()
+    assert captions is not None and (captions[~held] == [-1, *[1] * 5]).all() and (captions[held] == 1).all()
 
 
 def test_answers_that_lean_a_little_towards_a_use_are_found() -> None:
@@ -602,4 +602,4 @@ def test_answers_that_lean_a_little_towards_a_use_are_found() -> None:
 def test_a_word_that_is_no_command_is_told_the_commands() -> None:
     assert "lot status: no command (prepare, commit, draw), and no folder that is there" in told(run("lot", "status"))
     assert "claim ask, and no" not in told(run("claim", "ask"))
-    assert "claim asks: no command (register, ask)" in told(run("claim", "asks"))
+    assert "claim asks: no command (register, ask, join)" in told(run("claim", "asks"))

@@ -245,7 +245,7 @@ def test_a_claim_needs_a_lot(tmp_path: Path) -> None:
         ask(lot_of(tmp_path / "other", range(60)), Remembering(()), colour=3)
 
 
-def test_of_two_captions_the_published_one_is_found(tmp_path: Path) -> None:
+def test_of_several_captions_the_published_one_is_found(tmp_path: Path) -> None:
     lot = lot_of(tmp_path, range(120), options=("--share", "0.25", "--captions"), captions=True)
     texts = {path.stem: path.read_text() for path in (lot / "published").rglob("*.txt")}
     assert texts.keys() == {path.stem for path in (lot / "published").rglob("*.png")}
