@@ -35,7 +35,7 @@ _FIRST_WAVE, _GROWTH = 64, 1.4
 
 @dataclass(frozen=True)
 class Design:
-    """The parts of a draw: the units held back, and the captions that coins choose.
+    """The parts of a draw: the units held back, and the captions that dice choose.
 
     Args:
         sizes: (S,) units of each stratum. Units are numbered from 0, those of a stratum one after the other.

@@ -39,7 +39,7 @@ from mi_core.validity.verdict import holm
 LEVEL = 0.01
 """The chance that any of all questions about one lot ends with a wrong ``used``."""
 USED, NOT_SHOWN = "used", "not shown"
-_Fits = tuple[npt.NDArray[np.float64], npt.NDArray[np.int8]] | None
+_Fits = tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]] | None
 
 
 @dataclass(frozen=True)
@@ -269,12 +269,12 @@ def _fits_of(drawn: Drawn, units: npt.NDArray[np.int64], caption_scores: FloatAr
     """The scores (M, K) of all captions, and which is published (M,); None: captions were not drawn."""
     if drawn.caption is None or caption_scores is None:
         return None
-    return np.asarray(caption_scores, dtype=np.float64), drawn.caption[units]
+    return np.asarray(caption_scores, dtype=np.float64), drawn.caption[units].astype(np.int64)
 
 
 def _judge_captions(
     scores: npt.NDArray[np.float64],
-    chosen: npt.NDArray[np.int8],
+    chosen: npt.NDArray[np.int64],
     published: BoolArray,
     waves: npt.NDArray[np.int64],
     seed: int,
@@ -325,8 +325,8 @@ def _albums(
             alone, own = np.zeros(len(rows), dtype=np.int64), digest64(seed, "album", number)
             p_values.append(designs.held_back_p_value(scores[rows], held, alone, seed=own, draws=draws))
         if fits is not None and not held.all():
-            asked = (part[rows][~held] for part in fits)
-            p_values.append(designs.chosen_p_value(*asked, seed=digest64(seed, CAPTIONS, number), draws=draws))
+            asked, own = rows[~held], digest64(seed, CAPTIONS, number)
+            p_values.append(designs.chosen_p_value(fits[0][asked], fits[1][asked], seed=own, draws=draws))
         joined = designs.joined_p_value(p_values) if p_values else 1.0
         found.append((joined, mine.albums[number], int((~held).sum()), int(held.sum())))
     results = [

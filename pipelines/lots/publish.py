@@ -31,7 +31,7 @@ class _Fate(NamedTuple):
 
     row: Mapping[str, Any]  # of `IMAGES`: what was committed of it
     is_held: bool  # held back
-    caption: int  # the coin
+    caption: int  # the die
 
 
 @dataclass(frozen=True)
