@@ -53,7 +53,7 @@ MI_CORE = {
         *("adoption", "attacks", "augmentations", "encoders", "features", "image_files", "images", "metrics"),
         *("querying", "registration", "report", "training", "validity"),
     },
-    "lots": {"image_files", "images", "metrics", "report", "validity"},
+    "lots": {"captions", "image_files", "images", "metrics", "report", "validity"},
     "captions": set(),
     "costs": set(),
 }
@@ -77,11 +77,11 @@ LIGHT = (
 )
 # The size of the house. A figure may only be lowered: what comes in is paid for by what goes.
 BUDGET = {  # allowed, and how far below it a count may lie before the budget is lowered
-    "product lines": (61_680, 300),
-    "lines of code": (39_240, 300),
+    "product lines": (61_676, 300),
+    "lines of code": (39_233, 300),
     "files": (368, 5),
-    "test lines": (46_340, 500),
-    "words": (36_390, 500),
+    "test lines": (46_335, 500),
+    "words": (36_368, 500),
 }
 PAGES = ("docs", "configs", "cluster", "pipelines")
 

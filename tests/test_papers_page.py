@@ -22,7 +22,7 @@ SECTIONS = {
     title: body for title, body in re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", PAGE, re.M | re.S) if "](results/" in body
 }
 
-PUBLISHED = ("clip-mia-bench", "dov4mm")
+PUBLISHED = {"clip-mia-bench", "dov4mm", "salmubench"}
 """Configs for large models of others, without a version for two cores."""
 VERDICTS = ("agrees", "disagrees", "not resolved", "not comparable")
 """The words for a paper's claim, which the top of the page explains."""
