@@ -175,7 +175,7 @@ class Drawn:
         strata: (N,) numbers from 0 to S - 1; those of two releases are different.
         albums: (S,) their names.
         held_back: (N,) which units are not published.
-        caption: (N,) 0 to `CREDITS` - 1, which was published; None: not drawn.
+        caption: (N,) 0 to `CREDITS` - 1, which was published; -1: not drawn for this unit; None: for none.
     """
 
     strata: npt.NDArray[np.int64]
@@ -200,6 +200,7 @@ def joined_draws(
     """
     strata: list[npt.NDArray[np.int64]] = []
     names: list[str] = []
+    both = list(zip(designs, draws, strict=True))
     for number, (design, mine) in enumerate(zip(designs, albums, strict=True), start=1):
         if len(mine) != len(design.sizes):
             raise ConfigError(f"release {number} has {len(design.sizes)} albums, and {len(mine)} names of albums")
@@ -209,7 +210,7 @@ def joined_draws(
         np.concatenate(strata),
         tuple(names),
         np.concatenate([each.held_back for each in draws]),
-        np.concatenate([each.caption for each in draws])
+        np.concatenate([one.caption if design.captions else one.caption - 1 for design, one in both])
         if captions and any(design.captions for design in designs)
         else None,
     )

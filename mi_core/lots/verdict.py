@@ -197,7 +197,8 @@ def judge_claim(
         found.append(_judge_held_back(drawn, mine, images, waves, digest64(seed, HELD_BACK), draws))
     fits = _fits_of(drawn, units, caption_scores)
     if fits is not None:
-        found.append(_judge_captions(*fits, ~mine.held_back, waves, digest64(seed, CAPTIONS), draws))
+        published = ~mine.held_back & (fits[1] >= 0)
+        found.append(_judge_captions(*fits, published, waves, digest64(seed, CAPTIONS), draws))
     # together the bets are a martingale from wave to wave, as those on captions know what a wave holds back
     ends = np.append(np.flatnonzero(np.diff(waves)), count - 1)
     whole = np.sum([path for _, path in found], axis=0)[ends]

@@ -126,7 +126,7 @@ def describe(model: Any, settings: Mapping[str, Any], releases: Sequence[Release
     if CAPTIONS in designs and not reads:
         if designs == {CAPTIONS}:
             raise UserError("only captions were drawn, and the encoder reads no texts: nothing can be shown")
-        say("claim", "the encoder reads no texts, so that the coins of captions are left out")
+        say("claim", "the encoder reads no texts, so that the dice of captions are left out")
     mark = target.part.fingerprint or ""
     if is_address(model):
         mark = _mark_of_address(model, (settings["endpoint"] or {}).get("model"))

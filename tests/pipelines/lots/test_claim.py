@@ -258,6 +258,10 @@ def test_of_several_captions_the_published_one_is_found(tmp_path: Path) -> None:
     assert result.verdict == "used"
     imageless = ask(lot, Remembering(published(lot))).result
     assert [design.design for design in imageless.designs] == ["held-back"] and imageless.verdict == "used"
+    later = lot_of(tmp_path, range(120, 240), options=("--share", "0.25"))
+    both = claim(str(later), encoder, size=SIDE, augmentation=PLAIN, views=4, output="projection").result
+    (captions,) = [design for design in both.designs if design.design == "captions"]
+    assert captions == by_name["captions"], "images of a release without captions count neither way"
     only = lot_of(tmp_path / "only", range(60), options=("--share", "0", "--captions"), captions=True)
     refused(UserError, "reads no texts: nothing can be shown", ask, only, Remembering(()))
 
