@@ -32,7 +32,7 @@ from pipelines.report.verdict import verdict
 from pipelines.run.folder import RunFolder
 from pipelines.run.registration import FILE, lines_of
 
-STATEMENT, CARD = "statement.json", "statement.md"
+STATEMENT = "statement.json"
 ORDER = ("weights", "roles", "registration", "config", "report", "results", "verdict", "coverage", "signature")
 """The subjects of the checks, in the order of the lines."""
 HOLDS, FAILS, OPEN, NOTE = "holds", "FAILS", "open", "note"
@@ -345,7 +345,7 @@ def _uncovered(predicate: Part, folder: RunFolder) -> Check:
     roles = [file for entry in predicate["roles"] for file in (*entry["files"], *entry["folders"])]
     files = [*roles, *predicate["results"], *(file for one in predicate["encoders"] for file in one["files"])]
     bound = {follow(folder.path, file["name"]) for file in files}
-    bound |= {f"{folder.path}/{name}" for name in (REPORT, CONFIG, FILE, PLAN_FILE, STATEMENT, CARD)}
+    bound |= {f"{folder.path}/{name}" for name in (REPORT, CONFIG, FILE, PLAN_FILE, STATEMENT)}
     free: dict[str, None] = {}
     for path in storage.list_files(folder.path):
         parts = path.removeprefix(f"{folder.path}/").split("/")
