@@ -14,6 +14,7 @@ import io
 import sys
 from fnmatch import fnmatchcase
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -65,10 +66,14 @@ def crops(images: torch.Tensor, step: int) -> torch.Tensor:
     return F.grid_sample(images, grid, padding_mode="reflection", align_corners=False)
 
 
-def marked(surrogate: Encoder, images: torch.Tensor, levels: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Both versions (N, 3, 32, 32) uint8 of images, each within some levels of them in every pixel."""
+def marked(surrogate: Encoder, images: torch.Tensor, levels: int, kept: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Both versions (N, 3, 32, 32) uint8 of images, each within some levels of them; parts are kept in files."""
     versions: list[torch.Tensor] = []
-    for some in images.split(250):
+    for number, some in enumerate(images.split(250)):
+        file = Path(f"{kept}-{number}.pt")
+        if file.exists():
+            versions.append(torch.load(file))
+            continue
         plain = some.float() / 255
         start = torch.Generator().manual_seed(levels)
         change = (torch.rand(plain.shape, generator=start) * 2 - 1) * levels / 255
@@ -80,6 +85,7 @@ def marked(surrogate: Encoder, images: torch.Tensor, levels: int) -> tuple[torch
             change = (change - gradient.sign() * 2.5 * levels / 255 / STEPS).clamp(-levels / 255, levels / 255)
         whole = (change.detach() * 255).round()
         versions.append(torch.stack([(some + sign * whole).clamp(0, 255).byte() for sign in (1, -1)]))
+        torch.save(versions[-1], file)
     first, second = torch.cat(versions, dim=1)
     return first, second
 
@@ -146,7 +152,9 @@ def main() -> None:
                 else encoder_of("simclr", pool[slice(*own)], 30, classes[slice(*own)], 1)
             )
         if (surrogate, levels) not in kept:
-            kept[surrogate, levels] = marked(surrogates[surrogate], pool[: len(LOT)], levels)
+            kept[surrogate, levels] = marked(
+                surrogates[surrogate], pool[: len(LOT)], levels, f"{sys.argv[1]}-{surrogate}-{levels}"
+            )
         versions = [saved(one, way) for one in kept[surrogate, levels]]
         choice = coins[:, None, None, None]
         public, held = torch.where(choice, *versions), torch.where(choice, *versions[::-1])
