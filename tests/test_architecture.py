@@ -81,7 +81,7 @@ BUDGET = {  # allowed, and how far below it a count may lie before the budget is
     "lines of code": (39_234, 300),
     "files": (368, 5),
     "test lines": (46_339, 500),
-    "words": (36_394, 500),
+    "words": (36_368, 500),
 }
 PAGES = ("docs", "configs", "cluster", "pipelines")
 

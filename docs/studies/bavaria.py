@@ -136,7 +136,7 @@ class Known:
     count: Scores
 
     @classmethod
-    def of(cls, values: Scores, used: Bools, *columns: Bools | Scores) -> Known:
+    def summed(cls, values: Scores, used: Bools, *columns: Bools | Scores) -> Known:
         """Of values (n, K) where they are ``used``, by a column (n, K) for each coefficient."""
         design = np.stack([np.where(used, column, 0.0) for column in columns], axis=2)
         kept = np.where(used, values, 0.0)
@@ -159,7 +159,7 @@ class Posterior:
     evidence: float
 
     @classmethod
-    def of(cls, prior: Prior, known: Known) -> Posterior:
+    def updated(cls, prior: Prior, known: Known) -> Posterior:
         precision = known.squares_of_design + np.diag(prior.precision)
         covariance = np.asarray(np.linalg.inv(precision), dtype=np.float64)
         right = known.products + prior.precision * prior.centre
@@ -191,7 +191,7 @@ def fitted(known: Known, fixed: tuple[int, ...] = (), least: float = 0.5) -> Pri
     start[-2:] = np.log(max(3, least)), np.log(max(3, least) / 6)
     limits = [(-10, 10)] * size + [(-7, 9)] * size + [(np.log(least), np.log(max(5000, least))), (-12, 20)]
     best = minimize(
-        lambda x: -Posterior.of(prior(x), known).evidence,
+        lambda x: -Posterior.updated(prior(x), known).evidence,
         start,
         method="L-BFGS-B",
         bounds=limits,
@@ -208,9 +208,9 @@ def bayesian(values: Scores, inside: Bools, target: Scores) -> tuple[dict[str, d
     twice = (inside.sum(axis=1) > 1).any() or ((~inside).sum(axis=1) > 1).any()
     scores: dict[str, dict[str, Scores]] = {"online": {}, "offline": {}}
     for name, least in (("t, one variance", 5000.0), ("t", 0.5)):
-        prior = fitted(Known.of(values, every, every, inside), () if twice else (1,), least)
+        prior = fitted(Known.summed(values, every, every, inside), () if twice else (1,), least)
         for mode, used in (("online", every), ("offline", ~inside)):
-            posterior = Posterior.of(prior, Known.of(values, used, every, inside))
+            posterior = Posterior.updated(prior, Known.summed(values, used, every, inside))
             (degrees, low, narrow), (_, high, wide) = posterior.predictive(1, 0), posterior.predictive(1, 1)
             at_high, at_low = (target - high) / wide, (target - low) / narrow
             ratio = np.log(narrow / wide)
@@ -220,8 +220,8 @@ def bayesian(values: Scores, inside: Bools, target: Scores) -> tuple[dict[str, d
     told: dict[str, Any] = {"shape": round(prior.shape, 2), "shift": round(float(prior.centre[1] * unit), 4)}
     told |= {"precision": [round(float(one), 3) for one in prior.precision]}
     if twice:
-        known = [Known.of(values, side, every) for side in (~inside, inside)]
-        sides = [Posterior.of(fitted(one), one).predictive(1) for one in known]
+        known = [Known.summed(values, side, every) for side in (~inside, inside)]
+        sides = [Posterior.updated(fitted(one), one).predictive(1) for one in known]
         scores["online"]["t, sides"] = student.logpdf(target, *sides[1]) - student.logpdf(target, *sides[0])
         scores["offline"]["t, sides"] = -student.logsf(target, *sides[0])
     return scores, told
@@ -238,12 +238,12 @@ def scores_of(cosines: Scores, inside: Bools, target: int, count: int) -> tuple[
         values = cosines[rows][:, columns].T.reshape(-1, 1)
         return Features(np.concatenate(ids), {COSINES: values}, population=beside)
 
-    def of(columns: list[int], rename: Any) -> Features:
+    def similarities(columns: list[int], rename: Any) -> Features:
         beside = features(columns, [rename(others, one) for one in columns], slice(audited, None))
         return features(columns, [rename(names, one) for one in columns], slice(audited), beside)
 
-    asked = of([target], lambda ids, _: ids)
-    reference = of(shadows, lambda ids, one: np.array([shadow_row(each, f"shadow-{one}") for each in ids]))
+    asked = similarities([target], lambda ids, _: ids)
+    reference = similarities(shadows, lambda ids, one: np.array([shadow_row(each, f"shadow-{one}") for each in ids]))
     values = fisher_z(cosines[:audited])
     found, told = bayesian(values[:, shadows], inside[:, shadows], values[:, target])
     scores = {mode: {f"bavaria, {name}": one for name, one in own.items()} for mode, own in found.items()}
