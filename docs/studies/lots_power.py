@@ -114,10 +114,7 @@ def scores_of(encoder: Encoder, objective: str, release: Release) -> tuple[Score
     device, names = torch.device("cpu"), [str(row) for row in range(2 * PUBLISHED)]
     ask = Scorer(encoder, question, 10, "power", device)
     views = ask.similarity(release.pixels(), names)
-    if encoder.text is None:
-        return views, None
-    texts = [[both[line] for both in release.texts] for line in range(CREDITS)]
-    return views, np.stack([ask.caption_fit(release.pixels(), one, names) for one in texts], axis=1)
+    return views, None if encoder.text is None else ask.caption_fit(release.pixels(), release.texts, names)
 
 
 def power_of(claim: Callable[[np.random.Generator, int], float]) -> tuple[int | None, dict[str, float]]:

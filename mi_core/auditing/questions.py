@@ -133,10 +133,10 @@ class Scorer:
         values = _only(self._of_views(images, streams, list(names)))
         return self._attack.statistic(Features(np.array(names), {self._cosines.name: values}))
 
-    def caption_fit(self, images: torch.Tensor, captions: Sequence[str], names: Sequence[str]) -> FloatArray:
-        """How well images fit to captions, as `similarity`: their cosine (Ko et al., ICCV 2023); NaN without texts."""
+    def caption_fit(self, images: torch.Tensor, captions: Sequence[Sequence[str]], names: Sequence[str]) -> FloatArray:
+        """How well images fit to K captions of each: (B, K) cosines (Ko et al., ICCV 2023); NaN without texts."""
         if self._of_captions is None:
-            return np.full(len(images), np.nan)
+            return np.full((len(captions), len(captions[0])), np.nan)
         streams = torch.zeros(len(images), dtype=torch.int64)  # no view is drawn
         return np.asarray(_only(self._of_captions(images, streams, list(names), list(captions))), dtype=np.float64)
 

@@ -49,10 +49,10 @@ class CaptionEmbedding(Measure):
 
 
 def caption_similarity(images: torch.Tensor, texts: torch.Tensor) -> torch.Tensor:
-    """Cosine of each image's embedding with that of its own caption.
+    """Cosine of each image's embedding with that of its own caption, or of each of its captions.
 
-    Takes (N, D) of any length, row i of both being one pair; returns (N,) in [-1, 1]; with an embedding of length 0
-    it is 0.
+    Takes images (N, D) and texts (N, D) or (N, K, D) of any length; returns (N,) or (N, K) in [-1, 1]; with an
+    embedding of length 0 it is 0.
     Raises ShapeError: the shapes differ.
 
     Example:
@@ -60,5 +60,6 @@ def caption_similarity(images: torch.Tensor, texts: torch.Tensor) -> torch.Tenso
         tensor([0.7071])
     """
     count, width = check_shape("images", images, "N D")
-    check_shape("texts", texts, "N D", N=count, D=width)
-    return (F.normalize(images, dim=1) * F.normalize(texts, dim=1)).sum(dim=1).clamp(-1, 1)
+    check_shape("texts", texts, "N D" if texts.ndim == 2 else "N K D", N=count, D=width)
+    images = images if texts.ndim == 2 else images[:, None]
+    return (F.normalize(images, dim=-1) * F.normalize(texts, dim=-1)).sum(dim=-1).clamp(-1, 1)

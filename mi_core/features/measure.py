@@ -142,7 +142,7 @@ class Measure:
 
         Args:
             answer: (N, ...) of one output, see `answers`.
-            texts: (N, D) embeddings of the captions, for a measure that takes them.
+            texts: (N, D) or (N, K, D) embeddings of the captions, for a measure that takes them.
         """
         return answer
 
@@ -187,7 +187,7 @@ class Batch:
     images: torch.Tensor  # (N, C, S, S) uint8
     streams: torch.Tensor  # (N,) int64, of their views
     ids: list[str]  # N names, for errors
-    captions: Sequence[str] | None  # N texts; None: there are none
+    captions: Sequence[str | Sequence[str]] | None  # N texts, or N times K; None: there are none
     labels: torch.Tensor | None  # (N,) int64 classes; None: there are none
 
 

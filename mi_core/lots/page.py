@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mi_core.lots.commitment import UNTIL_DECIDED, Header, Question
+from mi_core.lots.draw import HELD_BACK
 from mi_core.lots.verdict import USED, ClaimResult
 from mi_core.lots.words import grade_in_words, headline, lines
 from mi_core.records import BoolArray
@@ -59,6 +60,7 @@ def render_claim(page: ClaimPage) -> str:
         template(f"{PAGES}/claim.html.j2").render(
             page=page,
             used=page.result.verdict == USED,
+            drawn=" and ".join({HELD_BACK: "images"}.get(each.design, "captions") for each in page.result.designs),
             headline=headline(page.result.verdict, page.grade),
             lines=lines(page.result, page.lost),
             graded=grade_in_words(page.grade, page.alone, page.question.given),

@@ -83,7 +83,7 @@ class Extractor:
         images: torch.Tensor,
         streams: torch.Tensor,
         ids: list[str],
-        captions: Sequence[str] | None = None,
+        captions: Sequence[str | Sequence[str]] | None = None,
         labels: Sequence[int] | None = None,
     ) -> dict[str, dict[str, np.ndarray]]:
         """Features of N images.
@@ -92,7 +92,7 @@ class Extractor:
             images: (N, C, H, W) uint8.
             streams: (N,) int64, from `streams.pixel_streams` with purpose ``query``.
             ids: N names, used in errors.
-            captions: N texts, for measures that take them.
+            captions: N texts, or K texts for each image, for measures that take them.
             labels: N true classes, for measures that take them.
 
         Returns:
@@ -111,7 +111,7 @@ class Extractor:
         images: torch.Tensor,
         streams: torch.Tensor,
         ids: list[str],
-        captions: Sequence[str] | None = None,
+        captions: Sequence[str | Sequence[str]] | None = None,
         labels: Sequence[int] | None = None,
     ) -> Answers:
         """Start on N images as a call does, and return before a GPU is done; `Answers.fetched` waits and checks."""

@@ -38,20 +38,21 @@ class Forward:
         else:
             check_finite(*check)
 
-    def texts(self, name: str, encoder: Encoder, ids: Sequence[str], captions: Sequence[str] | None) -> torch.Tensor:
-        """Embeddings (B, D) of the captions of images with ids.
+    def texts(
+        self, name: str, encoder: Encoder, ids: Sequence[str], captions: Sequence[str | Sequence[str]] | None
+    ) -> torch.Tensor:
+        """Embeddings (B, D) of the captions of images with ids, or (B, K, D) where each has K.
 
         Raises ConfigError: the encoder has no text tower, or an image has no caption.
         """
         if encoder.text is None:
             raise ConfigError(f"the encoder {name} has no text tower, which an attack on captions needs")
-        given = [""] * len(ids) if captions is None else captions
-        if not all(given):
-            row = next(row for row, caption in enumerate(given) if not caption)
-            raise ConfigError(f"{ids[row]} has no caption; give data.captions, or shards with .txt")
-        texts: torch.Tensor = encoder.text(given).float()
+        several = [(own,) if isinstance(own, str) else own for own in captions or [""] * len(ids)]
+        if missing := [sample for sample, own in zip(ids, several, strict=True) if not all(own)]:
+            raise ConfigError(f"{missing[0]} has no caption; give data.captions, or shards with .txt")
+        texts = encoder.text([text for own in several for text in own]).float().unflatten(0, (len(several), -1))
         self.check(f"encoder {name}, captions", texts, list(ids))
-        return texts
+        return texts if captions and not isinstance(captions[0], str) else texts[:, 0]
 
     def embed(
         self, name: str, encoder: Encoder, images: torch.Tensor, ids: list[str], outputs: tuple[str, ...]
@@ -137,7 +138,7 @@ class EncoderOracle:
 
     @cached_property
     def texts(self) -> torch.Tensor | None:
-        """Embeddings (N, D) of the captions; None: no measure takes them. Raises as `Forward.texts`."""
+        """Embeddings (N, D) or (N, K, D) of the captions; None: no measure takes them. Raises as `Forward.texts`."""
         if not self.plan.captioned:
             return None
         return self.banked.forward.texts(self.name, self.encoder, self.batch.ids, self.batch.captions)

@@ -20,7 +20,6 @@ import torch
 
 from mi_core.auditing.models import device_of, evaluating, is_address, model_of, tried_out
 from mi_core.auditing.questions import Scorer
-from mi_core.captions import CREDITS
 from mi_core.image_files import ImageError
 from mi_core.images import decode_and_hash
 from mi_core.lots.commitment import UNTIL_DECIDED, Question, grade_of, number_of
@@ -267,11 +266,10 @@ def _ask_part(
         for (row, _), score in zip(batch, ask.similarity(images, names), strict=True):
             scores[row["unit"]][0] = score
         some = [at for at, (row, _) in enumerate(batch) if row["captions"]]
-        for caption in range(CREDITS if some else 0):
-            texts = [batch[at][0]["captions"][caption] for at in some]
-            fits = ask.caption_fit(images[some], texts, [names[at] for at in some])
-            for at, score in zip(some, fits, strict=True):
-                scores[batch[at][0]["unit"]][1 + caption] = score
+        if some:
+            fits = ask.caption_fit(images[some], [batch[at][0]["captions"] for at in some], [names[at] for at in some])
+            for at, fit in zip(some, fits, strict=True):
+                scores[batch[at][0]["unit"]][1:] = fit
         count = len(batch)
         batch.clear()
         return count

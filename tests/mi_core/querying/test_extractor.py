@@ -181,6 +181,10 @@ def test_patches_and_captions_in_one_pass() -> None:
         cosines = torch.cosine_similarity(model(clean)["projection"], texts, dim=1)
         np.testing.assert_allclose(found["projection.caption:cosine"], cosines, atol=1e-5)
         np.testing.assert_allclose(found["projection.caption:embedding"], texts, atol=1e-6)
+    pairs, turned = extractor(model, needs=(CaptionSimilarity(),), batch_views=7), captions[::-1]
+    both = pairs(images, streams, ids, list(zip(captions, turned, strict=True)))["e"]["projection.caption:cosine"]
+    each = [pairs(images, streams, ids, one)["e"]["projection.caption:cosine"] for one in (captions, turned)]
+    np.testing.assert_allclose(both, np.stack(each, axis=1), atol=1e-6)
     assert "backbone.caption:cosine" not in found
     with pytest.raises(ConfigError, match="caption:cosine is read off the output 'projection', the outp"):
         QueryPlan((CaptionSimilarity(),), ("backbone",))

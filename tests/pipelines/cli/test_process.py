@@ -29,14 +29,12 @@ def test_a_package_of_the_user_with_our_name_is_one_line(name: str, tmp_path: Pa
     done = started(tmp_path, "list")
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
-    assert line.startswith(
-        f"encoder-audit: {tmp_path}/{name.removesuffix('/__init__.py')} has the name of a package of"
-    )
+    assert line.startswith(f"encoder-audit: {tmp_path}/{name.removesuffix('/__init__.py')} has the name of a pack")
 
 
 def test_a_folder_of_data_with_our_name_hides_nothing(tmp_path: Path) -> None:
-    (tmp_path / "pipelines").mkdir()
-    (tmp_path / "pipelines" / "photo.jpg").touch()
+    (folder := tmp_path / "pipelines").mkdir()
+    (folder / "photo.jpg").touch()
     done = started(tmp_path, "list", "attacks")
     assert (done.returncode, "lpla" in done.stdout) == (0, True), done.stderr
 
@@ -70,8 +68,7 @@ from pipelines.cli import process
 class Torn:
     def __del__(self): print("torn down")
 sys.torn = Torn()
-process.main = lambda _: print("done")
-process.run()
+process.main = lambda _: print("done"); process.run()
 """
     assert started(tmp_path, code=code).stdout == "done\n"
 
@@ -90,11 +87,8 @@ print(code_backbone("python:enc:f", None)[0].function.__name__)
 
 @pytest.mark.parametrize("name", ["RAY_TMPDIR", "TMPDIR"])
 def test_a_temporary_folder_with_a_long_path_is_one_line(name: str, tmp_path: Path) -> None:
-    long = tmp_path / ("x" * 90)
-    long.mkdir()
+    (long := tmp_path / ("x" * 90)).mkdir()
     without = {other: "" for other in ("RAY_TMPDIR", "TMPDIR") if other != name}
     done = started(tmp_path, "quickstart", "--out", str(tmp_path / "r"), **{name: str(long)}, **without)
     assert done.returncode == 2
-    assert done.stderr.splitlines()[-1].startswith(
-        f"encoder-audit: {name} has {len(str(long))} bytes, and Ray's sockets"
-    )
+    assert done.stderr.splitlines()[-1].startswith(f"encoder-audit: {name} has {len(str(long))} bytes, and Ray's")

@@ -6,6 +6,7 @@ import io
 import shutil
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from pipelines.cli.app import app
 from pipelines.errors import UserError
 from pipelines.files import storage
 from pipelines.lots.claim import Claim, claim
-from pipelines.lots.vault import Lot
+from pipelines.lots.vault import Lot, drawn_of, order_of
 from pipelines.lots.verify import verify_claim
 from tests.mi_core.report.page.page import Page
 from tests.raising import refused
@@ -89,9 +90,12 @@ class Captioned(EncoderModule):
 
 
 class Backbone(torch.nn.Module):
-    """The mean colour and a constant."""
+    """The mean colour and a constant. It counts images."""
+
+    asked: ClassVar[list[int]] = []  # of all copies
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
+        self.asked.append(len(images))
         mean = images.mean(dim=(2, 3))
         return torch.cat([torch.sin(mean * 4000) / 9, torch.ones(len(images), 1)], dim=1)
 
@@ -251,7 +255,11 @@ def test_of_several_captions_the_published_one_is_found(tmp_path: Path) -> None:
     assert texts.keys() == {path.stem for path in (lot / "published").rglob("*.png")}
     assert all(text.startswith(f"picture {int(name)} (Photo: ") for name, text in texts.items())
     encoder = Captioned(set(texts.values()))
-    result = claim(str(lot), encoder, size=SIDE, augmentation=PLAIN, views=4, output="projection").result
+    Backbone.asked.clear()
+    found = claim(str(lot), encoder, size=SIDE, augmentation=PLAIN, views=4, output="projection")
+    assert sum(Backbone.asked) == 120 * 4 + 120, "once for views, and once for all captions of an image"
+    page, result = (Path(found.statement) / "claim.html").read_text(), found.result
+    assert "chance decided which images and captions were published and which stayed private." in page
     by_name = {design.design: design for design in result.designs}
     assert by_name["captions"].p_value < 1e-4 and by_name["captions"].published == 90
     assert by_name["held-back"].p_value > 0.01
@@ -267,10 +275,7 @@ def test_of_several_captions_the_published_one_is_found(tmp_path: Path) -> None:
 
 
 def test_units_are_asked_in_an_order_that_no_coin_settles(tmp_path: Path) -> None:
-    from pipelines.lots.vault import drawn_of, order_of
-
     lot = Lot.at(str(lot_of(tmp_path, range(2000))))
     drawn, order = drawn_of(lot.releases()), order_of(lot.releases())
     assert sorted(order) == list(range(2000))
-    first = drawn.held_back[order[:1000]].sum()
-    assert 160 < first < 240
+    assert 160 < drawn.held_back[order[:1000]].sum() < 240
