@@ -42,8 +42,7 @@ def test_a_size_off_the_law_is_a_miss() -> None:
 
 
 def test_what_a_reference_explains_is_taken_away() -> None:
-    rng = np.random.default_rng(5)
-    images = rng.normal(size=2 * dilution.MOST + len(dilution.KNOWN))
+    images = np.random.default_rng(5).normal(size=2 * dilution.MOST + len(dilution.KNOWN))
     target = np.concatenate([images[:500], images[dilution.MOST :]])
     found = dilution.less_reference({"loss": 2 * target + 1}, {"loss": images}, 500)
     assert np.allclose(found["loss, less reference"], 1)

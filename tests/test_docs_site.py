@@ -53,12 +53,14 @@ def elsewhere(address: str) -> bool:
     return re.match(r"(https?:)?//", address) is not None
 
 
+@pytest.mark.slow
 def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
     for path in (*site.rglob("*.html"), *site.rglob("*.css")):
         far = [address for address in loaded(path.read_text(encoding="utf-8")) if elsewhere(address)]
         assert not far, f"{path.relative_to(site)} loads {far}"
 
 
+@pytest.mark.slow
 def test_links_of_the_site_lead_somewhere(site: Path) -> None:
     checked = set()
     for path in site.rglob("*.html"):
@@ -72,6 +74,7 @@ def test_links_of_the_site_lead_somewhere(site: Path) -> None:
     assert not [path for path in checked if not path.is_file()]
 
 
+@pytest.mark.slow
 def test_every_method_is_on_the_site(site: Path) -> None:
     for name, methods in (("attacks", ATTACKS), ("defenses", (*DEFENSES, "talos")), ("encoders", ENCODERS)):
         text = (site / f"{name}.html").read_text(encoding="utf-8")
@@ -82,6 +85,7 @@ def test_every_method_is_on_the_site(site: Path) -> None:
         assert f'id="{method.__module__}.{method.__name__}"' in (site / "reference" / module).read_text()
 
 
+@pytest.mark.slow
 def test_the_reference_shows_packages_parameters_fields_and_examples(site: Path) -> None:
     reference = site / "reference"
     assert all((reference / "mi_core" / package / "index.html").is_file() for package in PACKAGES)
@@ -90,6 +94,7 @@ def test_the_reference_shows_packages_parameters_fields_and_examples(site: Path)
     assert "&gt;&gt;&gt;" in (reference / "mi_core/attacks/encodermi.html").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NOTEBOOKS)
 def test_a_notebook_is_on_the_site_with_its_outputs(site: Path, name: str) -> None:
     page = (site / "notebooks" / f"{name}.html").read_text(encoding="utf-8")

@@ -23,5 +23,4 @@ MODULES = sorted(
 def test_examples(name: str) -> None:
     module = importlib.import_module(name)
     # Classes and functions are shown in modules that import numpy as np or torch; examples lean on that.
-    result = doctest.testmod(module, extraglobs={"np": importlib.import_module("numpy")})
-    assert result.failed == 0
+    assert doctest.testmod(module, extraglobs={"np": importlib.import_module("numpy")}).failed == 0

@@ -49,5 +49,4 @@ def test_the_page_shows_what_the_reports_say() -> None:
 @pytest.mark.slow
 def test_reports_made_anew_have_the_same_verdicts(tmp_path: Path) -> None:
     made(tmp_path)
-    found = {path.stem: verdict(path.read_text(encoding="utf-8")) for path in tmp_path.glob("*.html")}
-    assert found == VERDICTS
+    assert {path.stem: verdict(path.read_text(encoding="utf-8")) for path in tmp_path.glob("*.html")} == VERDICTS

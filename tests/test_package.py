@@ -22,10 +22,8 @@ def test_a_wheel_holds_every_config(tmp_path: Path) -> None:
     for name in ("pyproject.toml", "README.md", "LICENSE", "encoder_audit_main.py"):
         shutil.copy(ROOT / name, source)
     for name in ("mi_core", "pipelines", "configs"):
-        ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(ROOT / name, source / name, symlinks=True, ignore=ignored)
-    command = [sys.executable, "-c", BUILD, str(tmp_path)]
-    subprocess.run(command, cwd=source, check=True, capture_output=True)
+        shutil.copytree(ROOT / name, source / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+    subprocess.run([sys.executable, "-c", BUILD, str(tmp_path)], cwd=source, check=True, capture_output=True)
     (wheel,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         held = {name: archive.read(name) for name in archive.namelist() if name.endswith(".yaml")}

@@ -89,8 +89,7 @@ def test_every_framework_learns_something(tmp_path: Path) -> None:
     found = {name: encoder["utility"]["ci95"]["knn"] for name, encoder in report["encoders"].items()}
     least = max(found["pixels"][1], found["fresh"][1])
     for name in frameworks:
-        description = json.loads((tmp_path / f"run/seed-0/encoders/{name}/encoder.json").read_text())
-        losses = description["losses"]
+        losses = json.loads((tmp_path / f"run/seed-0/encoders/{name}/encoder.json").read_text())["losses"]
         first, last = (2, -1) if name in ("moco-v1", "moco-v2") else (0, -1)  # the queue begins as noise: easy at first
         assert losses[last] < losses[first], name
         assert found[name][0] > least, f"{name}: {found}"

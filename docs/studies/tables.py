@@ -188,13 +188,26 @@ def lots_owner() -> Rows:
 
 
 def lots_power() -> Rows:
-    ways = ("held back, 20 %", "held back, 50 %", "until decided, 20 %", "captions", "all together, 20 %", CHOICE)
+    ways = ("held back, 20 %", "held back, 50 %", "captions", "all together, 20 %", CHOICE)
     for row in having(result("lots-power")["rows"], altered=None):
         needed = [(row[way]["n"] or "> 640") if way in row else "" for way in ways]
         yield f"{row['framework']}, {row['epoch']}", interval(row["auc"]), *needed
 
 
 CHOICE = "by choice, checks that see nothing"
+
+
+def marks() -> Rows:
+    """Beside the images that both ways need for level .01 with power .8, by shares and ranks."""
+    for row in result("marks")["rows"]:
+        for output in [name for name in ("backbone", "projection", "prediction") if name in row]:
+            found = row[output]
+            share, by_images = found["ahead"] / result("marks")["pairs"], found["auc of images"]
+            needed = 2.5 / (share - 0.5) ** 2, 3.3 / (by_images - 0.5) ** 2
+            seen = found["interval"][0] > 0.5, by_images > 0.526  # 1,000 used and unused images: standard error .013
+            name = f"{row['encoder']}, {row['share of training']} %, {output}"
+            shown = [f"{float(f'{n:.2g}'):,.0f}" if resolved else "" for n, resolved in zip(needed, seen, strict=True)]
+            yield name, interval([share, *found["interval"]]), bare(by_images), *shown
 
 
 def private_captions() -> Rows:
@@ -206,14 +219,6 @@ def private_captions() -> Rows:
         ends = [(min(column), max(column)) for column in columns]
         shown = [[bare(end, 2) if isinstance(end, float) else str(end) for end in both] for both in ends]
         yield f"{100 * share:.0f} %, {epoch}", *(" to ".join(dict.fromkeys(both)) for both in shown)
-
-
-def lots_queries() -> Rows:
-    for row in [row for row in result("lots-queries")["rows"] if row["auc"] in (0.6, 0.8)]:
-        large = row["large lot"]
-        decided = f"{row['mean']} ({row['most']})"
-        share = f"{100 * row['share']:.0f} %"
-        yield share, bare(row["auc"], 1), row["all"], decided, large["mean"], large["all at this power"]
 
 
 def lots_union() -> Rows:

@@ -144,8 +144,7 @@ def try_out(config: RunConfig, splits: Splits, seed: int) -> Iterator[tuple[str,
     for name, encoder in config.encoders.items():
         if isinstance(encoder, LoadedConfig):
             adopted, _ = read_encoder(name, encoder, config.data, seed)
-            plan = resolve(config, seed, roles_in_config(config))
-            check_adopted(plan, name, adopted.encoder.outputs)
+            check_adopted(resolve(config, seed, roles_in_config(config)), name, adopted.encoder.outputs)
             shown = shown or load_images(config.data, splits, ThreatModel(config).audited_roles, limit=TRIED)
             worth = consistency_in_words(weights_consistency(Probe(encoder, config.data, seed, shown), adopted))
             compared = compare_preprocessing(adopted, config.data, splits, ThreatModel(config).audited_roles)

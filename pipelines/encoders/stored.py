@@ -169,8 +169,7 @@ class StoredEncoder:
             load_weights(encoder, data)
         if isinstance(settings, DefendedConfig):
             state = safetensors.numpy.load(storage.read_bytes(f"{self.folder}/{DEFENSE}"))
-            seed = defense_seed(record.seed, record.name)
-            encoder = settings.method(seed).defended(encoder.eval(), state)
+            encoder = settings.method(defense_seed(record.seed, record.name)).defended(encoder.eval(), state)
         return encoder.eval()
 
     def measured(self, epoch: int) -> str | None:

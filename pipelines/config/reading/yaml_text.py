@@ -13,6 +13,7 @@ from importlib.resources import files
 from typing import Any
 
 import yaml
+from yaml.composer import Composer
 
 from pipelines.config.paths import shortened
 from pipelines.errors import UserError
@@ -26,17 +27,18 @@ _KINDS = {"int": "whole number", "float": "number", "bool": "true or false", "nu
 _TAGS = {yaml.MappingNode: ("map",), yaml.SequenceNode: ("seq",), yaml.ScalarNode: ("str", "merge", *_KINDS)}
 
 
-class _Loader(yaml.SafeLoader):
-    """Values of JSON only; keys are text as written, dates too."""
+class _Loader(Composer, yaml.CSafeLoader):
+    """Values of JSON only; keys are text as written, dates too. The parser is libyaml's: four times as fast."""
 
     def __init__(self, text: str) -> None:
-        super().__init__(text)
+        yaml.CSafeLoader.__init__(self, text)
+        Composer.__init__(self)
         self._extents: dict[int, tuple[int, int]] = {}
         self._level = 0
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         self._level += 1
-        event = self.peek_event()  # type: ignore[no-untyped-call]
+        event: Any = self.peek_event()
         line = event.start_mark.line + 1
         if self._level > MOST_LEVELS:
             raise _Refused(line, f"more than {MOST_LEVELS} levels in each other")

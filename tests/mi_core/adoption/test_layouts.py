@@ -647,8 +647,7 @@ def test_the_target_encoder_of_i_jepa_is_taken() -> None:
     assert (
         "encoder (the network that trains; I-JEPA evaluates its average, the target encoder)" in unwrap(content).ignored
     )
-    look = look_at(state)
-    assert "without a class token, as I-JEPA's" in look.words
+    assert "without a class token, as I-JEPA's" in look_at(state).words
 
 
 def test_dinov3_with_metas_names_is_named() -> None:

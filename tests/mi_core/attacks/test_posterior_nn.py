@@ -71,8 +71,7 @@ def test_downstream_baselines() -> None:
     # the image itself, then its views; of equal logits the first is the prediction
     assert inputs("baseline-b").tolist() == [[1, 1, 0], [0, 0, 0], [0, 0, 0]]
     np.testing.assert_allclose(inputs("baseline-c", classes=2)[0], [0.5, 0.3, 0.2, 0.2, 0.5, 0.3], atol=1e-6)
-    made = ATTACKS["baseline-b"]()
-    assert made.queries_per_sample(10) == 11
+    assert ATTACKS["baseline-b"]().queries_per_sample(10) == 11
     assert ATTACKS["baseline-c"]().queries_per_sample(10) == 10
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -34,6 +35,13 @@ OFF = {
     "olympus": {"epochs": 0},
     "output-noise": {"scale": 0},
 }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def short_searches() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mi_core.defenses.memguard.STEPS", 60)
+        yield
 
 
 def made(name: str, seed: int = 0, **changed: Any) -> Defense:

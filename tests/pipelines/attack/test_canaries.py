@@ -38,5 +38,4 @@ def test_the_order_of_the_file_does_not_tell_the_coins(tmp_path: Path) -> None:
 
 
 def test_rejected_canaries_are_not_guessed(tmp_path: Path) -> None:
-    task = task_with(tmp_path, np.arange(7.0), np.arange(7) > 2)
-    assert guessed(task, [10]) == [Guesses(7, 7, 7)]
+    assert guessed(task_with(tmp_path, np.arange(7.0), np.arange(7) > 2), [10]) == [Guesses(7, 7, 7)]

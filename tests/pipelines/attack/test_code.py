@@ -20,6 +20,7 @@ from pipelines.errors import UserError
 from pipelines.plan.load import load, parse
 from tests.conftest import small_config
 from tests.pages import blocks
+from tests.pipelines import staged
 
 pytestmark = pytest.mark.ray
 
@@ -51,9 +52,14 @@ def audit(folder: Path, *options: str, code: int = 0) -> str:
     return " ".join(told.split())
 
 
-def test_the_page_s_attack_runs_on_workers_and_its_code_is_registered(local_ray: None, tmp_path: Path) -> None:
+def test_the_page_s_attack_runs_on_workers_and_its_code_is_registered(
+    trained_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "my_attack.py").write_text(CODE)
-    (tmp_path / "small.yaml").write_text(yaml.safe_dump(small_config(**yaml.safe_load(CONFIG))))
+    raw = small_config(attacks=yaml.safe_load(CONFIG)["attacks"])
+    (tmp_path / "small.yaml").write_text(yaml.safe_dump(raw))
+    staged.query(parse(raw, "small.yaml"), staged.prepare(raw, trained_run, tmp_path / "out"))
     audit(tmp_path, "--address", ray.get_runtime_context().gcs_address)
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     assert {one["attack"] for one in report["attacks"]} == {"encodermi-t", "low-cosine"}

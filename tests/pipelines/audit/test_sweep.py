@@ -40,7 +40,8 @@ def wide() -> dict[str, Any]:
     }
     config["attacks"] = [
         {"attack": ["encodermi-t", "patch-similarity"]},
-        {"attack": ["lpla", "sd-mi"], "reference": "known"},
+        {"attack": "lpla", "reference": "known"},
+        {"attack": "sd-mi", "reference": "known", "epochs": 4},
     ]
     config["sweep"] = {
         "attacks.*.views": [2, 4],

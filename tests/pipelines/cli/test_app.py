@@ -150,8 +150,7 @@ def test_help_tells_version_debug_and_stages(call) -> None:
     from pipelines.run.folder import STAGES
 
     assert call("--version").out.strip() == f"encoder-audit {version('encoder-audit')}"
-    text = call("--help").out
-    assert "--debug" in text
+    assert "--debug" in call("--help").out
     help_ = " ".join(call("audit", "--help").out.replace("│", " ").split())
     assert f"all that follow: {', '.join(STAGES[:-1])} or {STAGES[-1]}" in help_
 

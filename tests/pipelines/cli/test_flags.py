@@ -113,8 +113,7 @@ def test_questions_write_a_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     done = CliRunner().invoke(app, ["init"], input="\n".join(answers) + "\n")
     assert done.exit_code == 0, done.output
     assert "audit.yaml is written. Next:" in done.output
-    found = load("audit.yaml")
-    assert found.encoders["target"].objective == "moco-v2"
+    assert load("audit.yaml").encoders["target"].objective == "moco-v2"
     text = (tmp_path / "audit.yaml").read_text()
     assert text.count("#") > 5 and "known" not in yaml.safe_load(text)["data"]["sources"]
     again = CliRunner().invoke(app, ["init"], input="\n".join(answers) + "\n")

@@ -116,8 +116,7 @@ def test_every_kind_of_bad_input_is_listed_and_the_rest_is_queried(local_ray: No
     assert set(rejected) == set(told)
     for place, word in told.items():
         assert word in rejected[place], rejected[place]
-    found = columns(config, RunFolder(str(folder)).seed(0), "target", 0, "backbone", [LpNorm()], ROLES)
-    assert len(found.ids) == 28
+    assert len(columns(config, RunFolder(str(folder)).seed(0), "target", 0, "backbone", [LpNorm()], ROLES).ids) == 28
     assert not list(tmp_path.parent.glob("evil*"))
     assert {path.name for path in tmp_path.iterdir()} == {"data", "run"}
 

@@ -205,8 +205,7 @@ def test_markers_of_one_session_prove_deaths(folder: Path) -> None:
     job = jobs_of(config_with(), folder)[0]
     for number, session in enumerate(("a", "b", "b", "b", "c"), start=1):
         storage.write_atomic(marker_path(job, 0, str(number), QUERYING), b"10 " + session.encode())
-    found = attempts.begun(job.query.store, job.query.encoder_key)
-    assert begun_of(job, found) == {0: (5, 2)}
+    assert begun_of(job, attempts.begun(job.query.store, job.query.encoder_key)) == {0: (5, 2)}
     assert lost_queries(job.query.store, job.query.encoder_key) == 50
 
 

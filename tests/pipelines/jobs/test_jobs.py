@@ -129,8 +129,7 @@ class TestJobs:
     def test_a_job_ends_with_a_report_and_its_log_is_shown(self, head: Head, whole: tuple[Done, Path]) -> None:
         done, out = whole
         assert done.code == 0, done.out + done.err
-        report = json.loads((out / "report.json").read_text())
-        assert report["name"] == "small"
+        assert json.loads((out / "report.json").read_text())["name"] == "small"
         assert f"report: {out}/report.html" in done.out
         job = job_of(done.out)
         assert "succeeded" in ray_job(head, "status", job)
@@ -146,8 +145,7 @@ class TestJobs:
         other = audit_job(head, config, out, "seeds=[1]")
         assert other.code == 2
         assert f"being written by job {job}" in other.err
-        joined = audit_job(head, config, out, "--no-wait")
-        assert joined.out.startswith(f"job {job} runs already")
+        assert audit_job(head, config, out, "--no-wait").out.startswith(f"job {job} runs already")
         end = time.monotonic() + 300
         while not list(out.rglob("state/*.pt")):
             assert time.monotonic() < end, ray_job(head, "logs", job)

@@ -120,8 +120,7 @@ def test_seeds_and_sweeps_belong_to_their_run(report: dict[str, Any], place: str
         plant(f"{place}/runs/a/{part}", report)
     plant(f"{place}/runs/a/below", report)  # a run that somebody put there
     plant(f"{place}/runs/.trash/b", report)
-    found = write(f"{place}/runs")
-    assert folders(found) == ["a", "a/below"]
+    assert folders(write(f"{place}/runs")) == ["a", "a/below"]
     assert folders(write(f"{place}/runs/a/sweep", f"{place}/points.html")) == ["views/2", "views/4"]
     itself = write(f"{place}/runs/a/below")
     assert (folders(itself), links(itself)) == (["."], ["report.html"])

@@ -198,8 +198,7 @@ def test_more_trials_go_on_from_those_that_are_done(run: Path, local_ray: None) 
     }
     before = {name: path.stat().st_mtime_ns for name, path in path_of.items()}
     audit.run(config_of({**SEARCH, "trials": 5}), str(run), last="tune")
-    after = tried(place)
-    assert len(after) == 5
+    assert len(tried(place)) == 5
     assert {name: path.stat().st_mtime_ns for name, path in path_of.items()} == before
     with pytest.raises(UserError, match="changed: tune.allowed"):
         audit.run(config_of({**SEARCH, "allowed": 0.8}), str(run), last="tune")
@@ -231,8 +230,7 @@ def test_a_field_takes_with_it_what_is_like_it() -> None:
     config = config_of(search)
     (found,) = config.tune.search.values()
     assert found.fields == ("encoders.target.parameters.freeze_backbone", "encoders.shadow.parameters.freeze_backbone")
-    again = parse(json.loads(json.dumps(config.model_dump(mode="json", by_alias=True))), "again.yaml")
-    assert again == config
+    assert parse(json.loads(json.dumps(config.model_dump(mode="json", by_alias=True))), "again.yaml") == config
     trial = Trial(Run(config, RunFolder("runs/none")), "target", {next(iter(search["search"])): True}, "search")
     own = trial.config()
     assert all(own.encoders[name].parameters["freeze_backbone"] for name in ("target", "shadow"))  # type: ignore[union-attr]
@@ -328,8 +326,7 @@ def test_a_killed_search_goes_on_and_tries_nothing_twice(tmp_path: Path) -> None
 
 @pytest.mark.slow
 def test_a_scalarised_search_gives_up_what_is_behind(local_ray: None, tmp_path: Path) -> None:
-    config = config_of({**SEARCH, "trials": 6, "weight": 1.0}, seeds=[0, 1])
-    audit.run(config, str(tmp_path / "run"), last="tune")
+    audit.run(config_of({**SEARCH, "trials": 6, "weight": 1.0}, seeds=[0, 1]), str(tmp_path / "run"), last="tune")
     found = json.loads((tmp_path / "run" / "tune" / "pareto.json").read_text())
     assert found["trials"] == 6
     assert found["cut"] == sum(row["seeds"] == 1 for row in found["rows"]) >= 1

@@ -40,8 +40,7 @@ def test_an_entry_stands_for_defended_encoders_and_all_attacks_on_them() -> None
     for before, after in zip(plain.attacks, config.attacks[half:], strict=True):
         shadow = "shadow+nothing" if before.reference == "shadow" else before.reference
         assert after == before.model_copy(update={"target": "target+nothing", "reference": shadow})
-    again = build(json.loads(json.dumps(config.model_dump(mode="json", by_alias=True))))
-    assert again == config
+    assert build(json.loads(json.dumps(config.model_dump(mode="json", by_alias=True)))) == config
 
 
 def test_an_attacker_who_knows_nothing_of_a_defense_fits_on_plain_shadows() -> None:
@@ -200,8 +199,7 @@ def test_every_defense_of_a_classifier_through_a_whole_run(local_ray: None, tmp_
     assert plain > 0.7  # it knows its members by heart
     for label in ("noise", "private"):  # a head that is all but noise tells nothing of them
         assert leak(label) < plain - 0.1, label
-    page = Path(folder.path, "report.html").read_text()
-    assert "Attribute inferred" not in page
+    assert "Attribute inferred" not in Path(folder.path, "report.html").read_text()
     assert {"defenses-attacks-target", "defenses-tradeoff-target"} <= {
         path.stem for path in Path(folder.path, "figures").glob("defenses*")
     }
