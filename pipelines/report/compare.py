@@ -60,8 +60,7 @@ def check_two(first: str, second: str) -> None:
 
 def path_of_report(run: str) -> str:
     """The file of a report that a user names by itself or by the folder of its run."""
-    is_file = run.endswith(_SUFFIX) and not storage.is_folder(run)
-    return run if is_file else f"{run.rstrip('/')}/report.json"
+    return run if run.endswith(_SUFFIX) and not storage.is_folder(run) else f"{run.rstrip('/')}/report.json"
 
 
 def read_report(run: str) -> Report:

@@ -125,6 +125,8 @@ def read_text(text: str, origin: str) -> Any:
         UserError: it is no YAML, or holds something that no config can; with the line.
     """
     try:
+        if (at := text.find("\ufeff", 1)) > 0:  # columns behind it would be counted wrongly
+            raise _Refused(text.count("\n", 0, at) + 1, "a byte-order mark; remove it")
         loader = _Loader(text)
         try:
             return loader.get_single_data()

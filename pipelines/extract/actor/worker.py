@@ -366,7 +366,6 @@ class EncodeChunks:
 
     def _load(self, checkpoint: Checkpoint) -> Encoder:
         client = None if self.access is None else self.access.client
-        stored = describe(checkpoint.folder, checkpoint.encoder)
-        encoder = stored.load(checkpoint.epoch, client)
+        encoder = describe(checkpoint.folder, checkpoint.encoder).load(checkpoint.epoch, client)
         loaded = for_queries(encoder, self.device, compile=self.compile)
         return remembering(loaded, self.memory)

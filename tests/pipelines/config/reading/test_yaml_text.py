@@ -31,6 +31,7 @@ LADDER = "a0: &a0 [x]\n" + "".join(f"a{level}: &a{level} [*a{level - 1}]\n" for 
         ("a: !!str [1]", "the tag tag:yaml.org,2002:str is not for configs"),
         ("a: !!python/name:os.system", "is not for configs"),
         ('a: "\\0"', "a control character"),
+        ("a:\n\ufeffb: 1", "f.yaml, line 2: a byte-order mark; remove it"),
         ("a: &a [*a]", "an alias stands inside of what it stands for"),
         (f"a: {'[' * 900}{']' * 900}", "more than 32 levels in each other"),
         ("- " * 3000, "more than 32 levels in each other"),
@@ -56,6 +57,7 @@ def test_what_is_refused(text: str, expected: str) -> None:
         ("name: 2024-13-45\nday: 2024-01-02", {"name": "2024-13-45", "day": "2024-01-02"}),
         ("a: &a {x: 1, y: 2}\nb: {<<: *a, y: 3}", {"a": {"x": 1, "y": 2}, "b": {"x": 1, "y": 3}}),
         ("a: [1, 2.5, true, null, 1_000]", {"a": [1, 2.5, True, None, 1000]}),
+        ("\ufeffa: 1", {"a": 1}),
         ("", None),
     ],
 )
