@@ -203,10 +203,11 @@ def marks() -> Rows:
         for output in [name for name in ("backbone", "projection", "prediction") if name in row]:
             found = row[output]
             share, by_images = found["ahead"] / result("marks")["pairs"], found["auc of images"]
-            needed = 2.5 / (share - 0.5) ** 2, 3.3 / (by_images - 0.5) ** 2
-            seen = found["interval"][0] > 0.5, by_images > 0.526  # 1,000 used and unused images: standard error .013
+            by_versions = 2.5 / (share - 0.5) ** 2 if found["interval"][0] > 0.5 else None
+            # 1,000 used and unused images: standard error .013
+            held_back = 3.3 / (by_images - 0.5) ** 2 if by_images > 0.526 else None
+            shown = [f"{float(f'{n:.2g}'):,.0f}" if n else "" for n in (by_versions, held_back)]
             name = f"{row['encoder']}, {row['share of training']} %, {output}"
-            shown = [f"{float(f'{n:.2g}'):,.0f}" if resolved else "" for n, resolved in zip(needed, seen, strict=True)]
             yield name, interval([share, *found["interval"]]), bare(by_images), *shown
 
 

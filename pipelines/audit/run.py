@@ -214,7 +214,7 @@ def with_settled_precision(run: Run) -> RunConfig:
     config, path = run.config, f"{run.folder.path}/config.yaml"
     if not _is_open(config) or not storage.exists(path):
         return config
-    before = (yaml.load(storage.read_bytes(path), yaml.CSafeLoader).get("queries") or {}).get("precision")
+    before = (yaml.safe_load(storage.read_bytes(path)).get("queries") or {}).get("precision")
     return config.with_queries(precision=before) if before in PRECISIONS else config
 
 

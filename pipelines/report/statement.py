@@ -277,7 +277,7 @@ def _binds(plan: Mapping[str, Any], predicate: Part) -> bool:
 
 def _check_config(predicate: Part, folder: RunFolder) -> list[Check]:
     def values() -> list[str]:
-        found = digest(yaml.load(storage.read_bytes(f"{folder.path}/{CONFIG}"), yaml.CSafeLoader))
+        found = digest(yaml.safe_load(storage.read_bytes(f"{folder.path}/{CONFIG}")))
         same = found == predicate["run"]["config_sha256"]
         return [] if same else [f"{CONFIG} is not the config that the stated report is of"]
 

@@ -201,7 +201,7 @@ class RunFolder:
         """
         before_path, difference, dropped = f"{self.path}/config.yaml", "", set[int]()
         if storage.exists(before_path):
-            before = yaml.load(storage.read_bytes(before_path), yaml.CSafeLoader)
+            before = yaml.safe_load(storage.read_bytes(before_path))
             if storage.is_folder(f"{self.seed(before['seeds'][0]).path}/{FEATURES}"):
                 raise UserError(f"{self.path} was made by a version that kept features by seed; choose another --out")
             self._check_changes(before, config, force)

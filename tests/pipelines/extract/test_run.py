@@ -137,7 +137,7 @@ def test_features_equal_those_of_one_call_without_ray(finished_run: Path) -> Non
 
 
 def test_batches_chunks_and_workers_do_not_matter(finished_run: Path, folder: Path) -> None:
-    resources = {"encoder_actors": 2, "actor_cpus": 0.5}
+    resources = {"encoder_actors": 3, "actor_cpus": 0.5}
     config = config_with(queries={"views": 4, "batch_views": 7, "chunk": 11}, resources=resources)
     extraction(folder, config)
     for output in ("projection", "backbone"):

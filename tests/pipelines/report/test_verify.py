@@ -40,7 +40,7 @@ def roles(run: Path) -> list[Path]:
     return sorted([*run.glob("seed-*/splits/*"), *run.rglob("scan/*/*/part-*.parquet")])
 
 
-@settings(max_examples=25)
+@settings(max_examples=40)
 @given(st.data())
 def test_a_flipped_bit_is_found_and_its_file_named(stated_run: Path, data: st.DataObject) -> None:
     files = {"weights": weights(stated_run), "roles": roles(stated_run)}
